@@ -1,0 +1,8 @@
+"""The one exception for mistakes that a user can make and mend."""
+
+
+class UserError(ValueError):
+    """A mistake in the input; its message is one line that names the file, row or key and the remedy.
+
+    The command line prints the message and exits with code 2; `--debug` shows the traceback.
+    """
