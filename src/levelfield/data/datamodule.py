@@ -1,0 +1,202 @@
+"""The datamodule: M-per-class training batches and a class-disjoint validation fold; the test classes stay sealed."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from lightning.pytorch import LightningDataModule
+from torch.utils.data import DataLoader
+
+from levelfield.data.datasets.base import MetricDataset, SampleIndex
+from levelfield.data.samplers import EvalSampler, MPerClassBatchSampler
+from levelfield.data.splits import class_folds, split_classes
+from levelfield.data.subset import ClassSubset
+from levelfield.data.transforms import ImageTransforms
+from levelfield.errors import UserError
+
+
+class MetricDataModule(LightningDataModule):
+    """Splits a data set by classes into training, validation and test, and feeds M-per-class batches.
+
+    `setup("fit")` and `setup("validate")` read the labels once to split, then drop the test half: no test data set is
+    built and no test image is opened before `setup("test")`.
+
+    Args:
+        dataset: where samples and labels come from; it is not read before `setup`.
+        root: the folder that named data sets lie in (for the command line, which hands it to the data set).
+        fold: the fold whose classes are held out for validation, 0 to `num_folds` - 1.
+        num_folds: class-disjoint folds of the training half.
+        split: `half` or `powerful-benchmarker` (the Reality Check program's exact folds).
+        batch_size: samples of one batch over all processes together.
+        samples_per_class: M; a batch holds `batch_size` / M classes.
+        steps_per_epoch: batches of an epoch.
+        eval_batch_size: samples a batch when embedding.
+        num_workers: loader processes.
+        transforms: crops and flips.
+        seed: of batches and augmentation.
+
+    Raises:
+        UserError: a fold that is not there, or too few classes for `num_folds`.
+
+    Example:
+        >>> from levelfield.data.datasets import Glyphs
+        >>> data = MetricDataModule(Glyphs(num_classes=40), fold=1)
+        >>> data.setup("fit")
+        >>> data.num_train_classes
+        15
+    """
+
+    def __init__(
+        self,
+        dataset: MetricDataset,
+        root: str | None = None,
+        fold: int = 0,
+        num_folds: int = 4,
+        split: Literal["half", "powerful-benchmarker"] = "half",
+        batch_size: int = 32,
+        samples_per_class: int = 4,
+        steps_per_epoch: int = 100,
+        eval_batch_size: int = 64,
+        num_workers: int = 0,
+        transforms: ImageTransforms | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if not 0 <= fold < num_folds:
+            raise UserError(f"--data.fold {fold}: there are {num_folds} folds, 0 to {num_folds - 1}")
+        self.dataset = dataset
+        if root is not None and getattr(dataset, "root", root) is None:
+            dataset.root = root
+        self.fold = fold
+        self.num_folds = num_folds
+        self.split = split
+        self.batch_size = batch_size
+        self.samples_per_class = samples_per_class
+        self.steps_per_epoch = steps_per_epoch
+        self.eval_batch_size = eval_batch_size
+        self.num_workers = num_workers
+        self.transforms = transforms or ImageTransforms()
+        self.seed = seed
+        self.train_subset: ClassSubset | None = None
+        self.val_subset: ClassSubset | None = None
+        self.test_subset: ClassSubset | None = None
+        self.predict_subset: ClassSubset | None = None
+        self._identity: dict[str, Any] | None = None
+
+    def setup(self, stage: str) -> None:
+        index = self.dataset.read_index()
+        trainval_classes, test_classes = split_classes(index.labels)
+        folds = class_folds(trainval_classes, self.num_folds, variant=self.split)
+        train_classes, val_classes = folds[self.fold]
+        if stage in ("fit", "validate") and self.train_subset is None:
+            self.train_subset = self._subset(index, train_classes, train=True)
+            self.val_subset = self._subset(index, val_classes)
+            self._refuse_small_fold(index, val_classes)
+        if stage == "test":
+            self.test_subset = self._subset(index, test_classes)
+        if stage == "predict":
+            self.predict_subset = self._subset(index, np.unique(index.labels))
+        if self._identity is None:
+            trainval = index.select(np.flatnonzero(np.isin(index.labels, trainval_classes)))
+            self._identity = {
+                "dataset": self._dataset_spec(),
+                "fingerprint": self.dataset.fingerprint(trainval),
+                "fold": self.fold,
+                "num_folds": self.num_folds,
+                "split": self.split,
+                "train_classes": [index.class_names[c] for c in train_classes],
+                "val_classes": [index.class_names[c] for c in val_classes],
+            }
+
+    def identity(self) -> dict[str, Any]:
+        """What a checkpoint must know to be validated and tested on the same classes, as plain values.
+
+        The fingerprint covers the training half alone: nothing in it depends on a test sample.
+        """
+        if self._identity is None:
+            self.setup("validate")
+        assert self._identity is not None
+        return self._identity
+
+    @property
+    def num_train_classes(self) -> int:
+        """Classes of the training fold; class weights have this many rows."""
+        if self.train_subset is None:
+            raise UserError("num_train_classes is known after setup('fit')")
+        return len(self.train_subset.classes)
+
+    def train_dataloader(self) -> DataLoader:
+        assert self.train_subset is not None
+        sampler = MPerClassBatchSampler(
+            self.train_subset.labels,
+            batch_size=self.batch_size,
+            samples_per_class=self.samples_per_class,
+            num_batches=self.steps_per_epoch,
+            seed=self.seed,
+            rank=self._rank,
+            world_size=self._world_size,
+        )
+        return DataLoader(
+            self.train_subset,
+            batch_sampler=sampler,
+            num_workers=self.num_workers,
+            persistent_workers=self.num_workers > 0,
+            pin_memory=self._on_gpu,
+        )
+
+    def val_dataloader(self) -> DataLoader:
+        return self.eval_dataloader(self.val_subset)
+
+    def test_dataloader(self) -> DataLoader:
+        return self.eval_dataloader(self.test_subset)
+
+    def predict_dataloader(self) -> DataLoader:
+        return self.eval_dataloader(self.predict_subset)
+
+    def eval_dataloader(self, subset: ClassSubset | None) -> DataLoader:
+        """Each sample of a subset in order, once; shared over processes, where the last ones may get repeats."""
+        assert subset is not None
+        return DataLoader(
+            subset,
+            batch_size=self.eval_batch_size,
+            sampler=EvalSampler(len(subset), rank=self._rank, world_size=self._world_size),
+            num_workers=self.num_workers,
+            persistent_workers=self.num_workers > 0,
+            pin_memory=self._on_gpu,
+        )
+
+    @property
+    def _rank(self) -> int:
+        return 0 if self.trainer is None else self.trainer.global_rank
+
+    @property
+    def _world_size(self) -> int:
+        return 1 if self.trainer is None else self.trainer.world_size
+
+    @property
+    def _on_gpu(self) -> bool:
+        return self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
+
+    def _subset(self, index: SampleIndex, classes: np.ndarray, train: bool = False) -> ClassSubset:
+        selected = index.select(np.flatnonzero(np.isin(index.labels, classes)))
+        transform = self.transforms.train() if train else self.transforms.evaluate()
+        return ClassSubset(self.dataset, selected, transform, seed=self.seed)
+
+    def _refuse_small_fold(self, index: SampleIndex, val_classes: np.ndarray) -> None:
+        _, counts = np.unique(index.labels[np.isin(index.labels, val_classes)], return_counts=True)
+        if (counts >= 2).sum() < 2:
+            raise UserError(
+                f"fold {self.fold} validates {(counts >= 2).sum()} classes with 2 samples or more, needs 2: "
+                "use fewer folds (--data.num_folds) or add samples"
+            )
+
+    def _dataset_spec(self) -> dict[str, Any]:
+        """The data set as import path and plain arguments, without the root, which differs between machines."""
+        kind = type(self.dataset)
+        names = [name for name in inspect.signature(kind).parameters if name != "root"]
+        arguments = {name: getattr(self.dataset, name) for name in names}
+        plain = {name: str(value) if isinstance(value, Path) else value for name, value in arguments.items()}
+        return {"class_path": f"{kind.__module__}.{kind.__qualname__}", "init_args": plain}

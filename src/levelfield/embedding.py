@@ -1,0 +1,54 @@
+"""Embeddings of a whole data loader, outside of a Trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+
+class EmbeddedSet(NamedTuple):
+    """Embeddings with the labels and data set positions they belong to, on the CPU."""
+
+    embeddings: Float[Tensor, "samples embedding"]
+    labels: Int[Tensor, " samples"]
+    index: Int[Tensor, " samples"]
+
+
+@torch.inference_mode()
+def embed(
+    module: nn.Module,
+    dataloader: DataLoader,
+    device: torch.device | str | None = None,
+    progress: Callable[[int, int], Any] | None = None,
+) -> EmbeddedSet:
+    """What `module` makes of each sample that `dataloader` yields as `(samples, labels, index)`.
+
+    Args:
+        module: a `MetricLearner` (embeddings) or a trunk (features); its training mode is restored afterwards.
+        dataloader: batches in any order.
+        device: where to compute; None stays where the module is.
+        progress: called with (batches done, batches in all).
+    """
+    if device is None:
+        device = next((p.device for p in module.parameters()), torch.device("cpu"))
+    training = module.training
+    module.to(device).eval()
+    parts = []
+    for number, (samples, labels, index) in enumerate(dataloader, start=1):
+        samples = samples.to(device) if isinstance(samples, Tensor) else samples
+        parts.append((module(samples).float().cpu(), labels, index))
+        if progress is not None:
+            progress(number, len(dataloader))
+    module.train(training)
+    embeddings, labels, index = (torch.cat(part) for part in zip(*parts, strict=True))
+    return EmbeddedSet(embeddings, labels, index)
+
+
+def trunk_features(trunk: nn.Module, dataloader: DataLoader, **kwargs: Any) -> EmbeddedSet:
+    """Features of a trunk alone, as the pretrained baseline uses them; arguments as `embed`."""
+    return embed(trunk, dataloader, **kwargs)

@@ -1,0 +1,309 @@
+"""The LightningModule: trunk -> embedder -> L2 normalisation -> miner and loss."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import warnings
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from levelfield.errors import UserError
+from levelfield.losses.base import MetricLoss
+from levelfield.models import LinearEmbedder, Trunk
+
+OptimizerFactory = Callable[[Iterable], Optimizer]
+SchedulerFactory = Callable[[Optimizer], LRScheduler]
+
+
+def adamw(parameters: Iterable) -> Optimizer:
+    """AdamW at torch's defaults; the learner's groups set the learning rates and weight decays."""
+    return torch.optim.AdamW(parameters)
+
+
+class MetricLearner(LightningModule):
+    """Learns embeddings with any metric loss.
+
+    Args:
+        trunk: turns a batch of samples into features.
+        loss: a loss; or a class or partial that takes `num_classes` and `embedding_size` by keyword (losses with class
+            weights), built once the training classes are known; or any module with `forward(embeddings, labels)`.
+        embedder: class or callable `(num_features, embedding_size) -> module`.
+        embedding_size: length D of an embedding.
+        miner: `miner(embeddings, labels) -> indices_tuple`, handed to the loss.
+        normalize: whether embeddings are L2-normalised before the loss and for retrieval.
+        freeze_batch_norm: keeps the trunk's batch norm layers in eval mode; their scale and shift still train.
+        optimizer: takes parameter groups; the groups carry the rates below.
+        trunk_lr: learning rate of the trunk.
+        embedder_lr: learning rate of the embedder.
+        loss_lr: learning rate of the loss' own weights (class weights, learnt margins).
+        weight_decay: of trunk and embedder.
+        loss_weight_decay: of the loss' own weights.
+        lr_scheduler: takes the optimizer; steps once an epoch.
+        seed: of the random choices in dropout, losses and miners.
+
+    Raises:
+        UserError: a class-weight loss without data, labels that the loss cannot take, or a loss that is not finite.
+
+    Example:
+        >>> from levelfield.losses import ArcFaceLoss
+        >>> from levelfield.models import TimmTrunk
+        >>> learner = MetricLearner(TimmTrunk("resnet10t", weights=None), loss=ArcFaceLoss, embedding_size=64)
+        >>> learner(torch.rand(2, 3, 32, 32)).shape
+        torch.Size([2, 64])
+    """
+
+    def __init__(
+        self,
+        trunk: Trunk,
+        loss: MetricLoss | Callable[[int, int], MetricLoss] | nn.Module,
+        embedder: Callable[[int, int], nn.Module] = LinearEmbedder,
+        embedding_size: int = 128,
+        miner: nn.Module | None = None,
+        normalize: bool = True,
+        freeze_batch_norm: bool = True,
+        optimizer: OptimizerFactory = adamw,
+        trunk_lr: float = 1e-4,
+        embedder_lr: float = 1e-3,
+        loss_lr: float = 1e-2,
+        weight_decay: float = 1e-4,
+        loss_weight_decay: float = 0.0,
+        lr_scheduler: SchedulerFactory | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self.embedder = embedder(trunk.num_features, embedding_size)
+        self.embedding_size = embedding_size
+        self.loss = loss if isinstance(loss, nn.Module) else None
+        self.miner = miner
+        self.normalize = normalize
+        self.freeze_batch_norm = freeze_batch_norm
+        self.loss_lr = loss_lr
+        self.seed = seed
+        self.num_classes: int | None = None
+        self._loss_factory = None if isinstance(loss, nn.Module) else loss
+        self._optimizer_factory = optimizer
+        self._scheduler_factory = lr_scheduler
+        self._rates = {
+            "trunk": {"lr": trunk_lr, "weight_decay": weight_decay},
+            "embedder": {"lr": embedder_lr, "weight_decay": weight_decay},
+            "loss": {"lr": loss_lr, "weight_decay": loss_weight_decay},
+        }
+        self.save_hyperparameters(
+            {
+                "trunk": _import_spec(trunk),
+                "loss": _import_spec(loss),
+                "embedder": _import_spec(embedder),
+                "embedding_size": embedding_size,
+                "normalize": normalize,
+                "freeze_batch_norm": freeze_batch_norm,
+                "seed": seed,
+            }
+        )
+        self.train()
+
+    def train(self, mode: bool = True) -> MetricLearner:
+        super().train(mode)
+        if self.freeze_batch_norm:
+            for module in self.trunk.modules():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    module.eval()
+        return self
+
+    def forward(self, samples: Any) -> Float[Tensor, "batch embedding"]:
+        """Embeddings of a batch of samples, L2-normalised if `normalize`."""
+        embeddings = self.embedder(self.trunk(samples)).float()
+        return nn.functional.normalize(embeddings) if self.normalize else embeddings
+
+    def setup(self, stage: str) -> None:
+        if stage != "fit":
+            return
+        datamodule = getattr(self.trainer, "datamodule", None)
+        num_classes = getattr(datamodule, "num_train_classes", None)
+        self.build_loss(num_classes)
+        if self.loss is None:
+            raise UserError("this checkpoint was loaded without its loss: train a new learner with --model.loss")
+
+    def build_loss(self, num_classes: int | None) -> None:
+        """Gives the loss the number of training classes; does nothing when it was given before."""
+        if self.num_classes is not None or num_classes is None and self._loss_factory is None:
+            return
+        if num_classes is None:
+            raise UserError("this loss needs the number of classes: fit with a MetricDataModule, or build the loss first")
+        self.num_classes = num_classes
+        if self._loss_factory is not None:
+            self.loss = self._loss_factory(num_classes=num_classes, embedding_size=self.embedding_size)  # type: ignore[call-arg]
+        if isinstance(self.loss, MetricLoss):
+            self.loss.set_num_classes(num_classes)
+
+    def training_step(self, batch: tuple[Any, Int[Tensor, " batch"], Int[Tensor, " batch"]]) -> Tensor:
+        samples, labels, _ = batch
+        torch.manual_seed(_step_seed(self.seed, self.global_step, self.global_rank + 1))
+        embeddings = self(samples)
+        embeddings, labels = self._gather(embeddings, labels)
+        torch.manual_seed(_step_seed(self.seed, self.global_step, 0))
+        with torch.autocast(embeddings.device.type, enabled=False):
+            loss = self.compute_loss(embeddings, labels)
+        if self.global_step % self.trainer.log_every_n_steps == 0:
+            self._check_finite(loss)
+        self.log("train/loss", loss, prog_bar=True, batch_size=len(labels))
+        return loss
+
+    def compute_loss(self, embeddings: Float[Tensor, "batch embedding"], labels: Int[Tensor, " batch"]) -> Tensor:
+        """The loss of a whole (gathered) batch, with the miner's choice if there is one."""
+        assert self.loss is not None
+        if self.miner is None:
+            return self.loss(embeddings, labels)
+        return self.loss(embeddings, labels, self.miner(embeddings, labels))
+
+    def _gather(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The global batch on each rank. Its gradient is exact: every rank computes the full loss, the gather's
+        backward sums over ranks, and DDP's average divides by as many."""
+        if self.trainer.world_size == 1:
+            return embeddings, labels
+        gathered = self.all_gather(embeddings, sync_grads=True)
+        return gathered.flatten(0, 1), self.all_gather(labels).flatten(0, 1)
+
+    def _check_finite(self, loss: Tensor) -> None:
+        if not torch.isfinite(loss):
+            raise UserError(
+                f"the loss is {loss.item()} at step {self.global_step}: lower the learning rates "
+                "(--model.trunk_lr, --model.loss_lr) or the loss' scale"
+            )
+
+    def validation_step(self, batch: tuple[Any, Tensor, Tensor]) -> dict[str, Tensor]:
+        samples, labels, index = batch
+        return {"embeddings": self(samples), "labels": labels, "index": index}
+
+    def test_step(self, batch: tuple[Any, Tensor, Tensor]) -> dict[str, Tensor]:
+        return self.validation_step(batch)
+
+    def predict_step(self, batch: tuple[Any, Tensor, Tensor]) -> dict[str, Tensor]:
+        samples, _, index = batch
+        return {"embeddings": self(samples), "index": index}
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        groups = []
+        for name, rates in self._rates.items():
+            parameters = [p for p in getattr(self, name).parameters() if p.requires_grad]
+            if parameters:
+                groups.append({"params": parameters, "name": name, **rates})
+        optimizer = self._optimizer_factory(groups)
+        if self._scheduler_factory is None:
+            return optimizer
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": self._scheduler_factory(optimizer)}}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        datamodule = getattr(self._trainer, "datamodule", None)
+        data = datamodule.identity() if hasattr(datamodule, "identity") else None
+        checkpoint["levelfield"] = {"num_classes": self.num_classes, "data": data}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.build_loss(checkpoint.get("levelfield", {}).get("num_classes"))
+
+    @classmethod
+    def load_from_checkpoint(  # type: ignore[override]
+        cls, checkpoint_path: str | Path, map_location: Any = "cpu", strict: bool = True
+    ) -> MetricLearner:
+        """The learner of a checkpoint, from nothing but the checkpoint: no command line, no pretrained weights, no data.
+
+        Raises:
+            UserError: no such file, not a checkpoint of levelfield, or tensors of another architecture.
+        """
+        checkpoint = read_checkpoint(checkpoint_path, map_location)
+        config = dict(checkpoint["hyper_parameters"])
+        state = checkpoint["state_dict"]
+        config["trunk"] = _without_weights(config["trunk"])
+        if not _importable(config.get("loss")):
+            reason = f"'{config['loss']['class_path']}' cannot be imported" if config.get("loss") else "it was an object"
+            warnings.warn(
+                f"'{checkpoint_path}' is loaded for embedding, without its loss ({reason})", UserWarning, stacklevel=2
+            )
+            config["loss"] = None
+            state = {name: tensor for name, tensor in state.items() if not name.startswith("loss.")}
+        if not _importable(config.get("miner")):
+            config["miner"] = None
+        learner = _instantiate(config)
+        learner.on_load_checkpoint(checkpoint if config["loss"] else {})
+        try:
+            learner.load_state_dict(state, strict=strict)
+        except RuntimeError as error:
+            line = " ".join(str(error).split())[:200]
+            raise UserError(f"'{checkpoint_path}' is of another architecture than its configuration says: {line}") from error
+        return learner.eval()
+
+
+def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
+    """A checkpoint's content, read without running code.
+
+    Raises:
+        UserError: no such file, unreadable, or not written by levelfield.
+    """
+    if not Path(path).is_file():
+        raise UserError(f"no checkpoint '{path}': give the best.ckpt of a fit with --ckpt_path")
+    try:
+        checkpoint = torch.load(path, map_location=map_location, weights_only=True)
+    except Exception as error:
+        raise UserError(f"cannot read checkpoint '{path}' ({type(error).__name__}): is it a complete file?") from error
+    if not isinstance(checkpoint, dict) or "levelfield" not in checkpoint:
+        raise UserError(f"'{path}' is not a levelfield checkpoint: give the best.ckpt of a fit")
+    return checkpoint
+
+
+def _instantiate(config: dict[str, Any]) -> MetricLearner:
+    from jsonargparse import ArgumentParser
+
+    if config["loss"] is None:
+        config = {**config, "loss": {"class_path": "torch.nn.Identity"}}
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(MetricLearner, "model")
+    learner = parser.instantiate(parser.parse_object({"model": config})).model
+    learner.save_hyperparameters(config)
+    return learner
+
+
+def _step_seed(seed: int, step: int, stream: int) -> int:
+    """A seed that depends on nothing but its arguments, so that a resumed run draws what an undisturbed one would."""
+    return hash((seed, step, stream)) % 2**63
+
+
+def _import_spec(thing: Any) -> Any:
+    """A module, class or partial as import path and plain arguments; None for an object that does not know its own."""
+    if isinstance(thing, nn.Module):
+        arguments = getattr(thing, "init_args", None)
+        return None if arguments is None else {"class_path": _import_path(type(thing)), "init_args": arguments}
+    if isinstance(thing, partial):
+        return {"class_path": _import_path(thing.func), "init_args": dict(thing.keywords)}
+    return {"class_path": _import_path(thing)} if inspect.isclass(thing) else None
+
+
+def _import_path(thing: Any) -> str:
+    return f"{thing.__module__}.{thing.__qualname__}"
+
+
+def _importable(spec: dict[str, Any] | None) -> bool:
+    if spec is None:
+        return False
+    module, _, name = spec["class_path"].rpartition(".")
+    try:
+        return hasattr(importlib.import_module(module), name)
+    except ImportError:
+        return False
+
+
+def _without_weights(spec: dict[str, Any]) -> dict[str, Any]:
+    arguments = dict(spec.get("init_args", {}))
+    if "weights" in arguments:
+        arguments["weights"] = None
+    return {**spec, "init_args": arguments}

