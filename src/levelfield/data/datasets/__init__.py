@@ -1,0 +1,19 @@
+"""Data sets, one file each."""
+
+from levelfield.data.datasets.base import MetricDataset, SampleIndex, VerifyReport
+from levelfield.data.datasets.glyphs import Glyphs
+from levelfield.data.datasets.grocery_store import GroceryStore
+from levelfield.data.datasets.image_folder import ImageFolder
+from levelfield.data.datasets.image_table import ImageTable
+from levelfield.data.datasets.omniglot import Omniglot
+
+__all__ = [
+    "Glyphs",
+    "GroceryStore",
+    "ImageFolder",
+    "ImageTable",
+    "MetricDataset",
+    "Omniglot",
+    "SampleIndex",
+    "VerifyReport",
+]

@@ -1,0 +1,153 @@
+"""What every data set gives: an index of keys and labels, read without opening a sample, and a way to open one."""
+
+import hashlib
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from jaxtyping import Bool, Int
+from PIL import Image
+from torch.utils.data import Dataset
+
+from levelfield.errors import UserError
+
+Sample = Image.Image | str
+
+
+@dataclass(frozen=True)
+class SampleIndex:
+    """Keys and labels of samples; labels (N,) int64 index `class_names`."""
+
+    keys: tuple[str, ...]
+    labels: Int[np.ndarray, " samples"]
+    class_names: tuple[str, ...]
+
+    def select(
+        self, indices: Int[np.ndarray, " chosen"] | Bool[np.ndarray, " samples"] | Sequence[int]
+    ) -> "SampleIndex":
+        """The samples at `indices` (or where a mask is true); class names and labels stay what they are."""
+        positions = np.arange(len(self.keys))[np.asarray(indices)] if len(indices) else np.empty(0, np.int64)
+        return replace(self, keys=tuple(self.keys[i] for i in positions), labels=self.labels[positions])
+
+
+@dataclass
+class VerifyReport:
+    """What `MetricDataset.verify` found; a data set is sound if there are no problems."""
+
+    name: str
+    num_classes: int
+    num_samples: int
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+
+class MetricDataset(Dataset[tuple[Any, int]], ABC):
+    """A data set of classes. `__init__` of a subclass stores its arguments and reads nothing.
+
+    The order of samples and classes depends on their names only, never on the file system. For use in Python a data set
+    is a sequence of `(sample, label)` with `labels` and `class_names`, from an index that is read once; everything else
+    here reads afresh.
+    """
+
+    name: ClassVar[str]
+    """As `levelfield data` calls it."""
+    licence: ClassVar[str] = "your own"
+    source: ClassVar[str] = "your own"
+    num_classes_published: ClassVar[int | None] = None
+    num_samples_published: ClassVar[int | None] = None
+
+    _index: SampleIndex | None = None
+
+    @abstractmethod
+    def read_index(self) -> SampleIndex:
+        """Keys, labels and class names as they are on disk now; opens no sample.
+
+        Raises:
+            UserError: missing or malformed files, naming them and the remedy.
+        """
+
+    @abstractmethod
+    def load(self, key: str) -> Sample:
+        """One sample: an RGB image, or a text.
+
+        Raises:
+            UserError: a file that is missing, truncated or not an image, naming it and the remedy.
+        """
+
+    def size_of(self, key: str) -> int:
+        """Size of a sample's file in bytes, for the fingerprint.
+
+        Raises:
+            UserError: the file is missing.
+        """
+        return 0
+
+    def fingerprint(self, index: SampleIndex) -> str:
+        """SHA-256 over the class names and over key, class and file size of the samples in `index`, of no others."""
+        digest = hashlib.sha256()
+        for class_name in index.class_names:
+            digest.update(f"{class_name}\n".encode())
+        for key, label in zip(index.keys, index.labels, strict=True):
+            digest.update(f"{key}\t{label}\t{self.size_of(key)}\n".encode())
+        return digest.hexdigest()
+
+    def verify(self) -> VerifyReport:
+        """Compare the counts with the published ones and open every sample."""
+        index = self.read_index()
+        report = VerifyReport(self.name, len(index.class_names), len(index.keys))
+        for what, found, published in (
+            ("classes", report.num_classes, self.num_classes_published),
+            ("samples", report.num_samples, self.num_samples_published),
+        ):
+            if published is not None and found != published:
+                report.problems.append(f"{found} {what}, published are {published}")
+        for key in index.keys:
+            try:
+                self.load(key)
+            except UserError as error:
+                report.problems.append(str(error))
+        return report
+
+    @property
+    def labels(self) -> Int[np.ndarray, " samples"]:
+        return self._cached_index().labels
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self._cached_index().class_names
+
+    def __len__(self) -> int:
+        return len(self._cached_index().keys)
+
+    def __getitem__(self, position: int) -> tuple[Any, int]:
+        index = self._cached_index()
+        return self.load(index.keys[position]), int(index.labels[position])
+
+    def _cached_index(self) -> SampleIndex:
+        if self._index is None:
+            self._index = self.read_index()
+        return self._index
+
+
+def named_folder(root: str | Path | None, name: str) -> Path:
+    """Folder of a named data set below `root`, or below the environment's LEVELFIELD_DATA where `root` is None.
+
+    Raises:
+        UserError: there is no such folder, or neither was given.
+    """
+    given = root if root is not None else os.environ.get("LEVELFIELD_DATA")
+    if not given:
+        raise UserError(f"{name} needs a data folder: give --data.root DIR or set LEVELFIELD_DATA, with {name}/ in it")
+    folder = Path(given) / name
+    if not folder.is_dir():
+        raise UserError(
+            f"no folder {folder}: give the folder that holds {name}/ with --data.root DIR or LEVELFIELD_DATA"
+        )
+    return folder

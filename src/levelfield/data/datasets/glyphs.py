@@ -1,0 +1,129 @@
+"""Characters in the typefaces that come with matplotlib: the embedded data set, nothing to download."""
+
+import unicodedata
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.ft2font import FT2Font
+from PIL import Image, ImageDraw, ImageFont
+
+from levelfield.data.datasets.base import MetricDataset, SampleIndex
+from levelfield.errors import UserError
+
+FACES = (
+    *(f"DejaVuSans{style}" for style in ("", "-Bold", "-BoldOblique", "-Oblique")),
+    *(f"DejaVuSansMono{style}" for style in ("", "-Bold", "-BoldOblique", "-Oblique")),
+    *(f"DejaVuSerif{style}" for style in ("", "-Bold", "-BoldItalic", "-Italic")),
+    *(f"STIXGeneral{style}" for style in ("", "Bol", "BolIta", "Italic")),
+)
+"""The faces with letters, of matplotlib's; the Computer Modern ones have 60 letters, at code points of their own."""
+
+MIN_FACES = 12
+
+LOOKALIKES = frozenset(
+    "ĐƉəΑΒΕΖΗΙΚΛΜΝΟΡΣΤΥΧΪΫεμοϲϳϷϸϹЀЁЅІЇЈАБВЕМНОПРСТХаеорсухёѕіїјѲҪҫҮһӀӐӑӒӓӔӕӖӗӘәӠӡӦӧӨөӯӱԐԚԛԜԝՕասօẟ"
+    "\u1f71\u1f73\u1f75\u1f77ὸ\u1f79\u1f7b\u1f7dᾸᾹ\u1fbb\u1fc9\u1fcb\u1fd3ῘῙ\u1fdb\u1fe3Ῡ\u1feb\u1ff9\u1ffb\u2126\u212a\u212bꜦꞍ"
+)
+"""Characters that look like one of a lower code point in more than half of the faces that have both.
+
+Two pictures of 64 px are alike if the sum of their squared differences is at most 2% of the heavier one's sum of
+squares. A list, so that the classes do not depend on the version of FreeType; a test computes it again.
+"""
+
+# In shares of the picture's side: no accent or descender of a face leaves the picture.
+EM = 0.625
+BASELINE = 0.72
+
+
+class Glyphs(MetricDataset):
+    """A class is a letter (upper or lower case, in order of code points), a sample is a typeface: 1,228 classes.
+
+    Latin, Greek, Cyrillic, Armenian and Georgian letters that at least 12 of 16 faces have (1,348), without the 120
+    that look like another (Latin A, Greek Alpha). Black on white, on one baseline, centred from left to right, all
+    letters of a face to the same scale. Letters that differ by an accent are different classes: the data set is
+    fine-grained.
+
+    Args:
+        num_classes: keep so many letters, evenly spaced over all of them; None keeps all.
+        image_size: side of the pictures in pixels.
+
+    Example:
+        >>> glyphs = Glyphs(num_classes=240)
+        >>> image, label = glyphs[0]
+        >>> image.size, glyphs.class_names[label]
+        ((64, 64), 'U+0041 A')
+    """
+
+    name = "glyphs"
+    licence = "Bitstream Vera and DejaVu (public domain changes), STIX (SIL Open Font License 1.1)"
+    source = "the typefaces in the Python package matplotlib"
+
+    def __init__(self, num_classes: int | None = None, image_size: int = 64) -> None:
+        if image_size < 8:
+            raise UserError(f"image_size {image_size} is too small for letters: give 8 or more")
+        self.num_classes = num_classes
+        self.image_size = image_size
+
+    def read_index(self) -> SampleIndex:
+        covered = [frozenset(_code_points(face)) for face in FACES]
+        letters = [
+            code_point
+            for code_point in sorted(frozenset.union(*covered))
+            if unicodedata.category(chr(code_point)) in ("Lu", "Ll")
+            and sum(code_point in face for face in covered) >= MIN_FACES
+            and chr(code_point) not in LOOKALIKES
+        ]
+        if self.num_classes is not None:
+            if not 1 <= self.num_classes <= len(letters):
+                raise UserError(f"num_classes {self.num_classes} of Glyphs must be from 1 to {len(letters)}")
+            letters = [letters[i * len(letters) // self.num_classes] for i in range(self.num_classes)]
+        samples = [
+            (f"{code_point:04X}/{face}", label)
+            for label, code_point in enumerate(letters)
+            for face, code_points in zip(FACES, covered, strict=True)
+            if code_point in code_points
+        ]
+        return SampleIndex(
+            tuple(key for key, _ in samples),
+            np.array([label for _, label in samples], dtype=np.int64),
+            tuple(f"U+{code_point:04X} {chr(code_point)}" for code_point in letters),
+        )
+
+    def load(self, key: str) -> Image.Image:
+        code_point, face = key.split("/")
+        letter = chr(int(code_point, 16))
+        font = self._fonts[face]
+        left, _, right, _ = font.getbbox(letter, anchor="ls")
+        image = Image.new("L", (self.image_size, self.image_size), "white")
+        origin = (round((self.image_size - left - right) / 2), round(BASELINE * self.image_size))
+        ImageDraw.Draw(image).text(origin, letter, fill="black", font=font, anchor="ls")
+        return image.convert("RGB")
+
+    def size_of(self, key: str) -> int:
+        """Size of the typeface's file, with the picture's side: both decide what is drawn."""
+        return _font_file(key.split("/")[1]).stat().st_size * self.image_size
+
+    @cached_property
+    def _fonts(self) -> dict[str, ImageFont.FreeTypeFont]:
+        size = round(EM * self.image_size)
+        # The basic layout is in every build of Pillow, and single letters need no shaping.
+        return {
+            face: ImageFont.truetype(_font_file(face), size, layout_engine=ImageFont.Layout.BASIC) for face in FACES
+        }
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "_fonts"}
+
+
+def _font_file(face: str) -> Path:
+    file = Path(matplotlib.get_data_path(), "fonts", "ttf", f"{face}.ttf")
+    if not file.is_file():
+        raise UserError(f"no typeface {file}: install matplotlib from its wheel, which brings its typefaces along")
+    return file
+
+
+def _code_points(face: str) -> list[int]:
+    return [code_point for code_point, glyph in FT2Font(str(_font_file(face))).get_charmap().items() if glyph != 0]

@@ -1,0 +1,76 @@
+"""Your own images, a folder a class."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from levelfield.data.datasets.base import MetricDataset, SampleIndex
+from levelfield.data.datasets.images import IMAGE_SUFFIXES, open_image
+from levelfield.errors import UserError
+
+
+class ImageFolder(MetricDataset):
+    """Images in one folder a class, in order of the folders' names.
+
+    Folders inside a class folder belong to it. A class folder without images still counts as a class, so that which
+    class belongs to which fold depends on the folders alone. Hidden files, and files that are no images by their names,
+    are passed over.
+
+    Args:
+        folder: holds the class folders.
+
+    Example:
+        >>> ImageFolder("birds").read_index().class_names  # doctest: +SKIP
+        ('jay', 'wren')
+    """
+
+    name = "image_folder"
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = folder
+
+    def read_index(self) -> SampleIndex:
+        folder = Path(self.folder)
+        if not folder.is_dir():
+            raise UserError(f"no folder {folder}: give the folder that holds one folder a class")
+        class_names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+        if not class_names:
+            raise UserError(f"{folder} holds no folders: put the images of each class into a folder of their own")
+        keys, labels = [], []
+        for label, class_name in enumerate(class_names):
+            found = sorted(path.relative_to(folder).as_posix() for path in _image_files(folder / class_name))
+            keys += found
+            labels += [label] * len(found)
+        if not keys:
+            raise UserError(f"no images in the folders of {folder}: known are {', '.join(sorted(IMAGE_SUFFIXES))}")
+        return SampleIndex(tuple(keys), np.array(labels, dtype=np.int64), tuple(class_names))
+
+    def load(self, key: str) -> Image.Image:
+        return open_image(Path(self.folder) / key)
+
+    def size_of(self, key: str) -> int:
+        return file_size(Path(self.folder) / key)
+
+
+def file_size(path: Path) -> int:
+    """Bytes of a file, or a UserError that names it."""
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise UserError(
+            f"cannot read {path} ({error.strerror}): restore the file or take it out of the data set"
+        ) from None
+
+
+def _image_files(class_folder: Path) -> list[Path]:
+    found = []
+    for parent, folders, files in os.walk(class_folder, followlinks=True):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [
+            Path(parent, name)
+            for name in files
+            if not name.startswith(".") and Path(name).suffix.lower() in IMAGE_SUFFIXES
+        ]
+    return found

@@ -1,0 +1,60 @@
+"""Your own images, listed in a table."""
+
+from pathlib import Path
+
+from PIL import Image
+
+from levelfield.data.datasets.base import MetricDataset, SampleIndex
+from levelfield.data.datasets.image_folder import file_size
+from levelfield.data.datasets.images import open_image
+from levelfield.data.datasets.table import number_classes, read_labelled_rows
+from levelfield.errors import UserError
+
+
+class ImageTable(MetricDataset):
+    """Images listed in a CSV or Parquet table with the columns `path,label`; paths are relative to the table.
+
+    Samples are in the table's order. Classes are in order of their labels: by number where all are whole numbers, else
+    by name. Files are looked at only when they are opened.
+
+    Args:
+        table: the CSV or Parquet file.
+
+    Raises:
+        UserError: from `read_index`, a missing column, an empty value or a path that is listed twice.
+    """
+
+    name = "image_table"
+
+    def __init__(self, table: str | Path) -> None:
+        self.table = table
+
+    def read_index(self) -> SampleIndex:
+        first_row: dict[str, int] = {}
+        rows = read_labelled_rows(Path(self.table), "path")
+        for row, path, _ in rows:
+            if path in first_row:
+                # An image that is there twice would be its own nearest neighbour.
+                raise UserError(f"{self.table}, row {row}: {path} stands in row {first_row[path]} already; remove one")
+            first_row[path] = row
+        labels, class_names = number_classes([row.label for row in rows])
+        return SampleIndex(tuple(row.content for row in rows), labels, class_names)
+
+    def load(self, key: str) -> Image.Image:
+        self._check_present(key)
+        return open_image(self._path(key))
+
+    def size_of(self, key: str) -> int:
+        self._check_present(key)
+        return file_size(self._path(key))
+
+    def _path(self, key: str) -> Path:
+        return Path(self.table).parent / key
+
+    def _check_present(self, key: str) -> None:
+        if not self._path(key).is_file():
+            rows = [row for row, path, _ in read_labelled_rows(Path(self.table), "path") if path == key]
+            raise UserError(
+                f"{self.table}, row {rows[0] if rows else '?'}: no file {self._path(key)}; "
+                "paths are relative to the table's folder"
+            )

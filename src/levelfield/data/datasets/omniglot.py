@@ -1,0 +1,113 @@
+"""Omniglot: 1,623 handwritten characters of 50 alphabets, 20 drawings of each."""
+
+import os
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile, ZipFile
+
+import numpy as np
+from PIL import Image
+
+from levelfield.data.datasets.base import MetricDataset, SampleIndex, named_folder
+from levelfield.data.datasets.image_folder import file_size
+from levelfield.data.datasets.images import decode_image, open_image
+from levelfield.errors import UserError
+
+PARTS = ("images_background", "images_evaluation")
+
+
+class Omniglot(MetricDataset):
+    """Lake, Salakhutdinov and Tenenbaum, "Human-level concept learning through probabilistic program induction", 2015.
+
+    Classes are in the order background set (964), evaluation set (659), and within each by alphabet and character: the
+    half that is trained and validated on lies wholly in the background set. 105 x 105 pixels, black on white. Read from
+    the official zip files as they are, or from their folders.
+
+    Args:
+        root: holds `omniglot/` with `images_background` and `images_evaluation`, each a folder or a `.zip`; None takes
+            the environment's LEVELFIELD_DATA.
+    """
+
+    name = "omniglot"
+    licence = "MIT"
+    source = "https://github.com/brendenlake/omniglot"
+    num_classes_published = 1623
+    num_samples_published = 32460
+
+    def __init__(self, root: str | Path | None = None) -> None:
+        self.root = root
+        self._archives: dict[str, tuple[int, ZipFile]] = {}
+
+    def read_index(self) -> SampleIndex:
+        keys: list[str] = []
+        labels: list[int] = []
+        class_names: list[str] = []
+        for part in PARTS:
+            characters: dict[str, list[str]] = {}
+            for file in self._files(part):
+                characters.setdefault(file.rpartition("/")[0], []).append(file)
+            for character in sorted(characters):
+                drawings = sorted(name for name in characters[character] if name.endswith(".png"))
+                keys += drawings
+                labels += [len(class_names)] * len(drawings)
+                class_names.append(character.partition("/")[2])
+        return SampleIndex(tuple(keys), np.array(labels, dtype=np.int64), tuple(class_names))
+
+    def load(self, key: str) -> Image.Image:
+        part = key.partition("/")[0]
+        folder = self._folder()
+        if (folder / part).is_dir():
+            return open_image(folder / key)
+        archive = self._archive(part)
+        try:
+            return decode_image(archive.read(key), f"{archive.filename}/{key}")
+        except (KeyError, BadZipFile, OSError) as error:
+            raise UserError(f"cannot read {key} in {archive.filename} ({error}): fetch the file again") from None
+
+    def size_of(self, key: str) -> int:
+        part = key.partition("/")[0]
+        folder = self._folder()
+        if (folder / part).is_dir():
+            return file_size(folder / key)
+        try:
+            return self._archive(part).getinfo(key).file_size
+        except KeyError:
+            raise UserError(f"no {key} in {folder / part}.zip: fetch the file again") from None
+
+    def _folder(self) -> Path:
+        return named_folder(self.root, self.name)
+
+    def _files(self, part: str) -> list[str]:
+        """Paths below `omniglot/` of the drawings of a part, and of its character folders with a slash at the end."""
+        folder = self._folder() / part
+        if not folder.is_dir():
+            names = self._archive(part).namelist()
+            return [name for name in names if name.startswith(f"{part}/") and name.count("/") == 3]
+        found = []
+        for alphabet in os.scandir(folder):
+            for character in os.scandir(alphabet) if alphabet.is_dir() else ():
+                if character.is_dir():
+                    below = f"{part}/{alphabet.name}/{character.name}/"
+                    found += [below, *(below + name for name in os.listdir(character))]
+        return found
+
+    def _archive(self, part: str) -> ZipFile:
+        """The opened zip file of a part; each process opens its own, for a fork would share the place in the file."""
+        opened_by, archive = self._archives.get(part, (None, None))
+        if archive is None or opened_by != os.getpid():
+            file = self._folder() / f"{part}.zip"
+            try:
+                archive = ZipFile(file)
+            except FileNotFoundError:
+                raise UserError(
+                    f"neither {file} nor a folder {file.stem} beside it: fetch it from {self.source}"
+                ) from None
+            except (BadZipFile, OSError) as error:
+                raise UserError(
+                    f"{file} is not a whole zip file ({error}): fetch it again from {self.source}"
+                ) from None
+            self._archives[part] = (os.getpid(), archive)
+        return archive
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_archives": {}}

@@ -1,0 +1,162 @@
+"""Batches of C classes with M samples each, and evaluation in order: the same on any number of processes."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Int
+from torch.utils.data import Sampler
+
+from levelfield.errors import UserError
+
+
+class Draw(NamedTuple):
+    """One sample of a batch: its index in the data set, and its number in the stream of the whole run.
+
+    Random augmentation is seeded by `number`, so a repeated index is another view.
+    """
+
+    index: int  # type: ignore[assignment]  # hides tuple.index, which a draw has no use for
+    number: int
+
+
+class MPerClassBatchSampler(Sampler[list[Draw]]):
+    """C = batch_size / samples_per_class classes drawn without replacement, then M = samples_per_class of each.
+
+    A batch is a function of (seed, epoch, batch number) alone, and rank r of W takes the contiguous slice
+    [r * B / W, (r + 1) * B / W) of it: W processes see together what one would. A class smaller than M is filled by
+    repetition, all of its samples before any again. Classes with one sample leave training (`num_left_out`). With fewer
+    than C classes all are used, each with more samples, so that the batch size stays (`differences` says so).
+
+    Args:
+        labels: the class of each sample of the data set, (N,) integers.
+        batch_size: samples in a batch, over all processes together.
+        samples_per_class: M; 1 for classification losses.
+        num_batches: batches in an epoch.
+        seed: of the whole stream.
+        rank: this process, 0 to world_size - 1.
+        world_size: number of processes; it must divide `batch_size`.
+
+    Raises:
+        UserError: a batch size that M or the number of processes does not divide, or fewer than 2 usable classes.
+    """
+
+    def __init__(
+        self,
+        labels: Int[np.ndarray, " samples"] | Sequence[int],
+        batch_size: int,
+        samples_per_class: int,
+        num_batches: int,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        for key, value in {"samples_per_class": samples_per_class, "num_batches": num_batches}.items():
+            if value < 1:
+                raise UserError(f"{key} is {value}: give 1 or more")
+        if batch_size < 2 or batch_size % samples_per_class:
+            raise UserError(
+                f"batch_size {batch_size} is not a multiple of samples_per_class {samples_per_class}: "
+                f"give {samples_per_class * max(2, batch_size // samples_per_class)}, for example"
+            )
+        if batch_size % world_size:
+            raise UserError(
+                f"batch_size {batch_size} cannot be shared by {world_size} processes: "
+                f"give {-(-batch_size // world_size) * world_size}, or use another number of devices"
+            )
+        label_array = np.asarray(labels)
+        order = np.argsort(label_array, kind="stable")
+        _, first = np.unique(label_array[order], return_index=True)
+        classes = np.split(order, first[1:])
+        self._members = [members for members in classes if len(members) >= 2]
+        self.num_left_out = len(classes) - len(self._members)
+        if len(self._members) < 2:
+            raise UserError(
+                f"{len(self._members)} training classes have 2 samples or more; training needs at least 2 such classes"
+            )
+        self.batch_size = batch_size
+        self.samples_per_class = samples_per_class
+        self.classes_per_batch = min(batch_size // samples_per_class, len(self._members))
+        self.num_batches = num_batches
+        self.seed = seed
+        self.rank = rank
+        self.world_size = world_size
+        self.epoch = 0
+
+    @property
+    def effective_samples_per_class(self) -> float:
+        """Mean number of samples of a class in a batch; more than M where there are fewer than C classes."""
+        return self.batch_size / self.classes_per_batch
+
+    @property
+    def differences(self) -> str:
+        """How the batches differ from what was asked for, as one line; empty if they do not."""
+        found = []
+        asked = self.batch_size // self.samples_per_class
+        if self.classes_per_batch < asked:
+            found.append(
+                f"batches hold {self.classes_per_batch} classes instead of {asked}, with "
+                f"{self.effective_samples_per_class:.3g} samples of each instead of {self.samples_per_class}: "
+                "there are no more"
+            )
+        if self.num_left_out:
+            found.append(f"{self.num_left_out} classes with one sample left out of training")
+        return "; ".join(found)
+
+    @property
+    def sampler(self) -> "MPerClassBatchSampler":
+        """This object: Lightning calls `set_epoch` on `batch_sampler.sampler` only, not on the batch sampler."""
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self.num_batches
+
+    def __iter__(self) -> Iterator[list[Draw]]:
+        share = self.batch_size // self.world_size
+        for batch in range(self.num_batches):
+            indices = self._global_batch(batch)
+            first_number = (self.epoch * self.num_batches + batch) * self.batch_size
+            mine = range(self.rank * share, (self.rank + 1) * share)
+            yield [Draw(int(indices[position]), first_number + position) for position in mine]
+
+    def _global_batch(self, batch: int) -> Int[np.ndarray, " batch"]:
+        rng = np.random.default_rng((self.seed, self.epoch, batch))
+        drawn = rng.choice(len(self._members), self.classes_per_batch, replace=False)
+        samples_each, one_more = divmod(self.batch_size, self.classes_per_batch)
+        return np.concatenate(
+            [
+                _draw_members(self._members[c], samples_each + (position < one_more), rng)
+                for position, c in enumerate(drawn)
+            ]
+        )
+
+
+def _draw_members(
+    members: Int[np.ndarray, " members"], count: int, rng: np.random.Generator
+) -> Int[np.ndarray, " count"]:
+    rounds = [rng.permutation(members) for _ in range(count // len(members))]
+    return np.concatenate([*rounds, rng.choice(members, count % len(members), replace=False)])
+
+
+class EvalSampler(Sampler[int]):
+    """All samples in order, a contiguous share to each process, every share of the same length.
+
+    The last shares are filled up with samples from the beginning, so that no process waits for another. Carry the index
+    of each sample and drop what is there twice before computing a score: a repeated sample is its own nearest
+    neighbour.
+    """
+
+    def __init__(self, num_samples: int, rank: int = 0, world_size: int = 1) -> None:
+        self.num_samples = num_samples
+        self.rank = rank
+        self.world_size = world_size
+
+    def __len__(self) -> int:
+        return -(-self.num_samples // self.world_size)
+
+    def __iter__(self) -> Iterator[int]:
+        first = self.rank * len(self)
+        return (position % self.num_samples for position in range(first, first + len(self)))

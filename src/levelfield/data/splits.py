@@ -1,0 +1,91 @@
+"""Class-disjoint splits: the test half, and the folds of the half that is trained and validated on."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Int, Shaped
+
+from levelfield.errors import UserError
+
+FoldVariant = Literal["half", "powerful-benchmarker"]
+Fold = tuple[Shaped[np.ndarray, " train"], Shaped[np.ndarray, " val"]]
+
+MIN_VALIDATION_CLASSES = 2
+
+
+def split_classes(
+    labels: Shaped[np.ndarray, " samples"] | Sequence[int] | Sequence[str],
+) -> tuple[Shaped[np.ndarray, " trainval"], Shaped[np.ndarray, " test"]]:
+    """Sort the classes that occur in `labels`; the first half is trained and validated on, the rest is the test half.
+
+    An odd class out belongs to the test half. The official split of Stanford Online Products differs by one class:
+    11317, a training class there, is a test class here.
+
+    Example:
+        >>> split_classes([7, 3, 5, 3, 9])
+        (array([3, 5]), array([7, 9]))
+    """
+    classes = np.unique(np.asarray(labels))
+    half = len(classes) // 2
+    return classes[:half], classes[half:]
+
+
+def class_folds(
+    trainval_classes: Shaped[np.ndarray, " trainval"] | Sequence[int] | Sequence[str],
+    num_folds: int = 4,
+    variant: FoldVariant = "half",
+) -> list[Fold]:
+    """Cut the sorted classes into contiguous blocks; fold k is `(train_classes, val_classes)`, validating block k.
+
+    `variant="half"` covers every class, larger blocks first. `variant="powerful-benchmarker"` gives the folds of the
+    Reality Check's program: fold k starts `int(k * n / num_folds)` classes in, trains on the next `n - n // num_folds`
+    classes, wrapping round, and validates the `n // num_folds` after them. So fold 0 validates the last block, and
+    classes are left over that no fold validates where n is no multiple of `num_folds`.
+
+    Raises:
+        UserError: fewer than 2 validation classes in a fold, fewer than 2 folds, or an unknown variant.
+
+    Example:
+        >>> [val.tolist() for _, val in class_folds(range(9))]
+        [[0, 1, 2], [3, 4], [5, 6], [7, 8]]
+        >>> [val.tolist() for _, val in class_folds(range(9), variant="powerful-benchmarker")]
+        [[7, 8], [0, 1], [2, 3], [4, 5]]
+    """
+    classes = np.unique(np.asarray(trainval_classes))
+    if num_folds < 2:
+        raise UserError(f"num_folds is {num_folds}: give 2 or more")
+    if len(classes) < MIN_VALIDATION_CLASSES * num_folds:
+        raise UserError(
+            f"{len(classes)} classes in the half that is trained and validated on are too few for {num_folds} folds: "
+            f"{num_folds} folds need {MIN_VALIDATION_CLASSES * num_folds} there, "
+            f"{2 * MIN_VALIDATION_CLASSES * num_folds} classes in all; add classes or lower num_folds"
+        )
+    if variant == "half":
+        blocks = np.array_split(classes, num_folds)
+        return [(np.concatenate(blocks[:k] + blocks[k + 1 :]), blocks[k]) for k in range(num_folds)]
+    if variant == "powerful-benchmarker":
+        num_val = len(classes) // num_folds
+        folds = []
+        for k in range(num_folds):
+            turned = np.roll(classes, -(k * len(classes) // num_folds))
+            folds.append((np.sort(turned[:-num_val]), np.sort(turned[-num_val:])))
+        return folds
+    raise UserError(f"no such variant of the folds {variant!r}: give 'half' or 'powerful-benchmarker'")
+
+
+def check_validation_classes(folds: Sequence[Fold], labels: Int[np.ndarray, " samples"]) -> None:
+    """Refuse folds in which fewer than 2 validation classes have 2 samples: nothing could be retrieved there.
+
+    Raises:
+        UserError: naming the fold, and what to do.
+    """
+    classes, counts = np.unique(labels, return_counts=True)
+    retrievable = classes[counts >= 2]
+    for k, (_, val_classes) in enumerate(folds):
+        found = int(np.isin(val_classes, retrievable).sum())
+        if found < MIN_VALIDATION_CLASSES:
+            raise UserError(
+                f"fold {k} validates {found} classes with at least 2 samples and needs {MIN_VALIDATION_CLASSES}: "
+                "add samples or classes, or lower the number of folds"
+            )

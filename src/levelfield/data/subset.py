@@ -1,0 +1,65 @@
+"""The samples of some classes of a data set, transformed, with labels that count from 0."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch.utils.data import Dataset
+
+from levelfield.data.datasets.base import MetricDataset, SampleIndex
+from levelfield.data.samplers import Draw
+
+
+class ClassSubset(Dataset[tuple[Any, int, int]]):
+    """`subset[draw] -> (transformed sample, label, index)` for the samples in `index`, and for no others.
+
+    `index` is the position in this subset. Randomness of the transform is a function of (seed, draw number) alone, for
+    transforms that draw from torch's generator; a plain integer counts as its own draw number.
+
+    Args:
+        dataset: opens the samples.
+        index: the samples to serve, as selected from `dataset.read_index()`.
+        transform: applied to each sample; None leaves samples as they are.
+        seed: of the transform's randomness.
+        class_to_label: the label of each class of `index`; None numbers the classes that occur from 0, in their order.
+    """
+
+    def __init__(
+        self,
+        dataset: MetricDataset,
+        index: SampleIndex,
+        transform: Callable[[Any], Any] | None = None,
+        seed: int = 0,
+        class_to_label: Mapping[int, int] | None = None,
+    ) -> None:
+        if class_to_label is None:
+            class_to_label = {int(c): label for label, c in enumerate(np.unique(index.labels))}
+        self.dataset = dataset
+        self.index = index
+        self.transform = transform
+        self.seed = seed
+        self.classes: tuple[int, ...] = tuple(sorted(class_to_label, key=class_to_label.__getitem__))
+        self.labels: Int[np.ndarray, " samples"] = np.array(
+            [class_to_label[int(c)] for c in index.labels], dtype=np.int64
+        )
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of `classes`, by label."""
+        return tuple(self.index.class_names[c] for c in self.classes)
+
+    def __len__(self) -> int:
+        return len(self.index.keys)
+
+    def __getitem__(self, draw: Draw | int) -> tuple[Any, int, int]:
+        position, number = draw if isinstance(draw, Draw) else (int(draw), int(draw))
+        sample = self.dataset.load(self.index.keys[position])
+        if self.transform is not None:
+            seed = np.random.SeedSequence((self.seed, number)).generate_state(1, np.uint64)[0]
+            with torch.random.fork_rng(devices=[]):
+                # torch.manual_seed would seed the GPUs' generators too, which are not restored here.
+                torch.default_generator.manual_seed(int(seed))
+                sample = self.transform(sample)
+        return sample, int(self.labels[position]), position

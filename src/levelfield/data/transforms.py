@@ -1,0 +1,68 @@
+"""Image transforms of training and evaluation; the defaults are those of the Reality Check."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from PIL import Image
+from torchvision.transforms import v2
+
+from levelfield.errors import UserError
+
+ImageTransform = Callable[[Image.Image], Float[torch.Tensor, "3 height width"]]
+
+
+@dataclass(frozen=True)
+class ImageTransforms:
+    """Resized crop and flip for training, centre crop for evaluation ("A Metric Learning Reality Check", section 4.1).
+
+    Args:
+        crop_size: side of the square that the trunk sees, in pixels.
+        resize: shorter side that an image is brought to before it is cropped, in pixels.
+        scale: least and greatest share of the image's area in a training crop.
+        ratio: least and greatest width / height of a training crop.
+        horizontal_flip: mirror half of the training images; not for letters.
+        mean: of each channel, in [0, 1]; None takes the trunk's own (`with_statistics`).
+        std: of each channel; None takes the trunk's own.
+
+    Raises:
+        UserError: a crop that is larger than the resized image, or a range upside down.
+    """
+
+    crop_size: int = 227
+    resize: int = 256
+    scale: tuple[float, float] = (0.16, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    horizontal_flip: bool = True
+    mean: tuple[float, float, float] | None = None
+    std: tuple[float, float, float] | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.crop_size <= self.resize:
+            raise UserError(
+                f"crop_size {self.crop_size} must be from 1 to resize, {self.resize}: lower it or raise resize"
+            )
+        for key in ("scale", "ratio"):
+            low, high = getattr(self, key)
+            if not 0 < low <= high:
+                raise UserError(f"{key} ({low}, {high}) must be two positive numbers, the smaller one first")
+
+    def with_statistics(self, mean: tuple[float, float, float], std: tuple[float, float, float]) -> "ImageTransforms":
+        """Fill in mean and std where none were given."""
+        return replace(self, mean=self.mean or mean, std=self.std or std)
+
+    def train(self) -> ImageTransform:
+        """RGB image -> (3, crop_size, crop_size) float32; draws from torch's global generator."""
+        flip = [v2.RandomHorizontalFlip()] if self.horizontal_flip else []
+        crop = v2.RandomResizedCrop(self.crop_size, scale=self.scale, ratio=self.ratio)
+        return v2.Compose([v2.Resize(self.resize), crop, *flip, *self._to_tensor()])
+
+    def evaluate(self) -> ImageTransform:
+        """RGB image -> (3, crop_size, crop_size) float32, without randomness."""
+        return v2.Compose([v2.Resize(self.resize), v2.CenterCrop(self.crop_size), *self._to_tensor()])
+
+    def _to_tensor(self) -> list[torch.nn.Module]:
+        if self.mean is None or self.std is None:
+            raise UserError("the transforms have no mean and std: give both, or a trunk that states its own")
+        return [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(list(self.mean), list(self.std))]
