@@ -1,7 +1,7 @@
 """Image transforms of training and evaluation; the defaults are those of the Reality Check."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -23,8 +23,6 @@ class ImageTransforms:
         scale: least and greatest share of the image's area in a training crop.
         ratio: least and greatest width / height of a training crop.
         horizontal_flip: mirror half of the training images; not for letters.
-        mean: of each channel, in [0, 1]; None takes the trunk's own (`with_statistics`).
-        std: of each channel; None takes the trunk's own.
 
     Raises:
         UserError: a crop that is larger than the resized image, or a range upside down.
@@ -35,8 +33,6 @@ class ImageTransforms:
     scale: tuple[float, float] = (0.16, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     horizontal_flip: bool = True
-    mean: tuple[float, float, float] | None = None
-    std: tuple[float, float, float] | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.crop_size <= self.resize:
@@ -48,21 +44,17 @@ class ImageTransforms:
             if not 0 < low <= high:
                 raise UserError(f"{key} ({low}, {high}) must be two positive numbers, the smaller one first")
 
-    def with_statistics(self, mean: tuple[float, float, float], std: tuple[float, float, float]) -> "ImageTransforms":
-        """Fill in mean and std where none were given."""
-        return replace(self, mean=self.mean or mean, std=self.std or std)
-
     def train(self) -> ImageTransform:
-        """RGB image -> (3, crop_size, crop_size) float32; draws from torch's global generator."""
+        """RGB image -> (3, crop_size, crop_size) float32 in [0, 1]; draws from torch's global generator."""
         flip = [v2.RandomHorizontalFlip()] if self.horizontal_flip else []
         crop = v2.RandomResizedCrop(self.crop_size, scale=self.scale, ratio=self.ratio)
-        return v2.Compose([v2.Resize(self.resize), crop, *flip, *self._to_tensor()])
+        return v2.Compose([v2.Resize(self.resize), crop, *flip, *_to_tensor()])
 
     def evaluate(self) -> ImageTransform:
-        """RGB image -> (3, crop_size, crop_size) float32, without randomness."""
-        return v2.Compose([v2.Resize(self.resize), v2.CenterCrop(self.crop_size), *self._to_tensor()])
+        """RGB image -> (3, crop_size, crop_size) float32 in [0, 1], without randomness."""
+        return v2.Compose([v2.Resize(self.resize), v2.CenterCrop(self.crop_size), *_to_tensor()])
 
-    def _to_tensor(self) -> list[torch.nn.Module]:
-        if self.mean is None or self.std is None:
-            raise UserError("the transforms have no mean and std: give both, or a trunk that states its own")
-        return [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(list(self.mean), list(self.std))]
+
+def _to_tensor() -> list[torch.nn.Module]:
+    """Values in [0, 1]; the trunk standardises them with its own mean and std."""
+    return [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]

@@ -47,7 +47,9 @@ class Glyphs(MetricDataset):
     fine-grained.
 
     Args:
-        num_classes: keep so many letters, evenly spaced over all of them; None keeps all.
+        num_classes: keep so many letters, the first; None keeps all. The first 240 are Latin, most of them accented, and
+            nearly as hard to tell apart as all: a pretrained EfficientNet-Lite0 scores MAP@R 0.13 on the test half (0.10
+            on the whole data set's), and 0.25 where 240 letters are spread evenly.
         image_size: side of the pictures in pixels.
 
     Example:
@@ -60,6 +62,8 @@ class Glyphs(MetricDataset):
     name = "glyphs"
     licence = "Bitstream Vera and DejaVu (public domain changes), STIX (SIL Open Font License 1.1)"
     source = "the typefaces in the Python package matplotlib"
+    num_classes_published = 1228
+    num_samples_published = 16752
 
     def __init__(self, num_classes: int | None = None, image_size: int = 64) -> None:
         if image_size < 8:
@@ -79,7 +83,7 @@ class Glyphs(MetricDataset):
         if self.num_classes is not None:
             if not 1 <= self.num_classes <= len(letters):
                 raise UserError(f"num_classes {self.num_classes} of Glyphs must be from 1 to {len(letters)}")
-            letters = [letters[i * len(letters) // self.num_classes] for i in range(self.num_classes)]
+            letters = letters[: self.num_classes]
         samples = [
             (f"{code_point:04X}/{face}", label)
             for label, code_point in enumerate(letters)
@@ -105,6 +109,9 @@ class Glyphs(MetricDataset):
     def size_of(self, key: str) -> int:
         """Size of the typeface's file, with the picture's side: both decide what is drawn."""
         return _font_file(key.split("/")[1]).stat().st_size * self.image_size
+
+    def expected_counts(self) -> tuple[int | None, int | None]:
+        return super().expected_counts() if self.num_classes is None else (self.num_classes, None)
 
     @cached_property
     def _fonts(self) -> dict[str, ImageFont.FreeTypeFont]:

@@ -66,7 +66,7 @@ def file_size(path: Path) -> int:
 
 def _image_files(class_folder: Path) -> list[Path]:
     found = []
-    for parent, folders, files in os.walk(class_folder, followlinks=True):
+    for parent, folders, files in os.walk(class_folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         found += [
             Path(parent, name)
