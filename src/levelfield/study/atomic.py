@@ -1,0 +1,36 @@
+"""Files that are either whole or absent, whatever kills the process."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+def make_durable(path: Path) -> None:
+    """Wait until a file's content, or the names in a folder, would survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a temporary file beside `path`, make it durable, and rename it over `path`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    make_durable(path.parent)
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write JSON atomically; floats keep every bit."""
+    write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())

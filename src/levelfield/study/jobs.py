@@ -1,0 +1,185 @@
+"""Jobs of a study: their order, folders, seeds, configurations and results."""
+
+import copy
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from levelfield.errors import UserError
+from levelfield.study.atomic import make_durable, write_json
+from levelfield.study.configuration import Config
+from levelfield.study.spec import BASELINE, StudySpec
+
+RESULT = "result.json"
+CHECKPOINT = "best.ckpt"
+BASELINE_CHECKPOINT = "pca.safetensors"
+EMBEDDINGS = "embeddings.safetensors"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training (or, for the baseline, one fit of a PCA): a method in one repetition on one fold.
+
+    Args:
+        method: Name in the study.
+        stage: What `number` counts: `run`.
+        number: Which repetition, from 0.
+        fold: Which fold is validated, from 0.
+    """
+
+    method: str
+    stage: str
+    number: int
+    fold: int
+
+    @property
+    def path(self) -> Path:
+        """Folder of the job, relative to the study's."""
+        return Path("jobs", self.method, f"{self.stage}{self.number}", f"fold{self.fold}")
+
+    @property
+    def checkpoint(self) -> Path:
+        """What the job learnt, relative to the study's folder: a learner, or the baseline's projection."""
+        return self.path / (BASELINE_CHECKPOINT if self.method == BASELINE else CHECKPOINT)
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.stage} {self.number} fold {self.fold}"
+
+
+def study_jobs(spec: StudySpec) -> list[Job]:
+    """All jobs in the order they are done: the baseline, then run by run, so that early tables compare all methods."""
+    return [Job(BASELINE, "run", 0, fold) for fold in range(spec.folds)] + [
+        Job(method, "run", run, fold)
+        for run in range(spec.runs)
+        for fold in range(spec.folds)
+        for method in spec.methods
+    ]
+
+
+def method_runs(spec: StudySpec) -> list[tuple[str, int]]:
+    """Every (method, run) that is tested; the baseline has one run, for nothing in it is random."""
+    return [(BASELINE, 0), *((method, run) for method in spec.methods for run in range(spec.runs))]
+
+
+def folds_of(spec: StudySpec, method: str, run: int) -> list[Job]:
+    return [Job(method, "run", run, fold) for fold in range(spec.folds)]
+
+
+def job_seed(study_seed: int, stage: str, number: int) -> int:
+    """Seed of a job; folds and methods share it, for equal conditions."""
+    draw = hashlib.sha256(f"{study_seed}/{stage}/{number}".encode()).digest()
+    return int.from_bytes(draw[:4], "big")
+
+
+def job_config(spec: StudySpec, job: Job) -> Config:
+    """The configuration that `levelfield fit --config` would take to do the job."""
+    config = copy.deepcopy(spec.baseline_config if job.method == BASELINE else spec.methods[job.method])
+    config["data"]["fold"] = job.fold
+    config["data"]["num_folds"] = spec.folds
+    config["seed_everything"] = job_seed(spec.seed, job.stage, job.number)
+    return config
+
+
+def job_hash(spec: StudySpec, job: Job) -> str:
+    return spec.baseline_hash() if job.method == BASELINE else spec.method_hash(job.method)
+
+
+def file_hash(path: Path) -> str:
+    """SHA-256 of a file."""
+    with open(path, "rb") as file:
+        digest = hashlib.sha256()
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def checkpoint_hash(study_folder: Path, job: Job, result: dict[str, Any]) -> str:
+    """SHA-256 of a finished job's checkpoint.
+
+    Raises:
+        UserError: the file is not the one the job wrote.
+    """
+    found = file_hash(study_folder / job.checkpoint)
+    if found != result["checkpoint"]:
+        raise UserError(
+            f"{study_folder / job.checkpoint} has changed since its job ended; "
+            f"delete {study_folder / job.path / RESULT} and resume to do this job again"
+        )
+    return found
+
+
+def empty_folder(folder: Path) -> None:
+    """Begin a job again from its start: nothing of an earlier attempt is left."""
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+
+
+def read_result(path: Path) -> dict[str, Any] | None:
+    """Read a `result.json`; None where the job is still to do.
+
+    Raises:
+        UserError: the file is damaged. It is never replaced silently: it was written whole, so the disk or a hand
+            changed it.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (ValueError, UnicodeDecodeError):
+        content = None
+    if not isinstance(content, dict) or not {"method", "configuration"} <= set(content):
+        raise UserError(f"{path} is damaged; delete it and resume the study to do this job again")
+    return content
+
+
+def read_job(study_folder: Path, spec: StudySpec, job: Job) -> dict[str, Any] | None:
+    """The result of a job, None where it is to do.
+
+    Raises:
+        UserError: the result is damaged, or belongs to another job or configuration.
+    """
+    path = study_folder / job.path / RESULT
+    result = read_result(path)
+    if result is None:
+        return None
+    place = {"method": job.method, "stage": job.stage, "number": job.number, "fold": job.fold}
+    found = {key: result.get(key) for key in place}
+    if found != place or result["configuration"] != job_hash(spec, job):
+        raise UserError(
+            f"{path} is the result of another job or configuration ({found}); delete it and resume to do this job again"
+        )
+    if not (study_folder / job.checkpoint).is_file():
+        raise UserError(
+            f"{study_folder / job.checkpoint} is missing beside a finished {RESULT}; "
+            f"delete that {RESULT} and resume to do this job again"
+        )
+    return result
+
+
+def finish_job(study_folder: Path, spec: StudySpec, job: Job, result: dict[str, Any]) -> dict[str, Any]:
+    """Write the job's `result.json`, its last file: from here on the job is done."""
+    make_durable(study_folder / job.checkpoint)
+    whole = {
+        "method": job.method,
+        "stage": job.stage,
+        "number": job.number,
+        "fold": job.fold,
+        "configuration": job_hash(spec, job),
+        "checkpoint": file_hash(study_folder / job.checkpoint),
+        **result,
+    }
+    write_json(study_folder / job.path / RESULT, whole)
+    return whole
+
+
+def done_jobs(study_folder: Path, spec: StudySpec) -> Iterator[tuple[Job, dict[str, Any]]]:
+    """Yield every finished job with its result."""
+    for job in study_jobs(spec):
+        result = read_job(study_folder, spec, job)
+        if result is not None:
+            yield job, result

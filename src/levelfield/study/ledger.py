@@ -1,0 +1,127 @@
+"""The ledger of the test classes: one line an opening, durable before the first test label is used."""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from levelfield.errors import UserError
+from levelfield.study.atomic import make_durable
+from levelfield.study.provenance import code_version
+
+
+class Ledger:
+    """`ledger.jsonl`: each opening of the test classes, in order.
+
+    An opening is identified by the configuration and the checkpoints it tests. Continuing one that was interrupted is
+    not another one; every other opening needs a reason given by a person.
+
+    Args:
+        path: The file; it need not exist.
+        now: Clock, for tests.
+    """
+
+    def __init__(self, path: Path, now: Callable[[], datetime] = lambda: datetime.now(timezone.utc)) -> None:
+        self.path = path
+        self.now = now
+
+    def entries(self) -> list[dict[str, Any]]:
+        """All lines.
+
+        Raises:
+            UserError: a line is damaged (an unfinished last line is not: it was cut off before anything was read).
+        """
+        if not self.path.exists():
+            return []
+        *whole, _unfinished = self.path.read_bytes().split(b"\n")
+        entries = []
+        for number, line in enumerate(whole, start=1):
+            try:
+                entry = json.loads(line)
+                entry["event"]
+            except (ValueError, KeyError, TypeError):
+                raise UserError(
+                    f"{self.path} line {number} is damaged; restore the file from a copy, or choose another --output"
+                ) from None
+            entries.append(entry)
+        return entries
+
+    @property
+    def openings(self) -> list[dict[str, Any]]:
+        """The openings so far."""
+        return [entry for entry in self.entries() if entry["event"] == "opened"]
+
+    def open(self, configuration: str, checkpoints: Mapping[str, str], reopen: str | None = None) -> int:
+        """Record an opening, durably, and return its number, from 1.
+
+        Args:
+            configuration: Hash of what is tested.
+            checkpoints: Name to SHA-256 of each checkpoint tested.
+            reopen: Why the test classes are opened again.
+
+        Raises:
+            UserError: they were opened before, for something else or to the end, and no reason is given.
+        """
+        entries = self.entries()
+        openings = [entry for entry in entries if entry["event"] == "opened"]
+        finished = {entry["opening"] for entry in entries if entry["event"] == "finished"}
+        if openings:
+            last = openings[-1]
+            same = last["configuration"] == configuration and last["checkpoints"] == dict(checkpoints)
+            if same and last["opening"] not in finished:
+                return last["opening"]
+            if not reopen:
+                self.refuse_reopening()
+        number = len(openings) + 1
+        self._append(
+            {
+                "event": "opened",
+                "opening": number,
+                "time": self.now().isoformat(timespec="seconds"),
+                "reason": reopen if openings else "first opening",
+                "code": code_version(),
+                "configuration": configuration,
+                "checkpoints": dict(checkpoints),
+            }
+        )
+        return number
+
+    def refuse_reopening(self) -> None:
+        """Raise if the test classes were opened before.
+
+        Raises:
+            UserError: says when, and how to open them again.
+        """
+        openings = self.openings
+        if openings:
+            times = "once" if len(openings) == 1 else f"{len(openings)} times"
+            raise UserError(
+                f"{self.path}: the test classes were opened {times} already (last {openings[-1]['time']}); "
+                'opening them again is recorded and shown: --reopen-test "why"'
+            )
+
+    def finished(self, configuration: str, checkpoints: Mapping[str, str]) -> int | None:
+        """Number of the last opening if it was of just this and all its scores are written."""
+        entries = self.entries()
+        if not entries or entries[-1]["event"] != "finished":
+            return None
+        last = next(entry for entry in reversed(entries) if entry["event"] == "opened")
+        same = last["configuration"] == configuration and last["checkpoints"] == dict(checkpoints)
+        return last["opening"] if same else None
+
+    def finish(self, opening: int) -> None:
+        """Record that all scores of an opening are written."""
+        self._append({"event": "finished", "opening": opening, "time": self.now().isoformat(timespec="seconds")})
+
+    def _append(self, entry: dict[str, Any]) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.path, "a+b") as file:
+            content = self.path.read_bytes()
+            if content and not content.endswith(b"\n"):
+                file.truncate(content.rfind(b"\n") + 1)
+            file.write(json.dumps(entry).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        make_durable(self.path.parent)

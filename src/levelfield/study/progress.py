@@ -1,0 +1,113 @@
+"""What a study is doing and how long is left: bars on a terminal, plain lines elsewhere."""
+
+import time
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from levelfield.study.jobs import Job
+
+
+def duration(seconds: float) -> str:
+    """`45 s`, `12 min`, `3 h 20 min`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def seconds_left(to_do: Iterable[Job], done: Mapping[Job, float], elapsed: float = 0.0) -> float | None:
+    """Expected time of the jobs to do: each as long as its method's mean so far, or else the mean of all.
+
+    Args:
+        to_do: Jobs, the running one included.
+        done: Seconds of each finished job.
+        elapsed: Seconds the running job has taken.
+
+    Returns:
+        Seconds; None before any job is done.
+    """
+    if not done:
+        return None
+    by_method: dict[str, list[float]] = {}
+    for job, seconds in done.items():
+        by_method.setdefault(job.method, []).append(seconds)
+    trained = [s for job, s in done.items() if job.method != "pretrained"] or list(done.values())
+    overall = sum(trained) / len(trained)
+    means = {method: sum(values) / len(values) for method, values in by_method.items()}
+    return max(sum(means.get(job.method, overall) for job in to_do) - elapsed, 0.0)
+
+
+class StudyProgress:
+    """Shows the progress of a study's jobs.
+
+    Args:
+        console: Where to show it; bars if it is a terminal.
+        name: Title of the study.
+        jobs: All jobs.
+        done: Seconds of each job that was finished before.
+    """
+
+    def __init__(self, console: Console, name: str, jobs: list[Job], done: Mapping[Job, float]) -> None:
+        self.console = console
+        self.jobs = jobs
+        self.done = dict(done)
+        self._started = time.monotonic()
+        self._bars: Progress | None = None
+        if console.is_terminal:
+            self._bars = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=30),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[note]}"),
+                console=console,
+                transient=True,
+            )
+            self._study_bar = self._bars.add_task(name, total=len(jobs), completed=len(done), note="")
+            self._job_bar = self._bars.add_task("", total=1, visible=False, note="")
+
+    def __enter__(self) -> "StudyProgress":
+        if self._bars is not None:
+            self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def start(self, title: str) -> None:
+        """A job, or a step of the test stage, begins."""
+        self._started = time.monotonic()
+        if self._bars is not None:
+            self._bars.reset(self._job_bar, total=1, description=title, visible=True, note="")
+            self._bars.update(self._study_bar, note=self._note(0.0))
+
+    def advance(self, done: int, total: int) -> None:
+        """Steps of the running job; ignored when not on a terminal."""
+        if self._bars is not None:
+            elapsed = time.monotonic() - self._started
+            own = f"{duration(elapsed * (total - done) / done)} left" if done else ""
+            self._bars.update(self._job_bar, completed=done, total=total, note=own)
+            if self.done:
+                self._bars.update(self._study_bar, note=self._note(elapsed))
+
+    def finish(self, job: Job, seconds: float, score: float) -> None:
+        """A job is done."""
+        self.done[job] = seconds
+        text = f"{job}: validation MAP@R {100 * score:.1f} after {duration(seconds)}"
+        if self._bars is not None:
+            self._bars.update(self._study_bar, completed=len(self.done), note=self._note(0.0))
+            self._bars.console.print(text, highlight=False, markup=False)
+        else:
+            self.line(f"[{len(self.done)}/{len(self.jobs)}] {text}; {self._note(0.0)}")
+
+    def line(self, text: str) -> None:
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def _note(self, elapsed: float) -> str:
+        left = seconds_left((job for job in self.jobs if job not in self.done), self.done, elapsed)
+        return "" if left is None else f"about {duration(left)} left"

@@ -1,0 +1,149 @@
+"""The derived files `results.csv` and `summary.csv`, from the `result.json` files alone."""
+
+import csv
+import io
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from levelfield.errors import UserError
+from levelfield.study.atomic import write_atomically
+from levelfield.study.jobs import RESULT, Job, done_jobs, job_hash, method_runs, read_result
+from levelfield.study.spec import StudySpec
+from levelfield.study.statistics import mean, t_interval
+
+EMBEDDINGS = ("separated", "concatenated")
+
+
+@dataclass(frozen=True)
+class ResultRow:
+    """One score: a line of `results.csv`.
+
+    Args:
+        method: Name in the study, `pretrained` for the baseline.
+        stage: `run` (scores of the validation fold) or `test`.
+        trial: Trial of the search; None outside it.
+        run: Repetition, from 0.
+        fold: Fold, from 0; None where the folds' embeddings are concatenated.
+        embedding: `separated` (one fold's) or `concatenated`.
+        metric: Name of the metric.
+        value: The score, a fraction.
+    """
+
+    method: str
+    stage: str
+    trial: int | None
+    run: int | None
+    fold: int | None
+    embedding: str
+    metric: str
+    value: float
+
+    def sort_key(self) -> tuple[Any, ...]:
+        numbers = tuple(-1 if number is None else number for number in (self.trial, self.run, self.fold))
+        return (self.method, self.stage, *numbers, self.embedding, self.metric)
+
+
+@dataclass(frozen=True)
+class SummaryRow:
+    """Mean over the runs of one test score: a line of `summary.csv`.
+
+    Args:
+        method: Name in the study.
+        embedding: `separated`: mean of the folds' scores; `concatenated`: score of the folds' embeddings together.
+        metric: Name of the metric.
+        mean: Mean over the runs, a fraction.
+        ci95: Half width of the 95% t-interval; None with too few runs.
+        n: Number of runs.
+    """
+
+    method: str
+    embedding: str
+    metric: str
+    mean: float
+    ci95: float | None
+    n: int
+
+
+def tested_path(method: str, run: int) -> Path:
+    """Where the test scores of one run of a method are, relative to the study folder."""
+    return Path("jobs", method, f"run{run}", "test", RESULT)
+
+
+def tested_hash(spec: StudySpec, method: str, run: int) -> str:
+    """What the test scores of one run depend on besides its checkpoints."""
+    return job_hash(spec, Job(method, "run", run, 0))
+
+
+def read_test(study_folder: Path, spec: StudySpec, method: str, run: int) -> dict[str, Any] | None:
+    """The test scores of one run of a method, None before they exist.
+
+    Raises:
+        UserError: the file is damaged or of another configuration.
+    """
+    path = study_folder / tested_path(method, run)
+    result = read_result(path)
+    if result is not None and result["configuration"] != tested_hash(spec, method, run):
+        raise UserError(f"{path} is of another configuration; delete it and resume to test this run again")
+    return result
+
+
+def read_tests(study_folder: Path, spec: StudySpec) -> dict[tuple[str, int], dict[str, Any]]:
+    """Test scores by method and run, those of the latest opening of the test classes."""
+    found = {(method, run): read_test(study_folder, spec, method, run) for method, run in method_runs(spec)}
+    tests = {key: test for key, test in found.items() if test is not None}
+    latest = max((test["opening"] for test in tests.values()), default=0)
+    return {key: test for key, test in tests.items() if test["opening"] == latest}
+
+
+def collect_rows(study_folder: Path, spec: StudySpec) -> list[ResultRow]:
+    """All scores there are so far, sorted."""
+    rows = []
+    for job, result in done_jobs(study_folder, spec):
+        for metric, value in result["validation"].items():
+            rows.append(ResultRow(job.method, job.stage, None, job.number, job.fold, "separated", metric, value))
+    for (method, run), tested in read_tests(study_folder, spec).items():
+        for fold, scores in enumerate(tested["separated"]):
+            for metric, value in scores.items():
+                rows.append(ResultRow(method, "test", None, run, fold, "separated", metric, value))
+        for metric, value in tested["concatenated"].items():
+            rows.append(ResultRow(method, "test", None, run, None, "concatenated", metric, value))
+    return sorted(rows, key=ResultRow.sort_key)
+
+
+def summarise(rows: Iterable[ResultRow], stage: str = "test") -> list[SummaryRow]:
+    """Mean over runs with its interval, per method, embedding and metric, sorted.
+
+    A run's separated score is the mean of its folds' scores.
+    """
+    scores: dict[tuple[str, str, str], dict[int | None, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        if row.stage == stage:
+            scores[row.method, row.embedding, row.metric][row.run].append(row.value)
+    summary = []
+    for (method, embedding, metric), by_run in sorted(scores.items()):
+        runs = [mean(values) for _, values in sorted(by_run.items(), key=lambda item: item[0] or 0)]
+        summary.append(SummaryRow(method, embedding, metric, mean(runs), t_interval(runs), len(runs)))
+    return summary
+
+
+def to_csv(rows: Sequence[ResultRow] | Sequence[SummaryRow], kind: type[ResultRow] | type[SummaryRow]) -> bytes:
+    """CSV with one column a field; floats by `repr`, which reads back to the same number, and None empty."""
+    text = io.StringIO()
+    columns = [field.name for field in fields(kind)]
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        values = (getattr(row, column) for column in columns)
+        writer.writerow(["" if v is None else repr(v) if isinstance(v, float) else v for v in values])
+    return text.getvalue().encode()
+
+
+def write_tables(study_folder: Path, spec: StudySpec) -> list[ResultRow]:
+    """Derive `results.csv` and `summary.csv` anew and return the rows of the former."""
+    rows = collect_rows(study_folder, spec)
+    write_atomically(study_folder / "results.csv", to_csv(rows, ResultRow))
+    write_atomically(study_folder / "summary.csv", to_csv(summarise(rows), SummaryRow))
+    return rows

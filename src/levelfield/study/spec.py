@@ -1,0 +1,221 @@
+"""A study's definition: a small YAML file that stacks others, resolved into one plain configuration a method."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from levelfield.errors import UserError
+from levelfield.study.configuration import Config, first_difference, merge, read_yaml, set_dotted
+
+BASELINE = "pretrained"
+COUNTS = {"folds": 4, "runs": 2, "seed": 0, "threads": 2}
+KEYS = ("name", "base", "overrides", "methods", *COUNTS)
+SECTIONS = ("model", "data", "trainer")
+# Where the data lies and how many processes read it change no number.
+NOT_IDENTITY = ("root", "num_workers")
+TRAINING_BATCHES = ("batch_size", "samples_per_class", "steps_per_epoch")
+# The study sets these for each job.
+PER_JOB = ("data.fold", "data.num_folds", "data.seed", "seed_everything")
+
+
+@dataclass(frozen=True)
+class StudySpec:
+    """What is compared and how.
+
+    Args:
+        name: Title of the study; the default output folder is `outputs/<name>`.
+        folds: Class folds of the training classes; each is validated once.
+        runs: Repetitions with fresh seeds.
+        seed: Every job's seed is a function of this and its run.
+        threads: CPU threads of a job, whoever executes it: 1 and 2 threads give different weights.
+        methods: Method name to the configuration that `levelfield fit --config` takes.
+    """
+
+    name: str
+    folds: int
+    runs: int
+    seed: int
+    threads: int
+    methods: dict[str, Config]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def to_yaml(self) -> str:
+        return yaml.safe_dump(self.to_dict(), sort_keys=False)
+
+    def identity(self) -> dict[str, Any]:
+        """All that determines the results: the definition without name, roots and executor."""
+        plain = self.to_dict()
+        del plain["name"]
+        for config in plain["methods"].values():
+            for place in (config.get("data", {}), _init_args(config.get("data", {}).get("dataset"))):
+                for key in NOT_IDENTITY:
+                    place.pop(key, None)
+        return plain
+
+    def configuration_hash(self) -> str:
+        """SHA-256 of the identity; equal for equal studies, wherever they run."""
+        return digest(self.identity())
+
+    def method_hash(self, method: str) -> str:
+        """SHA-256 of what determines one method's jobs, so that adding a method leaves the others' valid."""
+        identity = self.identity()
+        identity["methods"] = identity["methods"][method]
+        del identity["runs"]
+        return digest(identity)
+
+    def baseline_hash(self) -> str:
+        """SHA-256 of what determines the pretrained baseline: its trunk, the embedding size and the data."""
+        identity = self.identity()
+        config = identity["methods"][next(iter(self.methods))]
+        return digest(
+            {
+                "folds": self.folds,
+                "seed": self.seed,
+                "threads": self.threads,
+                "model": {key: config["model"].get(key) for key in ("trunk", "embedding_size")},
+                "data": {key: value for key, value in config["data"].items() if key not in TRAINING_BATCHES},
+            }
+        )
+
+    @property
+    def baseline_config(self) -> Config:
+        """The configuration whose trunk and data the pretrained baseline uses: the first method's."""
+        return next(iter(self.methods.values()))
+
+
+def digest(plain: Any) -> str:
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+
+def _init_args(dataset: Any) -> Config:
+    return (dataset.get("init_args") or {}) if isinstance(dataset, dict) else {}
+
+
+def nearest(name: str, names: Sequence[str]) -> str:
+    """`; did you mean 'x'?`, or the list of what there is."""
+    close = get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else f"; there are: {', '.join(names)}"
+
+
+def _stack(layers: Any, folder: Path, wanted_by: str) -> Config:
+    """Merge a list of paths (relative to `folder`) and inline mappings, in order."""
+    merged: Config = {}
+    for layer in layers if isinstance(layers, list) else [layers]:
+        if isinstance(layer, dict):
+            merged = merge(merged, layer)
+        elif isinstance(layer, str):
+            merged = merge(merged, read_yaml(folder / layer, wanted_by))
+        else:
+            raise UserError(f"{wanted_by} must list files or mappings, not {layer!r}")
+    return merged
+
+
+def load_spec(
+    path: Path,
+    overrides: Mapping[str, Any] | None = None,
+    added_methods: Mapping[str, Config] | None = None,
+) -> StudySpec:
+    """Read a study file and resolve it.
+
+    Args:
+        path: The study file; the files it names are relative to it.
+        overrides: Dotted keys and values for all methods (`data.dataset.table`) or the study itself (`runs`).
+        added_methods: Further methods, laid over the same base.
+
+    Raises:
+        UserError: a missing file, an unknown key, a count that is not one.
+    """
+    content = read_yaml(path)
+    overrides = dict(overrides or {})
+    for key in content:
+        if key not in KEYS:
+            raise UserError(f"{path}: unknown key {key!r}{nearest(key, KEYS)}")
+    methods = content.get("methods")
+    if not isinstance(methods, dict) or not methods:
+        raise UserError(f"{path}: 'methods' must map method names to lists of configuration files")
+    counts = {key: content.get(key, default) for key, default in COUNTS.items()}
+    for key in list(overrides):
+        if key in COUNTS:
+            counts[key] = overrides.pop(key)
+        elif key == "name" or key in PER_JOB:
+            raise UserError(f"--{key} cannot be overridden: a study sets it itself (--folds, --runs and --seed can)")
+        elif key in ("model.loss", "model.miner"):
+            raise UserError(f"--{key} would give every method of the study the same one; use --add-method")
+        elif key.split(".")[0] not in SECTIONS:
+            raise UserError(f"unknown option --{key}{nearest(key.split('.')[0], [*SECTIONS, *COUNTS])}")
+    base = merge(_stack(content.get("base", []), path.parent, f"base of {path}"), content.get("overrides") or {})
+    return StudySpec(
+        name=str(content.get("name", path.stem)),
+        **{key: _count(path, key, value) for key, value in counts.items()},
+        methods={
+            name: _resolve(name, merge(base, layers), overrides)
+            for name, layers in [
+                *((name, _stack(layers, path.parent, f"method {name} of {path}")) for name, layers in methods.items()),
+                *_without_clash(added_methods or {}, methods),
+            ]
+        },
+    )
+
+
+def _without_clash(added: Mapping[str, Config], methods: Mapping[str, Any]) -> list[tuple[str, Config]]:
+    for name in added:
+        if name in methods:
+            raise UserError(f"--add-method: the study has a method named {name!r} already; rename the class")
+    return list(added.items())
+
+
+def _count(path: Path, key: str, value: Any) -> int:
+    smallest = {"folds": 2, "seed": 0}.get(key, 1)
+    if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
+        raise UserError(f"{path}: {key} must be a whole number of at least {smallest}, not {value!r}")
+    return value
+
+
+def _resolve(name: str, config: Config, overrides: Mapping[str, Any]) -> Config:
+    if name == BASELINE or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", str(name)):
+        raise UserError(f"method name {name!r}: use letters, digits, '_', '-' and '.'; {BASELINE!r} is the baseline's")
+    for key, value in overrides.items():
+        config = set_dotted(config, key, value)
+    config.pop("seed_everything", None)
+    config = {section: dict(config.get(section) or {}) for section in (*SECTIONS, *config)}
+    for key in PER_JOB:
+        if key.startswith("data."):
+            config["data"].pop(key.removeprefix("data."), None)
+    return config
+
+
+def spec_from_yaml(path: Path) -> StudySpec:
+    """Read the resolved `study.yaml` of a study folder."""
+    content = read_yaml(path)
+    try:
+        return StudySpec(**content)
+    except TypeError:
+        raise UserError(f"{path} is not the study.yaml of a study folder; choose another --output") from None
+
+
+def check_same_study(path: Path, asked: StudySpec) -> None:
+    """Refuse to mix two studies in one folder; methods may be added to those of `path`.
+
+    Raises:
+        UserError: names the first key that differs, both values and the remedy.
+    """
+    old, new = spec_from_yaml(path).identity(), asked.identity()
+    added = [name for name in new["methods"] if name not in old["methods"]]
+    if set(old["methods"]) <= set(new["methods"]):
+        new["methods"] = {name: config for name, config in new["methods"].items() if name not in added}
+    difference = first_difference(old, new)
+    if difference is not None:
+        key, before, now = difference
+        raise UserError(
+            f"{path}: {key} is {before!r} there and {now!r} in the study asked for; "
+            "choose another --output, or ask for the old value again"
+        )

@@ -1,0 +1,163 @@
+"""The last stage of a study: the test classes are opened, once, and every checkpoint is scored on them."""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import safetensors.torch
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import normalize
+from torch.utils.data import DataLoader
+
+from levelfield.embedding import EmbeddedSet, embed, trunk_features
+from levelfield.errors import UserError
+from levelfield.learner import MetricLearner
+from levelfield.metrics import retrieval_metrics
+from levelfield.study.atomic import write_atomically, write_json
+from levelfield.study.baseline import load_pca, reduce
+from levelfield.study.jobs import (
+    EMBEDDINGS,
+    Job,
+    checkpoint_hash,
+    folds_of,
+    job_config,
+    method_runs,
+    read_job,
+    study_jobs,
+)
+from levelfield.study.ledger import Ledger
+from levelfield.study.progress import StudyProgress
+from levelfield.study.results import read_test, tested_hash, tested_path
+from levelfield.study.spec import BASELINE, StudySpec
+
+if TYPE_CHECKING:
+    from levelfield.training import TrainingCLI
+
+METRICS = ("map_at_r", "r_precision", "precision_at_1")
+
+Steps = Callable[[int, int], Any]
+
+
+def test_study(study_folder: Path, spec: StudySpec, reopen: str | None, progress: StudyProgress) -> None:
+    """Score every finished job on the test classes; what an interrupted opening scored is kept.
+
+    Args:
+        study_folder: A folder whose jobs are all done.
+        spec: The study.
+        reopen: Why the test classes are opened another time, None for the first.
+        progress: Shows what is being tested.
+
+    Raises:
+        UserError: the test classes were opened before and `reopen` is None, or a checkpoint has changed.
+    """
+    checkpoints = {}
+    for job in study_jobs(spec):
+        result = read_job(study_folder, spec, job)
+        if result is None:
+            raise UserError(f"{study_folder / job.path} is not done; resume the study first")
+        checkpoints[str(job.path)] = checkpoint_hash(study_folder, job, result)
+    ledger = Ledger(study_folder / "ledger.jsonl")
+    configuration = spec.configuration_hash()
+    if reopen is None and (finished := ledger.finished(configuration, checkpoints)) is not None:
+        tests = [read_test(study_folder, spec, *method_run) for method_run in method_runs(spec)]
+        if all(test is not None and test["opening"] == finished for test in tests):
+            return
+    opening = ledger.open(configuration, checkpoints, reopen)
+    _Opening(study_folder, spec, opening, checkpoints, progress).score()
+    ledger.finish(opening)
+
+
+class _Opening:
+    """One opening of the test classes. The ledger's line must be written before this is made."""
+
+    def __init__(
+        self, study_folder: Path, spec: StudySpec, number: int, checkpoints: dict[str, str], progress: StudyProgress
+    ) -> None:
+        self.study_folder = study_folder
+        self.spec = spec
+        self.number = number
+        self.checkpoints = checkpoints
+        self.progress = progress
+        self._test_data: dict[str, tuple[TrainingCLI, DataLoader]] = {}
+        self._trunk_features: EmbeddedSet | None = None
+
+    def score(self) -> None:
+        """Write the test scores of every run that this opening has not scored yet."""
+        for method, run in method_runs(self.spec):
+            before = read_test(self.study_folder, self.spec, method, run)
+            if before is not None and before["opening"] == self.number:
+                continue
+            folds = [self.embeddings(job) for job in folds_of(self.spec, method, run)]
+            for other in folds[1:]:
+                assert torch.equal(other.index, folds[0].index)
+                assert torch.equal(other.labels, folds[0].labels)
+            labels = folds[0].labels
+            separated = [retrieval_metrics(fold.embeddings, labels, metrics=METRICS) for fold in folds]
+            together = concatenate([fold.embeddings for fold in folds])
+            concatenated = retrieval_metrics(together, labels, metrics=METRICS)
+            write_json(
+                self.study_folder / tested_path(method, run),
+                {
+                    "method": method,
+                    "stage": "test",
+                    "number": run,
+                    "opening": self.number,
+                    "configuration": tested_hash(self.spec, method, run),
+                    "separated": [_scores(fold) for fold in separated],
+                    "concatenated": _scores(concatenated),
+                    "num_skipped": int(concatenated["num_skipped"]),
+                },
+            )
+
+    def embeddings(self, job: Job) -> EmbeddedSet:
+        """Test embeddings of one job, from its `embeddings.safetensors` if this opening wrote it."""
+        path = self.study_folder / job.path / EMBEDDINGS
+        origin = {"checkpoint": self.checkpoints[str(job.path)], "opening": str(self.number)}
+        if path.exists() and (found := _read_embeddings(path, origin)) is not None:
+            return found
+        self.progress.start(f"test: {job}")
+        embedded = self.embed(job, self.progress.advance)
+        write_atomically(path, safetensors.torch.save(embedded._asdict(), metadata=origin))
+        return embedded
+
+    def embed(self, job: Job, steps: Steps) -> EmbeddedSet:
+        training, loader = self.test_data(job.method)
+        device = training.trainer.strategy.root_device
+        if job.method != BASELINE:
+            learner = MetricLearner.load_from_checkpoint(self.study_folder / job.checkpoint)
+            return embed(learner, loader, device=device, progress=steps)
+        if self._trunk_features is None:
+            self._trunk_features = trunk_features(training.model.trunk, loader, device=device, progress=steps)
+        reduced = reduce(load_pca(self.study_folder / job.checkpoint), self._trunk_features.embeddings)
+        return self._trunk_features._replace(embeddings=reduced)
+
+    def test_data(self, method: str) -> "tuple[TrainingCLI, DataLoader]":
+        """The test samples as a method's configuration reads them."""
+        from levelfield.training import build
+
+        if method not in self._test_data:
+            with tempfile.TemporaryDirectory() as folder:
+                training = build(job_config(self.spec, Job(method, "run", 0, 0)), Path(folder), progress=False)
+                training.datamodule.setup("test")
+                loader = training.datamodule.eval_dataloader(training.datamodule.test_subset)
+            self._test_data[method] = training, loader
+        return self._test_data[method]
+
+
+def concatenate(folds: list[Float[Tensor, "samples embedding"]]) -> Float[Tensor, "samples folds*embedding"]:
+    """Put the folds' L2-normalised embeddings side by side and normalise again."""
+    return normalize(torch.cat([normalize(fold) for fold in folds], dim=1))
+
+
+def _scores(found: dict[str, Any]) -> dict[str, float]:
+    return {metric: float(found[metric]) for metric in METRICS}
+
+
+def _read_embeddings(path: Path, origin: dict[str, str]) -> EmbeddedSet | None:
+    with safetensors.safe_open(path, framework="pt") as file:
+        if file.metadata() != origin:
+            return None
+        return EmbeddedSet(*(file.get_tensor(name) for name in EmbeddedSet._fields))

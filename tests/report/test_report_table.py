@@ -1,0 +1,53 @@
+"""The terminal table: percentages, intervals, and what must be said beside them."""
+
+import io
+
+from rich.console import Console
+
+from levelfield.report.table import comparison_table, footnotes, percent, print_report
+from levelfield.study.results import SummaryRow
+
+
+def printed(notes: list[str], runs: int = 3) -> str:
+    ci95 = 0.0123 if runs >= 3 else None
+    test = [
+        SummaryRow("arcface", "separated", "map_at_r", 0.31234, ci95, runs),
+        SummaryRow("pretrained", "separated", "map_at_r", 0.11, None, 1),
+    ]
+    validation = [SummaryRow("arcface", "separated", "map_at_r", 0.4, ci95, runs)]
+    output = io.StringIO()
+    table = comparison_table("toy", ["pretrained", "arcface"], test, validation, "pretrained")
+    print_report(Console(file=output, width=120), table, notes)
+    return output.getvalue()
+
+
+def test_percent_shows_the_interval_only_where_there_is_one() -> None:
+    assert percent(SummaryRow("a", "separated", "map_at_r", 0.31234, 0.0123, 3)) == "31.2 ± 1.2"
+    assert percent(SummaryRow("a", "separated", "map_at_r", 0.31234, None, 2)) == "31.2"
+    assert percent(None) == "-"
+
+
+def test_table_lists_methods_with_scores_and_runs() -> None:
+    lines = printed(footnotes(3, 4, ["first opening"], [])).splitlines()
+    (row,) = [line.split() for line in lines if "arcface" in line]
+    assert row[:7] == ["arcface", "40.0", "±", "1.2", "31.2", "±", "1.2"]
+    assert row[-1] == "3"
+    assert any("opened once" in line for line in lines)
+
+
+def test_few_runs_are_said_to_be_few() -> None:
+    text = printed(footnotes(2, 4, ["first opening"], []), runs=2)
+    assert "too few runs for an interval" in text
+    assert "too few runs" not in printed(footnotes(3, 4, ["first opening"], []))
+
+
+def test_a_second_opening_stands_on_the_first_line() -> None:
+    text = printed(footnotes(3, 4, ["first opening", "a bug in the loss"], []))
+    assert "OPENED 2 TIMES" in text.splitlines()[0]
+    assert "a bug in the loss" in text.splitlines()[0]
+
+
+def test_unequal_conditions_stand_below_the_table() -> None:
+    notes = footnotes(3, 4, [], ["arcface: data.samples_per_class is 1, 4 for the others"])
+    assert "Unequal conditions: arcface: data.samples_per_class is 1, 4 for the others." in printed(notes)
+    assert any("not been opened" in note for note in notes)

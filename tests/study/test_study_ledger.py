@@ -1,0 +1,66 @@
+"""The ledger counts each opening of the test classes, whatever interrupts it."""
+
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from levelfield import __version__
+from levelfield.errors import UserError
+from levelfield.study.ledger import Ledger
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(tmp_path / "study" / "ledger.jsonl", now=lambda: datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc))
+
+
+def test_an_opening_says_when_why_and_what(ledger: Ledger) -> None:
+    assert ledger.openings == []
+    assert ledger.open("configuration", {"jobs/a": "f00d"}) == 1
+    (entry,) = ledger.openings
+    assert entry["time"] == "2026-01-02T03:04:05+00:00"
+    assert entry["reason"] == "first opening"
+    assert entry["code"]["levelfield"] == __version__
+    assert (entry["configuration"], entry["checkpoints"]) == ("configuration", {"jobs/a": "f00d"})
+
+
+def test_resuming_an_unfinished_opening_is_not_another(ledger: Ledger) -> None:
+    for _ in range(3):
+        assert ledger.open("configuration", {"a": "1"}) == 1
+    assert len(ledger.openings) == 1
+    ledger.finish(1)
+    with pytest.raises(UserError, match=r"opened once already .*--reopen-test"):
+        ledger.open("configuration", {"a": "1"})
+
+
+@pytest.mark.parametrize(("configuration", "checkpoints"), [("other", {"a": "1"}), ("configuration", {"a": "2"})])
+def test_another_configuration_or_checkpoint_is_another_opening(
+    ledger: Ledger, configuration: str, checkpoints: dict[str, str]
+) -> None:
+    ledger.open("configuration", {"a": "1"})
+    with pytest.raises(UserError, match="opened once already"):
+        ledger.open(configuration, checkpoints)
+    assert ledger.open(configuration, checkpoints, reopen="one more loss") == 2
+    assert ledger.open(configuration, checkpoints) == 2, "the second opening is unfinished"
+    ledger.finish(2)
+    with pytest.raises(UserError, match="opened 2 times already"):
+        ledger.open(configuration, checkpoints)
+    assert [entry["reason"] for entry in ledger.openings] == ["first opening", "one more loss"]
+
+
+def test_a_line_cut_off_by_a_kill_was_no_opening(ledger: Ledger) -> None:
+    ledger.open("configuration", {})
+    whole = ledger.path.read_bytes()
+    ledger.path.write_bytes(whole + whole[:30])
+    assert len(ledger.openings) == 1
+    ledger.finish(1)
+    assert ledger.path.read_bytes().startswith(whole)
+    assert len(ledger.entries()) == 2
+
+
+def test_a_damaged_line_is_refused(ledger: Ledger) -> None:
+    ledger.open("configuration", {})
+    ledger.path.write_bytes(b"{}\n" + ledger.path.read_bytes())
+    with pytest.raises(UserError, match=r"ledger\.jsonl line 1 is damaged"):
+        ledger.open("configuration", {})
