@@ -1,0 +1,7 @@
+"""Retrieval and clustering scores of embeddings."""
+
+from levelfield.metrics.distributed import RetrievalMetrics
+from levelfield.metrics.pca import PCA
+from levelfield.metrics.retrieval import retrieval_metrics
+
+__all__ = ["PCA", "RetrievalMetrics", "retrieval_metrics"]

@@ -1,0 +1,157 @@
+"""Values against a loop in float64, the paper's Table 3 and pytorch-metric-learning."""
+
+import math
+
+import pytest
+import torch
+
+from levelfield.metrics import retrieval_metrics
+
+NAMES = ("map_at_r", "r_precision", "precision_at_1", "recall", "map", "mrr", "map_at_5")
+
+
+def loop_in_float64(embeddings, labels, gallery=None, gallery_labels=None, recall_at=(1, 2, 4, 8), cut=5):
+    """Textbook definitions, one query and one neighbour at a time."""
+    same = gallery is None
+    gallery, gallery_labels = (embeddings, labels) if same else (gallery, gallery_labels)
+    unit = torch.nn.functional.normalize(embeddings.double(), dim=1)
+    gallery_unit = torch.nn.functional.normalize(gallery.double(), dim=1)
+    totals, skipped = {}, 0
+    for i, (query, label) in enumerate(zip(unit, labels.tolist(), strict=True)):
+        # Rounded so that mathematically equal similarities are equal numbers.
+        ranked = sorted(
+            (-round(float(query @ other), 9), j) for j, other in enumerate(gallery_unit) if not (same and i == j)
+        )
+        hits = [int(gallery_labels[j]) == label for _, j in ranked]
+        relevant = sum(hits)
+        if relevant == 0:
+            skipped += 1
+            continue
+        precisions = [sum(hits[: n + 1]) / (n + 1) if hit else 0.0 for n, hit in enumerate(hits)]
+        scores = {
+            "map_at_r": sum(precisions[:relevant]) / relevant,
+            "r_precision": sum(hits[:relevant]) / relevant,
+            "precision_at_1": float(hits[0]),
+            "map": sum(precisions) / relevant,
+            "mrr": 1 / (hits.index(True) + 1),
+            f"map_at_{cut}": sum(precisions[:cut]) / min(relevant, cut),
+            **{f"recall_at_{k}": float(any(hits[:k])) for k in recall_at},
+        }
+        for name, value in scores.items():
+            totals[name] = totals.get(name, 0.0) + value
+    counted = len(labels) - skipped
+    return {**{name: total / counted for name, total in totals.items()}, "num_skipped": skipped}
+
+
+def random_case(seed):
+    """Unequal classes with singletons and duplicates; every third case full of ties, every fourth with a gallery."""
+    generator = torch.Generator().manual_seed(seed)
+    size = int(torch.randint(12, 70, (), generator=generator))
+    # Rows of signs in 4 or 16 dimensions have entries of 1/2 or 1/4: float32 computes their products exactly.
+    dim = (4, 16)[seed % 2] if seed % 3 == 0 else int(torch.randint(2, 20, (), generator=generator))
+    num_classes = int(torch.randint(2, 12, (), generator=generator))
+
+    def draw(count):
+        embeddings = torch.randn(count, dim, generator=generator)
+        if seed % 3 == 0:
+            embeddings = embeddings.sign()
+        embeddings[count // 2] = embeddings[1]
+        labels = (torch.rand(count, generator=generator) ** 2 * num_classes).long() * 7 - 5
+        labels[:4] = torch.tensor([-5, -5, 2, 2])
+        return embeddings, labels
+
+    queries = draw(size)
+    return (*queries, *draw(size + 9)) if seed % 4 == 0 else queries
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_equals_a_loop_in_float64(seed):
+    case = random_case(seed)
+    expected = loop_in_float64(*case)
+    assert retrieval_metrics(*case, metrics=NAMES) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("correct", "r_precision", "map_at_r"),
+    [((1,), 0.10, 0.10), ((1, 10), 0.20, 0.12), ((1, 2), 0.20, 0.20), (range(1, 11), 1.0, 1.0)],
+)
+def test_reality_check_table_3(correct, r_precision, map_at_r):
+    # Ten relevant items; those that are not among the first ten come after five others.
+    places = sorted(correct)
+    hits = [place in places for place in range(1, 11)] + [False] * 5 + [True] * (10 - len(places))
+    angles = torch.linspace(0.01, 1.5, len(hits))
+    gallery = torch.stack([angles.cos(), angles.sin()], dim=1)
+    labels = torch.tensor([1 if hit else 2 for hit in hits])
+    if all(hits):
+        gallery, labels = torch.cat([gallery, -gallery[:1]]), torch.cat([labels, torch.tensor([2])])
+    query = torch.tensor([[1.0, 0.0]])
+    result = retrieval_metrics(query, torch.tensor([1]), gallery, labels, recall_at=(1,))
+    assert result["recall_at_1"] == 1.0
+    assert result["r_precision"] == pytest.approx(r_precision)
+    assert result["map_at_r"] == pytest.approx(map_at_r)
+
+
+def test_a_query_never_retrieves_itself_but_does_its_duplicate():
+    embeddings = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])
+    result = retrieval_metrics(embeddings, torch.tensor([0, 1, 0, 1]), metrics=("precision_at_1",), per_query=True)
+    assert result["precision_at_1"].tolist() == [0.0, 0.0, 0.0, 0.0]
+    result = retrieval_metrics(embeddings, torch.tensor([0, 0, 1, 1]), metrics=("precision_at_1",), per_query=True)
+    assert result["precision_at_1"].tolist() == [1.0, 1.0, 1.0, 1.0]
+
+
+def test_ties_go_to_the_lower_index():
+    query, gallery = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0], [1.0, 1.0], [1.0, -1.0], [1.0, 1.0]])
+    for matching in (1, 2, 3):
+        labels = torch.zeros(4, dtype=torch.int64)
+        labels[matching] = 1
+        result = retrieval_metrics(query, torch.tensor([1]), gallery, labels, metrics=("mrr",))
+        assert result["mrr"] == pytest.approx(1 / matching)
+
+
+def test_queries_without_a_match_are_left_out_and_counted():
+    embeddings = torch.eye(5)
+    labels = torch.tensor([3, 3, -1, 8, 9])
+    result = retrieval_metrics(embeddings, labels, per_query=True)
+    assert result["num_skipped"] == 3
+    assert [math.isnan(value) for value in result["map_at_r"].tolist()] == [False, False, True, True, True]
+    assert retrieval_metrics(embeddings, labels)["num_skipped"] == 3
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_other_float_types_are_scored_in_float32(dtype):
+    embeddings = torch.randn(80, 16, generator=torch.Generator().manual_seed(0)).to(dtype)
+    labels = torch.arange(80) % 9
+    assert retrieval_metrics(embeddings, labels) == retrieval_metrics(embeddings.float(), labels)
+
+
+def test_the_memory_budget_changes_nothing():
+    embeddings = torch.randn(700, 32, generator=torch.Generator().manual_seed(1))
+    labels = torch.arange(700) % 41
+    assert retrieval_metrics(embeddings, labels, memory_budget=1) == pytest.approx(
+        retrieval_metrics(embeddings, labels), abs=1e-9
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"embeddings": torch.full((4, 2), torch.nan)}, "NaN or infinite values, the first is row 0"),
+        ({"embeddings": torch.tensor([[1.0, 0], [0, 1], [torch.inf, 0], [1, 1]])}, "the first is row 2"),
+        ({"embeddings": torch.zeros(0, 2), "labels": torch.zeros(0, dtype=torch.int64)}, "empty"),
+        ({"embeddings": torch.ones(3, 2)}, "3 embeddings but 4 labels"),
+        ({"embeddings": torch.ones(4)}, r"shape \(N, D\)"),
+        ({"labels": torch.zeros(4)}, "must be integers"),
+        ({"labels": torch.zeros(4, dtype=torch.int64)}, "have the label 0; two are needed"),
+        ({"labels": torch.arange(4)}, "none of the 4 queries shares its label"),
+        ({"gallery": torch.ones(4, 2)}, "go together"),
+        ({"gallery": torch.ones(4, 3), "gallery_labels": torch.arange(4)}, "gallery has 3 dimensions"),
+        ({"metrics": ("map@r",)}, "no such metric 'map@r'; known are map_at_r"),
+        ({"metrics": "map_at_r"}, "one string"),
+        ({"metrics": ()}, "metrics is empty"),
+        ({"recall_at": (0,)}, "at least 1"),
+    ],
+)
+def test_mistakes_raise(change, message):
+    arguments = {"embeddings": torch.rand(4, 2), "labels": torch.tensor([0, 0, 1, 1]), **change}
+    with pytest.raises(ValueError, match=message):
+        retrieval_metrics(**arguments)
