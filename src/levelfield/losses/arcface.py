@@ -1,0 +1,72 @@
+"""ArcFace loss."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from levelfield.losses.classification import ClassificationLoss
+from levelfield.losses.pairs import safe_sqrt
+
+
+class ArcFaceLoss(ClassificationLoss):
+    """Softmax classification with a margin added to the angle to the own class.
+
+        L = mean_i CE(S cos(theta_ic + m [c = y_i]), y_i)
+
+    theta_ic is the angle between embedding i and class weight c. Where theta + m would pass 180 degrees the own class'
+    cosine is cos theta - m sin m (m in radians): the logit jumps there, from -1 to -1.117 at the default margin. With
+    (N, D) embeddings and (N,) labels in 0..num_classes-1 it gives a scalar.
+
+    Args:
+        num_classes: C.
+        embedding_size: D.
+        margin: m, in degrees, in [0, 180].
+        scale: S, above 0.
+        class_fraction: share of the classes in play at each step (`ClassificationLoss`).
+
+    Paper: Deng et al. 2019, "ArcFace: Additive Angular Margin Loss for Deep Face Recognition".
+
+    Example:
+        >>> import torch
+        >>> loss = ArcFaceLoss(num_classes=10, embedding_size=4, margin=20)
+        >>> loss(torch.randn(8, 4), torch.arange(8)).shape
+        torch.Size([])
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        margin: float = 28.6,
+        scale: float = 64.0,
+        class_fraction: float = 1.0,
+    ) -> None:
+        super().__init__(num_classes, embedding_size, class_fraction)
+        check_angle(margin, scale)
+        self.margin = margin
+        self.scale = scale
+
+    def logits(self, cosines: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> Float[Tensor, "N C"]:
+        return self.scale * add_angle(cosines, labels, math.radians(self.margin))
+
+
+def add_angle(cosines: Float[Tensor, "N C"], labels: Int[Tensor, " N"], margin: float) -> Float[Tensor, "N C"]:
+    """The cosines with `margin` radians added to the angle of each row's own class."""
+    cos = cosines.gather(1, labels[:, None])
+    sin = safe_sqrt(1 - cos.square())
+    turned = torch.where(
+        cos >= -math.cos(margin), cos * math.cos(margin) - sin * math.sin(margin), cos - margin * math.sin(margin)
+    )
+    return cosines.scatter(1, labels[:, None], turned)
+
+
+def check_angle(margin: float, scale: float) -> None:
+    """Raise ValueError unless margin is an angle in degrees and scale positive."""
+    if not 0 <= margin <= 180:
+        raise ValueError(f"margin={margin} is an angle in degrees and must lie in [0, 180]")
+    if scale <= 0:
+        raise ValueError(f"scale={scale} must be above 0")

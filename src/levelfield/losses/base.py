@@ -1,0 +1,114 @@
+"""What all losses share: the call and its checks.
+
+Shapes in names and types: N embeddings, M references (the embeddings themselves unless `ref_emb` is given), D
+dimensions.
+
+A loss of pairs subclasses `levelfield.losses.pairs.PairLoss` and writes `pair_loss(matrix, positives, negatives)`. A
+loss with class weights subclasses `levelfield.losses.classification.ClassificationLoss` and writes `logits`. Anything
+else subclasses `MetricLoss` and writes `compute`.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, autocast, nn, promote_types
+
+IndicesTuple = tuple[Tensor, ...]
+
+
+class MetricLoss(nn.Module):
+    """A loss over a batch of embeddings and their integer labels; subclasses write `compute`.
+
+    Whatever autocast says, `compute` runs in float32 (float64 stays float64). A batch without anything to compare
+    gives 0 with a zero gradient; an embedding that is not finite never gives a finite loss. Random choices draw from
+    torch's global CPU generator, so that processes that seed it alike choose alike.
+    """
+
+    def forward(
+        self,
+        embeddings: Float[Tensor, "N D"],
+        labels: Int[Tensor, " N"],
+        indices_tuple: IndicesTuple | None = None,
+        ref_emb: Float[Tensor, "M D"] | None = None,
+        ref_labels: Int[Tensor, " M"] | None = None,
+    ) -> Float[Tensor, ""]:
+        """The loss.
+
+        Args:
+            embeddings: one row a sample.
+            labels: their classes; any integers for a loss of pairs, 0..num_classes-1 for a loss with class weights.
+            indices_tuple: what a miner chose, (a, p, n) or (a1, p, a2, n); None compares everything.
+            ref_emb: what the embeddings are compared with, nothing left out; by default themselves, less each itself.
+            ref_labels: the classes of `ref_emb`.
+
+        Raises:
+            ValueError: a shape or type that does not fit; a class out of range (on the CPU, outside compilation;
+                elsewhere the loss is NaN, which costs no synchronisation).
+        """
+        check_batch(embeddings, labels, ref_emb, ref_labels)
+        if indices_tuple is not None:
+            check_indices(indices_tuple)
+        dtype = promote_types(embeddings.dtype, torch.float32)
+        with autocast(embeddings.device.type, enabled=False):
+            embeddings = embeddings.to(dtype)
+            ref_emb = None if ref_emb is None else ref_emb.to(dtype)
+            loss = self.compute(embeddings, labels, indices_tuple, ref_emb, ref_labels)
+            return loss + sum_of_zeros(embeddings) + (0.0 if ref_emb is None else sum_of_zeros(ref_emb))
+
+    def compute(
+        self,
+        embeddings: Float[Tensor, "N D"],
+        labels: Int[Tensor, " N"],
+        indices_tuple: IndicesTuple | None,
+        ref_emb: Float[Tensor, "M D"] | None,
+        ref_labels: Int[Tensor, " M"] | None,
+    ) -> Float[Tensor, ""]:
+        """The loss of checked input, in the precision of `embeddings`."""
+        raise NotImplementedError
+
+    def set_num_classes(self, num_classes: int) -> None:
+        """Told once, before training and before a checkpoint is loaded; for losses with a parameter for each class."""
+
+
+def sum_of_zeros(embeddings: Tensor) -> Float[Tensor, ""]:
+    """0 with a zero gradient, NaN if an embedding is not finite."""
+    return (embeddings * 0).sum()
+
+
+def check_batch(embeddings: Tensor, labels: Tensor, ref_emb: Tensor | None, ref_labels: Tensor | None) -> None:
+    """Raise ValueError, in one line, if shapes or types do not fit."""
+    _check_points("embeddings", embeddings, "labels", labels)
+    if (ref_emb is None) != (ref_labels is None):
+        given, missing = ("ref_labels", "ref_emb") if ref_emb is None else ("ref_emb", "ref_labels")
+        raise ValueError(f"{given} is given without {missing}; give both or neither")
+    if ref_emb is not None and ref_labels is not None:
+        _check_points("ref_emb", ref_emb, "ref_labels", ref_labels)
+        if ref_emb.shape[1] != embeddings.shape[1]:
+            raise ValueError(
+                f"ref_emb has {ref_emb.shape[1]} dimensions but embeddings have {embeddings.shape[1]}; they must agree"
+            )
+
+
+def check_indices(indices_tuple: IndicesTuple) -> None:
+    """Raise ValueError, in one line, unless these are (a, p, n) or (a1, p, a2, n) of matching lengths."""
+    lengths = [len(indices) for indices in indices_tuple]
+    triplets = len(lengths) == 3 and lengths[0] == lengths[1] == lengths[2]
+    pairs = len(lengths) == 4 and lengths[0] == lengths[1] and lengths[2] == lengths[3]
+    if not (triplets or pairs):
+        raise ValueError(
+            f"indices_tuple must be (a, p, n) or (a1, p, a2, n) of matching lengths, not lengths {lengths}"
+        )
+
+
+def _check_points(name: str, points: Tensor, labels_name: str, labels: Tensor) -> None:
+    if points.ndim != 2 or not points.is_floating_point() or points.numel() == 0:
+        raise ValueError(f"{name} must be a non-empty floating-point (N, D) tensor, not {_describe(points)}")
+    if labels.ndim != 1 or labels.is_floating_point() or labels.dtype == torch.bool:
+        raise ValueError(f"{labels_name} must be an integer (N,) tensor, not {_describe(labels)}")
+    if len(points) != len(labels):
+        raise ValueError(f"{len(labels)} {labels_name} for {len(points)} {name}; one label for each row is needed")
+
+
+def _describe(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"

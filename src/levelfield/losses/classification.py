@@ -1,0 +1,141 @@
+"""What the losses with class weights share. N samples, C classes in play, K centres a class, D dimensions."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn, no_grad
+from torch.nn import functional
+
+from levelfield.losses.base import IndicesTuple, MetricLoss
+from levelfield.losses.pairs import unit
+
+
+class ClassificationLoss(MetricLoss):
+    """Cross-entropy over classes that are weight vectors; subclasses write `logits(cosines, labels)`.
+
+    Args:
+        num_classes: classes; labels are 0..num_classes-1.
+        embedding_size: D.
+        class_fraction: f in (0, 1]. A step classifies among the batch's classes and a uniform sample of the others,
+            max(classes in the batch, round(f num_classes)) in all (Zhai & Wu 2019, section 4.5).
+        centers_per_class: K weight vectors a class, class-major in `class_weights`.
+        label_smoothing: mass in [0, 1) spread evenly over the classes in play.
+
+    With a miner, each sample weighs as often as `indices_tuple` names it, divided by the largest such count; an empty
+    choice weighs all alike. `ref_emb` has no meaning here and raises ValueError.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        class_fraction: float = 1.0,
+        centers_per_class: int = 1,
+        label_smoothing: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if num_classes < 1 or embedding_size < 1 or centers_per_class < 1:
+            raise ValueError(
+                f"num_classes={num_classes}, embedding_size={embedding_size} and centers_per_class={centers_per_class} "
+                "must be at least 1"
+            )
+        if not 0 < class_fraction <= 1:
+            raise ValueError(f"class_fraction={class_fraction} must lie in (0, 1]")
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(f"label_smoothing={label_smoothing} must lie in [0, 1)")
+        self.num_classes = num_classes
+        self.embedding_size = embedding_size
+        self.class_fraction = class_fraction
+        self.centers_per_class = centers_per_class
+        self.label_smoothing = label_smoothing
+        self.class_weights = nn.Parameter(torch.randn(num_classes * centers_per_class, embedding_size))
+
+    def compute(
+        self,
+        embeddings: Float[Tensor, "N D"],
+        labels: Int[Tensor, " N"],
+        indices_tuple: IndicesTuple | None,
+        ref_emb: Float[Tensor, "M D"] | None,
+        ref_labels: Int[Tensor, " M"] | None,
+    ) -> Float[Tensor, ""]:
+        if ref_emb is not None:
+            raise ValueError(f"{type(self).__name__} compares with class weights and takes no ref_emb")
+        if embeddings.shape[1] != self.embedding_size:
+            raise ValueError(
+                f"embeddings have {embeddings.shape[1]} dimensions but the loss was made with "
+                f"embedding_size={self.embedding_size}"
+            )
+        labels, in_range = checked_classes(labels, self.num_classes)
+        weights_CKD = self.class_weights.to(embeddings.dtype).unflatten(0, (self.num_classes, self.centers_per_class))
+        if self.class_fraction < 1:
+            classes, labels = self._sample_classes(labels)
+            weights_CKD = weights_CKD[classes]
+        weights_CD = weights_CKD.flatten(0, 1)
+        loss = self.class_loss(embeddings, weights_CD, labels, sample_weights(embeddings, indices_tuple))
+        return torch.where(in_range, loss, torch.nan)
+
+    def class_loss(
+        self,
+        embeddings: Float[Tensor, "N D"],
+        class_weights: Float[Tensor, "CK D"],
+        labels: Int[Tensor, " N"],
+        sample_weights: Float[Tensor, " N"],
+    ) -> Float[Tensor, ""]:
+        """The loss of the classes in play; `labels` count among them."""
+        logits_NC = self.class_logits(embeddings, class_weights, labels)
+        losses_N = functional.cross_entropy(logits_NC, labels, reduction="none", label_smoothing=self.label_smoothing)
+        return (losses_N * sample_weights).mean()
+
+    def class_logits(
+        self, embeddings: Float[Tensor, "N D"], class_weights: Float[Tensor, "CK D"], labels: Int[Tensor, " N"]
+    ) -> Float[Tensor, "N C"]:
+        """Logits of the classes in play; by default `logits` of the cosines."""
+        return self.logits(unit(embeddings) @ unit(class_weights).T, labels)
+
+    def logits(self, cosines: Float[Tensor, "N CK"], labels: Int[Tensor, " N"]) -> Float[Tensor, "N C"]:
+        """Logits from the cosines between embeddings and class weights; `labels` says each row's own class."""
+        raise NotImplementedError
+
+    @no_grad()
+    def _sample_classes(self, labels: Int[Tensor, " N"]) -> tuple[Int[Tensor, " C"], Int[Tensor, " N"]]:
+        """The classes in play, ascending, and the labels counted among them."""
+        keys = torch.rand(self.num_classes).to(labels.device)  # the CPU generator: the same sample on every process
+        keys[labels] = -1.0
+        size = max(1, round(self.class_fraction * self.num_classes))
+        if len(labels) > size:
+            size = max(size, int((keys < 0).sum()))
+        classes = keys.topk(size, largest=False).indices.sort().values
+        return classes, torch.searchsorted(classes, labels)
+
+
+def target_mask(cosines: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> Float[Tensor, "N C"]:
+    """1 at each row's own class, 0 elsewhere."""
+    return torch.zeros_like(cosines).scatter_(1, labels[:, None], 1.0)
+
+
+def checked_classes(labels: Int[Tensor, " N"], num_classes: int) -> tuple[Int[Tensor, " N"], Tensor]:
+    """Labels that can index classes, and whether all of them could.
+
+    Raises:
+        ValueError: a label outside 0..num_classes-1, on the CPU outside compilation.
+    """
+    inside = (labels >= 0) & (labels < num_classes)
+    if labels.device.type == "cpu" and not torch.compiler.is_compiling() and not bool(inside.all()):
+        position = int((~inside).int().argmax())
+        raise ValueError(
+            f"label {int(labels[position])} at position {position} is not one of the {num_classes} classes "
+            f"0..{num_classes - 1}"
+        )
+    return labels.clamp(0, num_classes - 1).long(), inside.all()
+
+
+@no_grad()
+def sample_weights(embeddings: Float[Tensor, "N D"], indices_tuple: IndicesTuple | None) -> Float[Tensor, " N"]:
+    """How often the miner names each sample, divided by the largest count; 1 without a miner or an empty choice."""
+    ones = embeddings.new_ones(len(embeddings))
+    if indices_tuple is None:
+        return ones
+    named = torch.cat(indices_tuple)
+    counts = embeddings.new_zeros(len(embeddings)).index_add_(0, named, embeddings.new_ones(len(named)))
+    return torch.where(counts.max() > 0, counts / counts.max().clamp_min(1), ones)

@@ -1,0 +1,50 @@
+"""Contrastive loss."""
+
+from __future__ import annotations
+
+from jaxtyping import Float
+from torch import Tensor
+
+from levelfield.losses.pairs import PairLoss, distances, nonzero_mean
+
+
+class ContrastiveLoss(PairLoss):
+    """Positive pairs nearer than one margin, negative pairs farther than another.
+
+        L = NZ_{(i,p)} [d_ip - m_pos]+^h  +  NZ_{(i,n)} [m_neg - d_in]+^h
+
+    d is the distance of unit vectors, in [0, 2]; NZ the mean over the terms above 0. With (N, D) embeddings and (N,)
+    labels it gives a scalar.
+
+    Args:
+        pos_margin: m_pos; at or below 0 positives are pulled for ever.
+        neg_margin: m_neg.
+        hinge_power: h, 1 as in the Reality Check or 2 as in Hadsell et al. and Vasilev & D'yakonov (Eq 1).
+
+    Papers: Hadsell, Chopra & LeCun 2006; this form Musgrave et al. 2020 (Eq 1).
+
+    Example:
+        >>> import torch
+        >>> loss = ContrastiveLoss(neg_margin=0.5)
+        >>> bool(loss(torch.eye(3), torch.tensor([0, 0, 1])) == 2**0.5)  # the positive pair is sqrt(2) apart
+        True
+    """
+
+    matrix = staticmethod(distances)
+
+    def __init__(self, pos_margin: float = 0.0, neg_margin: float = 1.0, hinge_power: int = 1) -> None:
+        super().__init__()
+        if hinge_power not in (1, 2):
+            raise ValueError(f"hinge_power={hinge_power} must be 1 or 2")
+        self.pos_margin = pos_margin
+        self.neg_margin = neg_margin
+        self.hinge_power = hinge_power
+
+    def pair_loss(
+        self, matrix: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
+    ) -> Float[Tensor, ""]:
+        pull = (matrix - self.pos_margin).clamp_min(0)
+        push = (self.neg_margin - matrix).clamp_min(0)
+        if self.hinge_power == 2:
+            pull, push = pull.square(), push.square()
+        return nonzero_mean(pull, positives) + nonzero_mean(push, negatives)

@@ -1,0 +1,44 @@
+"""Multi-similarity loss."""
+
+from __future__ import annotations
+
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from levelfield.losses.pairs import PairLoss, log_weights
+
+
+class MultiSimilarityLoss(PairLoss):
+    """Soft maximum of each anchor's positives that are too far and negatives that are too near.
+
+        L = mean_i  (1/alpha) log(1 + sum_{p in P(i)} exp(-alpha (s_ip - base)))
+                  + (1/beta)  log(1 + sum_{n in N(i)} exp( beta  (s_in - base)))
+
+    s is the cosine. Anchors without positives stay in the mean. With (N, D) embeddings and (N,) labels it gives a
+    scalar.
+
+    Args:
+        alpha: sharpness for positives, above 0.
+        beta: sharpness for negatives, above 0.
+        base: the cosine that separates near from far.
+
+    Paper: Wang et al. 2019, "Multi-Similarity Loss with General Pair Weighting". Use with `MultiSimilarityMiner`.
+    """
+
+    count_repeats = False
+
+    def __init__(self, alpha: float = 2.0, beta: float = 50.0, base: float = 0.5) -> None:
+        super().__init__()
+        if alpha <= 0 or beta <= 0:
+            raise ValueError(f"alpha={alpha} and beta={beta} must be above 0")
+        self.alpha = alpha
+        self.beta = beta
+        self.base = base
+
+    def pair_loss(
+        self, matrix: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
+    ) -> Float[Tensor, ""]:
+        pull = (log_weights(positives) - self.alpha * (matrix - self.base)).logsumexp(1)
+        push = (log_weights(negatives) + self.beta * (matrix - self.base)).logsumexp(1)
+        return (softplus(pull) / self.alpha + softplus(push) / self.beta).mean()

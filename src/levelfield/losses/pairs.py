@@ -1,0 +1,138 @@
+"""What the losses of pairs share: pair matrices, which pairs count, and means over them.
+
+N embeddings, M references (the embeddings themselves unless `ref_emb` is given), D dimensions.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, no_grad
+
+from levelfield.losses.base import IndicesTuple, MetricLoss
+
+# Added to a logit that must not count; finite, so that a row with nothing to compare has a zero gradient.
+HIDDEN = -1e30
+
+
+def unit(vectors: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
+    """Rows divided by their norm; a zero row stays zero."""
+    norms = vectors.norm(dim=-1, keepdim=True)
+    return vectors / torch.where(norms > 0, norms, 1.0)
+
+
+def cosines(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
+    """Inner products: cosines when both are unit vectors."""
+    return anchors @ others.T
+
+
+def squared_distances(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
+    """Squared Euclidean distances; rounding may leave a negative one."""
+    return torch.addmm((anchors * anchors).sum(1, keepdim=True), anchors, others.T, alpha=-2) + (others * others).sum(1)
+
+
+def distances(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
+    """Euclidean distances; the gradient between points that coincide is 0."""
+    return safe_sqrt(squared_distances(anchors, others))
+
+
+def safe_sqrt(squares: Tensor) -> Tensor:
+    """Square root whose gradient at 0 and below is 0, not infinite."""
+    return squares.clamp_min(1e-24).sqrt()
+
+
+class PairLoss(MetricLoss):
+    """A loss of one number for each pair; subclasses write `pair_loss`.
+
+    `matrix` says which number: `staticmethod(cosines)`, the default, or `staticmethod(distances)`. With
+    `normalize=False` it is taken between the embeddings as they come. With `count_repeats` a pair that a miner names
+    twice counts twice.
+    """
+
+    matrix = staticmethod(cosines)
+    count_repeats = True
+
+    def __init__(self, normalize: bool = True) -> None:
+        super().__init__()
+        self.normalize = normalize
+
+    def compute(
+        self,
+        embeddings: Float[Tensor, "N D"],
+        labels: Int[Tensor, " N"],
+        indices_tuple: IndicesTuple | None,
+        ref_emb: Float[Tensor, "M D"] | None,
+        ref_labels: Int[Tensor, " M"] | None,
+    ) -> Float[Tensor, ""]:
+        positives_NM, negatives_NM = pair_weights(
+            labels, indices_tuple, ref_labels, dtype=embeddings.dtype, count_repeats=self.count_repeats
+        )
+        anchors_ND, others_MD = self.points(embeddings, ref_emb)
+        return self.pair_loss(self.matrix(anchors_ND, others_MD), positives_NM, negatives_NM)
+
+    def points(
+        self, embeddings: Float[Tensor, "N D"], ref_emb: Float[Tensor, "M D"] | None
+    ) -> tuple[Float[Tensor, "N D"], Float[Tensor, "M D"]]:
+        """Anchors and what they are compared with, normalised unless `normalize=False`."""
+        anchors = unit(embeddings) if self.normalize else embeddings
+        if ref_emb is None:
+            return anchors, anchors
+        return anchors, unit(ref_emb) if self.normalize else ref_emb
+
+    def pair_loss(
+        self,
+        matrix: Float[Tensor, "N M"],
+        positives: Float[Tensor, "N M"],
+        negatives: Float[Tensor, "N M"],
+    ) -> Float[Tensor, ""]:
+        """The loss from `matrix` and, for each pair, how often it counts as a positive and as a negative (0 or 1)."""
+        raise NotImplementedError
+
+
+@no_grad()
+def pair_weights(
+    labels: Int[Tensor, " N"],
+    indices_tuple: IndicesTuple | None,
+    ref_labels: Int[Tensor, " M"] | None,
+    dtype: torch.dtype,
+    count_repeats: bool = True,
+) -> tuple[Float[Tensor, "N M"], Float[Tensor, "N M"]]:
+    """How often each pair counts as a positive and as a negative: 0 or 1, more where a miner names it more often."""
+    others = labels if ref_labels is None else ref_labels
+    if indices_tuple is None:
+        positives = (labels[:, None] == others[None, :]).to(dtype)
+        negatives = 1 - positives
+        return (positives.fill_diagonal_(0) if ref_labels is None else positives), negatives
+    a1, p, a2, n = as_pairs(indices_tuple)
+    weights = []
+    for rows, columns in ((a1, p), (a2, n)):
+        counts = torch.zeros(len(labels), len(others), dtype=dtype, device=labels.device)
+        ones = torch.ones(len(rows), dtype=dtype, device=labels.device)
+        weights.append(counts.index_put_((rows, columns), ones, accumulate=count_repeats))
+    return weights[0], weights[1]
+
+
+def as_pairs(indices_tuple: IndicesTuple) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(a1, p, a2, n) of pairs, or of the two pairs of each triplet (a, p, n)."""
+    if len(indices_tuple) == 3:
+        a, p, n = indices_tuple
+        return a, p, a, n
+    a1, p, a2, n = indices_tuple
+    return a1, p, a2, n
+
+
+def log_weights(weights: Float[Tensor, "N M"]) -> Float[Tensor, "N M"]:
+    """What to add to a logit for a term to count `weights` times in a log-sum-exp; weight 0 hides it."""
+    return weights.log().clamp_min(HIDDEN)
+
+
+def nonzero_mean(terms: Tensor, weights: Tensor) -> Float[Tensor, ""]:
+    """Weighted mean over the terms above 0 alone; 0 if there is none."""
+    active = (weights * (terms > 0)).sum()
+    return (weights * terms).sum() / active.clamp_min(1)
+
+
+def mean_over(terms: Tensor, weights: Tensor) -> Float[Tensor, ""]:
+    """Weighted mean over all terms; 0 if the weights are all 0."""
+    total = weights.sum()
+    return (weights * terms).sum() / torch.where(total > 0, total, 1.0)

@@ -1,0 +1,141 @@
+"""Triplet margin loss."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from levelfield.losses.base import IndicesTuple
+from levelfield.losses.pairs import (
+    PairLoss,
+    mean_over,
+    nonzero_mean,
+    pair_weights,
+    safe_sqrt,
+    squared_distances,
+)
+from levelfield.losses.triplets import count_violations, padded_positives, positive_pairs, random_triplets
+
+
+class TripletMarginLoss(PairLoss):
+    """Each positive nearer to the anchor than each negative by a margin.
+
+        L = NZ_{(i,p,n)} [d_ip^q - d_in^q + m]+
+
+    d is the distance of unit vectors, in [0, 2]; NZ the mean over the terms above 0. The sum over all triplets is
+    exact and takes O(N^2 log N) time and O(N^2) memory; `swap` and `smooth_loss` take O(positive pairs x N). With (N,
+    D) embeddings and (N,) labels it gives a scalar.
+
+    Args:
+        margin: m.
+        swap: d_in is the smaller of the negative's distances to the anchor and to the positive.
+        smooth_loss: log(1 + exp(.)) in place of [.]+.
+        triplets_per_anchor: "all"; a number of random ones (torch's global CPU generator); or "semihard", FaceNet's
+            rule: for each positive pair the nearest negative that is farther than the positive, else the farthest
+            negative, and the plain mean over positive pairs, zeros counted. A miner overrides it.
+        power: q, 1 as in the Reality Check (Eq 2) or 2 as in FaceNet and Vasilev & D'yakonov (Eq 2).
+        normalize: False takes the embeddings as they come, as Fehervari et al. do.
+
+    Papers: Weinberger & Saul 2009; Schroff et al. 2015; this form Musgrave et al. 2020 (Eq 2).
+
+    Not for `torch.compile(fullgraph=True)`: the number of positives of an anchor sets the shapes.
+    """
+
+    def __init__(
+        self,
+        margin: float = 0.05,
+        swap: bool = False,
+        smooth_loss: bool = False,
+        triplets_per_anchor: int | Literal["all", "semihard"] = "all",
+        power: int = 1,
+        normalize: bool = True,
+    ) -> None:
+        super().__init__(normalize)
+        if power not in (1, 2):
+            raise ValueError(f"power={power} must be 1 or 2")
+        if triplets_per_anchor == "semihard" and swap:
+            raise ValueError("swap=True has no meaning with triplets_per_anchor='semihard'")
+        self.margin = margin
+        self.swap = swap
+        self.smooth_loss = smooth_loss
+        self.triplets_per_anchor = triplets_per_anchor
+        self.power = power
+
+    def compute(
+        self,
+        embeddings: Float[Tensor, "N D"],
+        labels: Int[Tensor, " N"],
+        indices_tuple: IndicesTuple | None,
+        ref_emb: Float[Tensor, "M D"] | None,
+        ref_labels: Int[Tensor, " M"] | None,
+    ) -> Float[Tensor, ""]:
+        anchors, others = self.points(embeddings, ref_emb)
+        dist_NM = self._distances(anchors, others)
+        between_MM = None
+        if self.swap:
+            between_MM = dist_NM if ref_emb is None else self._distances(others, others)
+        if indices_tuple is not None and len(indices_tuple) == 3:
+            return self._listed(dist_NM, between_MM, indices_tuple)
+        positives, negatives = pair_weights(labels, indices_tuple, ref_labels, dtype=embeddings.dtype)
+        if indices_tuple is None and isinstance(self.triplets_per_anchor, int):
+            chosen = random_triplets(positives, negatives, self.triplets_per_anchor)
+            return self._listed(dist_NM, between_MM, chosen)
+        if indices_tuple is None and self.triplets_per_anchor == "semihard":
+            return self._semihard(dist_NM, positives, negatives)
+        if between_MM is not None or self.smooth_loss:
+            return self._every(dist_NM, between_MM, positives, negatives)
+        return self._hinge_of_all(dist_NM, positives, negatives)
+
+    def _distances(self, anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
+        squares = squared_distances(anchors, others)
+        return squares.clamp_min(0) if self.power == 2 else safe_sqrt(squares)
+
+    def _penalty(self, violation: Tensor) -> Tensor:
+        return softplus(violation) if self.smooth_loss else violation.clamp_min(0)
+
+    def _hinge_of_all(
+        self, dist: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
+    ) -> Float[Tensor, ""]:
+        """The hinge is linear in the distances once it is known how many active triplets each pair stands in."""
+        columns, present = padded_positives(positives)
+        near = dist.gather(1, columns)
+        per_positive, per_negative = count_violations(near, present, dist, negatives, self.margin)
+        active = per_positive.sum()
+        total = (per_positive * near).sum() - torch.dot(per_negative.flatten(), dist.flatten()) + self.margin * active
+        return total / active.clamp_min(1)
+
+    def _every(
+        self,
+        dist: Float[Tensor, "N M"],
+        between: Float[Tensor, "M M"] | None,
+        positives: Float[Tensor, "N M"],
+        negatives: Float[Tensor, "N M"],
+    ) -> Float[Tensor, ""]:
+        a, p = positive_pairs(positives)
+        far_KM = dist[a] if between is None else torch.minimum(dist[a], between[p])
+        return nonzero_mean(self._penalty(dist[a, p][:, None] - far_KM + self.margin), negatives[a])
+
+    def _listed(
+        self, dist: Float[Tensor, "N M"], between: Float[Tensor, "M M"] | None, triplets: IndicesTuple
+    ) -> Float[Tensor, ""]:
+        a, p, n = triplets
+        far = dist[a, n] if between is None else torch.minimum(dist[a, n], between[p, n])
+        penalty = self._penalty(dist[a, p] - far + self.margin)
+        return nonzero_mean(penalty, torch.ones_like(penalty))
+
+    def _semihard(
+        self, dist: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
+    ) -> Float[Tensor, ""]:
+        columns, present = padded_positives(positives)
+        near = dist.gather(1, columns)
+        count = negatives.sum(1, keepdim=True).long()
+        ranked, order = dist.detach().masked_fill(negatives == 0, torch.inf).sort(1)
+        farther = torch.searchsorted(ranked, near.detach(), right=True)
+        rank = torch.minimum(farther, count - 1).clamp_min(0)  # past the end: the farthest
+        far = dist.gather(1, order.gather(1, rank))
+        weights = (present & (count > 0)).to(dist.dtype)
+        return mean_over(self._penalty(near - far + self.margin), weights)

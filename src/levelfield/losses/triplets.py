@@ -1,0 +1,69 @@
+"""Triplets (i, p, n) without a table of them: lists of positives, and counts of the triplets that violate a margin.
+
+N anchors, M others, K positive pairs, P the most positives of any anchor.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, no_grad
+
+from levelfield.losses.base import IndicesTuple
+
+
+@no_grad()
+def positive_pairs(positives: Float[Tensor, "N M"]) -> tuple[Int[Tensor, " K"], Int[Tensor, " K"]]:
+    """(anchor, positive) of each positive pair, repeated as often as it counts, ordered by anchor."""
+    anchors, others = positives.nonzero(as_tuple=True)
+    repeats = positives[anchors, others].long()
+    return anchors.repeat_interleave(repeats), others.repeat_interleave(repeats)
+
+
+@no_grad()
+def padded_positives(positives: Float[Tensor, "N M"]) -> tuple[Int[Tensor, "N P"], Bool[Tensor, "N P"]]:
+    """Each anchor's positives in a row, padded with 0, and which entries are real."""
+    anchors, others = positive_pairs(positives)
+    counts = torch.bincount(anchors, minlength=len(positives))
+    rank = torch.arange(len(anchors), device=positives.device) - (counts.cumsum(0) - counts)[anchors]
+    columns = torch.zeros(len(positives), int(counts.max()), dtype=torch.long, device=positives.device)
+    columns[anchors, rank] = others
+    present = torch.arange(columns.shape[1], device=positives.device) < counts[:, None]
+    return columns, present
+
+
+@no_grad()
+def count_violations(
+    near: Float[Tensor, "N P"],
+    present: Bool[Tensor, "N P"],
+    far: Float[Tensor, "N M"],
+    negatives: Float[Tensor, "N M"],
+    margin: float,
+) -> tuple[Float[Tensor, "N P"], Float[Tensor, "N M"]]:
+    """In how many triplets with near_ip > far_in - margin each positive and each negative stands.
+
+    Sorting an anchor's positives and looking up where each negative falls among them takes O(N M log P), not O(N P M).
+    """
+    sorted_near, order = near.masked_fill(~present, torch.inf).sort(1)
+    passed = torch.searchsorted(sorted_near, far - margin, right=True)
+    per_negative = negatives * (present.sum(1, keepdim=True) - passed)
+    histogram = near.new_zeros(len(near), near.shape[1] + 1).scatter_add_(1, passed, negatives)
+    per_rank = histogram.cumsum(1)[:, :-1]
+    per_positive = torch.zeros_like(near).scatter_(1, order, per_rank) * present
+    return per_positive, per_negative
+
+
+@no_grad()
+def random_triplets(
+    positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"], triplets_per_anchor: int
+) -> IndicesTuple:
+    """For each anchor, random positives and random negatives, with replacement, from torch's global CPU generator."""
+    usable = (positives.sum(1) > 0) & (negatives.sum(1) > 0)
+    anchors = usable.nonzero().squeeze(1)
+    if len(anchors) == 0:
+        return anchors, anchors, anchors
+    p, n = (
+        torch.multinomial(weights[anchors].cpu(), triplets_per_anchor, replacement=True).flatten().to(anchors.device)
+        for weights in (positives, negatives)
+    )
+    return anchors.repeat_interleave(triplets_per_anchor), p, n

@@ -1,0 +1,70 @@
+"""What the miners share. N embeddings, M references (the embeddings themselves unless `ref_emb` is given), D
+dimensions.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, autocast, nn, no_grad, promote_types
+
+
+class Miner(nn.Module):
+    """Chooses pairs or triplets of a batch; subclasses write `mine(matrix, positives, negatives)`.
+
+    `matrix` holds cosines of the unit vectors, in float32 whatever autocast says, or what `staticmethod(distances)`
+    gives where a subclass sets `matrix` to it. Random choices draw from torch's global CPU generator.
+    """
+
+    matrix = staticmethod(lambda anchors, others: anchors @ others.T)
+
+    @no_grad()
+    def forward(
+        self,
+        embeddings: Float[Tensor, "N D"],
+        labels: Int[Tensor, " N"],
+        ref_emb: Float[Tensor, "M D"] | None = None,
+        ref_labels: Int[Tensor, " M"] | None = None,
+    ) -> tuple[Tensor, ...]:
+        """Indices of triplets (a, p, n) or of pairs (a1, p, a2, n); p and n index `ref_emb` where it is given.
+
+        Raises:
+            ValueError: a shape or type that does not fit.
+        """
+        if (ref_emb is None) != (ref_labels is None):
+            raise ValueError("ref_emb and ref_labels go together; give both or neither")
+        _check(embeddings, labels)
+        dtype = promote_types(embeddings.dtype, torch.float32)
+        with autocast(embeddings.device.type, enabled=False):
+            anchors = _unit(embeddings.to(dtype))
+            others, other_labels = anchors, labels
+            if ref_emb is not None and ref_labels is not None:
+                _check(ref_emb, ref_labels)
+                others, other_labels = _unit(ref_emb.to(dtype)), ref_labels
+            same = labels[:, None] == other_labels[None, :]
+            positives = same if ref_emb is not None else same.clone().fill_diagonal_(False)
+            return self.mine(self.matrix(anchors, others), positives, ~same)
+
+    def mine(
+        self, matrix: Float[Tensor, "N M"], positives: Bool[Tensor, "N M"], negatives: Bool[Tensor, "N M"]
+    ) -> tuple[Tensor, ...]:
+        """The choice from `matrix` and which pairs are positive and which negative."""
+        raise NotImplementedError
+
+
+def distances(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
+    """Distances of unit vectors, in [0, 2]."""
+    return (2 - 2 * anchors @ others.T).clamp_min(0).sqrt()
+
+
+def _unit(vectors: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
+    norms = vectors.norm(dim=1, keepdim=True)
+    return vectors / torch.where(norms > 0, norms, 1.0)
+
+
+def _check(embeddings: Tensor, labels: Tensor) -> None:
+    if embeddings.ndim != 2 or labels.ndim != 1 or len(embeddings) != len(labels) or len(labels) == 0:
+        raise ValueError(
+            f"embeddings must be (N, D) and labels (N,) with N > 0, "
+            f"not {tuple(embeddings.shape)} and {tuple(labels.shape)}"
+        )

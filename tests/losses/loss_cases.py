@@ -1,0 +1,152 @@
+"""Float64 batches and the checks that every loss passes: a loop over its equation, and pytorch-metric-learning."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+LABELS = [7, 7, 7, 7, 2, 2, 2, 5, 5, 5, 5, 11, 3, 3]  # classes of 4, 3, 4, 1 and 2 samples
+SITUATIONS = ["unit", "raw", "pairs", "triplets", "reference"]
+CLASS_SITUATIONS = ["unit", "raw", "triplets"]
+
+
+@dataclass
+class Batch:
+    """A batch and, spelt out as lists, what it compares: P[i] and N[i], with repeats where a miner repeats a pair."""
+
+    x: Tensor
+    y: Tensor
+    chosen: tuple[Tensor, ...] | None = None
+    ref: Tensor | None = None
+    ref_y: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        y, ref_y = self.y.tolist(), (self.y if self.ref_y is None else self.ref_y).tolist()
+        N = len(y)
+        self.P: list[list[int]] = [[] for _ in range(N)]
+        self.N: list[list[int]] = [[] for _ in range(N)]
+        if self.chosen is None:
+            for i in range(N):
+                for j in range(len(ref_y)):
+                    if y[i] != ref_y[j]:
+                        self.N[i].append(j)
+                    elif self.ref is not None or i != j:
+                        self.P[i].append(j)
+        else:
+            a1, p, a2, n = self.chosen if len(self.chosen) == 4 else (*self.chosen[:2], *self.chosen[::2])
+            for i, j in zip(a1.tolist(), p.tolist(), strict=True):
+                self.P[i].append(j)
+            for i, j in zip(a2.tolist(), n.tolist(), strict=True):
+                self.N[i].append(j)
+
+    @property
+    def triplets(self) -> list[tuple[int, int, int]]:
+        if self.chosen is not None and len(self.chosen) == 3:
+            return list(zip(*(t.tolist() for t in self.chosen), strict=True))
+        return [(i, p, n) for i in range(len(self.y)) for p in self.P[i] for n in self.N[i]]
+
+    @property
+    def others(self) -> Tensor:
+        return self.x if self.ref is None else self.ref
+
+    def u(self, i: int) -> Tensor:
+        return self.x[i] / self.x[i].norm()
+
+    def v(self, j: int) -> Tensor:
+        return self.others[j] / self.others[j].norm()
+
+    def s(self, i: int, j: int) -> Tensor:
+        return self.u(i) @ self.v(j)
+
+    def d(self, i: int, j: int) -> Tensor:
+        return (self.u(i) - self.v(j)).norm()
+
+    def arguments(self) -> tuple:
+        return self.x, self.y, self.chosen, self.ref, self.ref_y
+
+
+def batch(situation: str = "raw", labels: list[int] | None = None, dim: int = 5, seed: int = 0) -> Batch:
+    """A batch with gradient, in one of SITUATIONS."""
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.tensor(LABELS if labels is None else labels)
+    x = torch.randn(len(y), dim, generator=generator, dtype=torch.float64)
+    x = x / x.norm(dim=1, keepdim=True) if situation == "unit" else 3 * x
+    chosen = ref = ref_y = None
+    if situation == "reference":
+        ref_y = y[torch.randperm(len(y), generator=generator)].repeat(2)[: len(y) + 4]
+        ref = torch.randn(len(ref_y), dim, generator=generator, dtype=torch.float64).requires_grad_()
+    elif situation in ("pairs", "triplets"):
+        everything = Batch(x, y)
+        picked = torch.rand(1000, generator=generator) < 0.5
+        if situation == "triplets":
+            chosen = tuple(torch.tensor([t for t, keep in zip(everything.triplets, picked, strict=False) if keep]).T)
+        else:
+            chosen = ()
+            for pairs in (everything.P, everything.N):
+                listed = torch.tensor([(i, j) for i, row in enumerate(pairs) for j in row])
+                chosen += tuple(listed[picked[: len(listed)]].T)
+    return Batch(x.requires_grad_(), y, chosen, ref, ref_y)
+
+
+def value_and_gradients(loss: Tensor, *points: Tensor | None) -> tuple[Tensor, list[Tensor]]:
+    given = [p for p in points if p is not None]
+    gradients = torch.autograd.grad(loss, given, allow_unused=True)
+    return loss.detach(), [torch.zeros_like(p) if g is None else g for p, g in zip(given, gradients, strict=True)]
+
+
+def assert_same(ours: Tensor, theirs: Tensor, *points: Tensor | None, value: float, gradient: float) -> None:
+    """Values and gradients agree, relative to the largest entry of each."""
+    our_value, our_gradients = value_and_gradients(ours, *points)
+    their_value, their_gradients = value_and_gradients(theirs, *points)
+    assert their_value.abs() > 0
+    torch.testing.assert_close(our_value, their_value.to(our_value.dtype), rtol=value, atol=value)
+    for mine, other in zip(our_gradients, their_gradients, strict=True):
+        torch.testing.assert_close(mine, other, rtol=gradient, atol=gradient * max(float(other.abs().max()), 1e-12))
+
+
+def assert_equals_loop(loss: nn.Module, loop: Callable[[Batch], Tensor], case: Batch, *parameters: Tensor) -> None:
+    """The loss equals a loop over its equation, and so does its gradient, to 1e-10."""
+    points = (case.x, case.ref, *parameters)
+    assert_same(loss(*case.arguments()), loop(case), *points, value=1e-10, gradient=1e-9)
+
+
+def assert_equals_peer(loss: nn.Module, peer: nn.Module, case: Batch) -> None:
+    """Ours equals pytorch-metric-learning's: values to 1e-5, gradients to 1e-4."""
+    assert_same(loss(*case.arguments()), peer(*case.arguments()), case.x, case.ref, value=1e-5, gradient=1e-4)
+
+
+def nonzero_mean(terms: list[Tensor]) -> Tensor:
+    positive = [t for t in terms if t > 0]
+    return sum(positive) / len(positive) if positive else torch.zeros((), dtype=torch.float64)
+
+
+def class_batch(situation: str, num_classes: int = 6, dim: int = 5, seed: int = 0) -> Batch:
+    """A batch whose labels are 0..num_classes-1, one class absent."""
+    generator = torch.Generator().manual_seed(seed + 1)
+    labels = torch.randint(num_classes - 1, (14,), generator=generator).tolist()
+    return batch(situation, labels, dim, seed)
+
+
+def sample_weights(case: Batch) -> list[float]:
+    """How often the miner names each sample, over the largest such count."""
+    if case.chosen is None:
+        return [1.0] * len(case.y)
+    counts = [sum(int((t == i).sum()) for t in case.chosen) for i in range(len(case.y))]
+    return [c / max(counts) for c in counts]
+
+
+def cross_entropy(logits: list[Tensor], target: int) -> Tensor:
+    return -(logits[target] - torch.stack(logits).logsumexp(0))
+
+
+def classification_loop(case: Batch, logits: Callable[[int], list[Tensor]]) -> Tensor:
+    """Mean of the samples' weighted cross-entropies."""
+    weights = sample_weights(case)
+    terms = [w * cross_entropy(logits(i), int(case.y[i])) for i, w in enumerate(weights)]
+    return sum(terms) / len(terms)
+
+
+def degrees(angle: float) -> float:
+    return angle * math.pi / 180
