@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import inspect
+import json
 import re
 import shlex
 import sys
@@ -73,7 +74,6 @@ def study_parser() -> argparse.ArgumentParser:
             default=[],
             help="compare one more loss, from the working directory or any package; repeatable",
         )
-        command.add_argument("--debug", action="store_true", help="show the traceback of an error")
         if name in ("run", "resume"):
             command.add_argument(
                 "--reopen-test", metavar="WHY", help="open the test classes again; the reason is kept and shown"
@@ -84,25 +84,20 @@ def study_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str]) -> int:
     """Run `levelfield study` with `argv` (what follows `study`) and return the exit code.
 
-    A mistake prints one line on stderr and returns 2; Ctrl-C prints how to go on and returns 130.
+    Ctrl-C prints how to go on and returns 130.
+
+    Raises:
+        UserError: a mistake; the command line prints it and exits with 2.
     """
-    try:
-        return _run(list(argv))
-    except UserError as error:
-        if "--debug" in argv:
-            raise
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-
-
-def _run(argv: list[str]) -> int:
-    argv, overrides = split_dotted(argv)
+    words, overrides = split_dotted(argv)
     parser = study_parser()
-    if argv and not argv[0].startswith("-") and argv[0] not in COMMANDS:
-        raise UserError(f"levelfield study: no command {argv[0]!r}{nearest(argv[0], list(COMMANDS))}")
-    arguments, unknown = parser.parse_known_args(argv)
+    if not words:
+        words = ["--help"]
+    if not words[0].startswith("-") and words[0] not in COMMANDS:
+        raise UserError(f"levelfield study: no command {words[0]!r}{nearest(words[0], list(COMMANDS))}")
+    arguments, unknown = parser.parse_known_args(words)
     if unknown:
-        options = ["--output", "--add-method", "--reopen-test", "--debug", *(f"--{key}" for key in COUNTS)]
+        options = ["--output", "--add-method", "--reopen-test", *(f"--{key}" for key in COUNTS)]
         raise UserError(f"levelfield study: no option {unknown[0]!r}{nearest(unknown[0], options)}")
     file = find_study(arguments.file)
     if str(Path.cwd()) not in sys.path:
@@ -155,8 +150,6 @@ def _run_study(
 
 
 def _as_word(value: Any) -> str:
-    import json
-
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -261,7 +254,3 @@ def print_study(console: Console, folder: Path, spec: StudySpec, rows: Sequence[
     )
     print_report(console, table, footnotes(spec.runs, spec.folds, openings, differing_conditions(spec)))
     console.print(f"{folder / 'results.csv'}, {folder / 'summary.csv'}", highlight=False, markup=False, soft_wrap=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -25,5 +25,9 @@ def differing_conditions(spec: StudySpec) -> list[str]:
             if repr(value) != usual:
                 unusual.setdefault(repr(value), []).append(name)
         for value, names in unusual.items():
-            sentences.append(f"{', '.join(names)}: {key} is {value}, {usual} for the others")
+            sentences.append(f"{', '.join(names)}: {key} is {_say(value)}, {_say(usual)} for the others")
     return sentences
+
+
+def _say(value: str) -> str:
+    return "the default" if value == repr(ABSENT) else value

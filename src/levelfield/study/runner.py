@@ -1,6 +1,5 @@
 """Runs a study in this process: the jobs that are to do, then the test stage, then the derived tables."""
 
-import logging
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -53,7 +52,7 @@ def run_study(
         check_same_study(path, spec)
         if not set(spec.methods) <= set(spec_from_yaml(path).methods) and reopen is None:
             Ledger(study_folder / "ledger.jsonl").refuse_reopening()
-    with _deterministic(spec.threads):
+    with _threads(spec.threads):
         done = dict(done_jobs(study_folder, spec))
         jobs = study_jobs(spec)
         fingerprint = check_methods(spec) if len(done) < len(jobs) else None
@@ -100,15 +99,11 @@ def check_methods(spec: StudySpec) -> str:
 
 
 @contextmanager
-def _deterministic(threads: int) -> Iterator[None]:
-    """Fix the number of threads, which changes sums' last bits, and keep Lightning's notices off the progress bars."""
+def _threads(number: int) -> Iterator[None]:
+    """Fix the number of threads: it changes the last bits of sums, and with them the weights."""
     before = torch.get_num_threads()
-    logger = logging.getLogger("lightning.pytorch")
-    level = logger.level
-    torch.set_num_threads(threads)
-    logger.setLevel(logging.WARNING)
+    torch.set_num_threads(number)
     try:
         yield
     finally:
         torch.set_num_threads(before)
-        logger.setLevel(level)

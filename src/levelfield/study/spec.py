@@ -22,7 +22,7 @@ SECTIONS = ("model", "data", "trainer")
 NOT_IDENTITY = ("root", "num_workers")
 TRAINING_BATCHES = ("batch_size", "samples_per_class", "steps_per_epoch")
 # The study sets these for each job.
-PER_JOB = ("data.fold", "data.num_folds", "data.seed", "seed_everything")
+PER_JOB = ("data.fold", "data.num_folds", "seed_everything")
 
 
 @dataclass(frozen=True)

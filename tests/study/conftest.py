@@ -1,0 +1,44 @@
+"""A study that takes seconds: a tiny random trunk on a few letters, 2 methods x 2 folds x 2 runs."""
+
+from pathlib import Path
+
+import pytest
+
+TOY = """
+name: toy
+base:
+  - model:
+      trunk: {class_path: levelfield.models.TimmTrunk, init_args: {name: test_resnet, weights: null}}
+      embedding_size: 16
+    data:
+      dataset: {class_path: Glyphs, init_args: {num_classes: 32, image_size: 32}}
+      transforms: {crop_size: 32, resize: 32, scale: [0.6, 1.0], horizontal_flip: false}
+      steps_per_epoch: 2
+      batch_size: 16
+      samples_per_class: 4
+    trainer: {max_epochs: 2, accelerator: cpu, log_every_n_steps: 1}
+methods:
+  contrastive: {model: {loss: ContrastiveLoss}}
+  arcface: {model: {loss: ArcFaceLoss}, data: {samples_per_class: 1}}
+folds: 2
+runs: 2
+threads: 1
+"""
+
+
+@pytest.fixture(scope="session")
+def toy_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("study_file") / "toy.yaml"
+    path.write_text(TOY)
+    return path
+
+
+@pytest.fixture(scope="session")
+def finished(toy_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the toy study, run without a disturbance. Copy it before changing it."""
+    from levelfield.study.runner import run_study
+    from levelfield.study.spec import load_spec
+
+    folder = tmp_path_factory.mktemp("finished") / "toy"
+    run_study(folder, load_spec(toy_file))
+    return folder

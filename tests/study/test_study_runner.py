@@ -1,0 +1,204 @@
+"""A whole small study: what it writes, what it refuses, and that the test classes stay sealed until the ledger."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from torch.nn.functional import normalize
+
+from levelfield.data.datamodule import MetricDataModule
+from levelfield.errors import UserError
+from levelfield.learner import MetricLearner
+from levelfield.metrics import retrieval_metrics
+from levelfield.study.jobs import study_jobs
+from levelfield.study.ledger import Ledger
+from levelfield.study.runner import run_study
+from levelfield.study.spec import StudySpec, load_spec
+
+TABLES = ("results.csv", "summary.csv")
+
+
+@pytest.fixture
+def spec(toy_file: Path) -> StudySpec:
+    return load_spec(toy_file)
+
+
+@pytest.fixture
+def copy(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "copy"))
+
+
+def openings(folder: Path) -> int:
+    return len(Ledger(folder / "ledger.jsonl").openings)
+
+
+def scores(folder: Path, **wanted: str) -> list[float]:
+    with open(folder / "results.csv", newline="") as file:
+        return [float(row["value"]) for row in csv.DictReader(file) if all(row[key] == wanted[key] for key in wanted)]
+
+
+def test_every_job_leaves_what_the_design_says(finished: Path, spec: StudySpec) -> None:
+    for job in study_jobs(spec):
+        folder = finished / job.path
+        expected = {"config.yaml", "result.json", "embeddings.safetensors", job.checkpoint.name}
+        assert expected <= {path.name for path in folder.iterdir()}
+        if job.method != "pretrained":
+            assert (folder / "metrics.csv").is_file()
+            MetricLearner.load_from_checkpoint(folder / "best.ckpt")
+    assert (finished / "study.yaml").is_file()
+    # 2 folds x (1 + 2 x 2) validation scores; 3 metrics x (2 folds + concatenated) x 5 tested runs.
+    assert len(scores(finished)) == 10 + 45
+
+
+def test_scores_follow_from_the_stored_embeddings(finished: Path) -> None:
+    for method, run in [("pretrained", "0"), ("arcface", "1")]:
+        folds = [
+            safetensors.torch.load((finished / f"jobs/{method}/run{run}/fold{k}/embeddings.safetensors").read_bytes())
+            for k in range(2)
+        ]
+        labels = folds[0]["labels"]
+        for fold, stored in enumerate(folds):
+            assert torch.allclose(stored["embeddings"].norm(dim=1), torch.ones(len(labels)), atol=1e-5)
+            found = retrieval_metrics(stored["embeddings"], labels)["map_at_r"]
+            wanted = {"method": method, "run": run, "fold": str(fold), "stage": "test", "metric": "map_at_r"}
+            assert scores(finished, **wanted) == [pytest.approx(found, abs=1e-9)]
+        together = normalize(torch.cat([fold["embeddings"] for fold in folds], dim=1))
+        found = retrieval_metrics(together, labels)["precision_at_1"]
+        wanted = {"method": method, "run": run, "embedding": "concatenated", "metric": "precision_at_1"}
+        assert scores(finished, **wanted) == [pytest.approx(found, abs=1e-9)]
+
+
+def test_runs_differ_and_test_classes_are_the_second_half(finished: Path) -> None:
+    wanted = {"method": "contrastive", "stage": "test", "embedding": "concatenated", "metric": "map_at_r"}
+    first, second = scores(finished, **wanted)
+    assert first != second
+    stored = safetensors.torch.load((finished / "jobs/arcface/run0/fold0/embeddings.safetensors").read_bytes())
+    assert stored["labels"].unique().numel() == 16, "half of the 32 letters"
+
+
+def test_a_finished_study_is_not_done_again(copy: Path, spec: StudySpec) -> None:
+    before = {path: path.stat().st_mtime_ns for path in copy.rglob("result.json")}
+    run_study(copy, spec)
+    assert {path: path.stat().st_mtime_ns for path in copy.rglob("result.json")} == before
+    assert openings(copy) == 1
+
+
+def test_opening_again_needs_a_reason_and_counts(copy: Path, finished: Path, spec: StudySpec) -> None:
+    run_study(copy, spec, reopen="a mistake in the test transform")
+    assert openings(copy) == 2
+    for name in TABLES:
+        assert (copy / name).read_bytes() == (finished / name).read_bytes()
+    entry = Ledger(copy / "ledger.jsonl").openings[1]
+    assert entry["reason"] == "a mistake in the test transform"
+    assert len(entry["checkpoints"]) == 10
+
+
+def test_an_added_method_opens_the_test_classes_again(copy: Path, toy_file: Path) -> None:
+    added = {"triplet": {"model": {"loss": "TripletMarginLoss"}}}
+    with pytest.raises(UserError, match="--reopen-test"):
+        run_study(copy, load_spec(toy_file, added_methods=added))
+    assert not (copy / "jobs" / "triplet").exists(), "refused before anything is trained"
+
+
+def test_changed_study_checkpoint_and_folder_are_refused(copy: Path, toy_file: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"study\.yaml: methods\.contrastive\.trainer\.max_epochs is 2 there and 3"):
+        run_study(copy, load_spec(toy_file, {"trainer.max_epochs": 3}))
+    checkpoint = copy / "jobs/arcface/run0/fold1/best.ckpt"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-1])
+    with pytest.raises(UserError, match=r"arcface/run0/fold1/best\.ckpt has changed since its job ended"):
+        run_study(copy, load_spec(toy_file))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").touch()
+    with pytest.raises(UserError, match=r"is not empty and holds no study\.yaml"):
+        run_study(tmp_path / "other", load_spec(toy_file))
+
+
+def test_a_job_done_again_gives_the_same_bytes(copy: Path, finished: Path, spec: StudySpec) -> None:
+    job = study_jobs(spec)[-1]
+    (copy / job.path / "result.json").unlink()
+    (copy / "ledger.jsonl").unlink()
+    shutil.rmtree(copy / "jobs/arcface/run1/test")
+    run_study(copy, spec)
+    for name in TABLES:
+        assert (copy / name).read_bytes() == (finished / name).read_bytes()
+
+
+def test_the_test_stage_is_set_up_only_after_the_ledgers_line(
+    copy: Path, spec: StudySpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (copy / "ledger.jsonl").unlink()
+    job = study_jobs(spec)[-1]
+    (copy / job.path / "result.json").unlink()
+    for path in (*copy.rglob("test/result.json"), *copy.rglob("embeddings.safetensors")):
+        path.unlink()
+    seen: list[tuple[str, int]] = []
+    setup = MetricDataModule.setup
+
+    def recorded(self: MetricDataModule, stage: str) -> None:
+        seen.append((stage, openings(copy)))
+        setup(self, stage)
+
+    monkeypatch.setattr(MetricDataModule, "setup", recorded)
+    run_study(copy, spec)
+    assert ("fit", 0) in seen
+    assert {count for stage, count in seen if stage == "test"} == {1}
+    assert {count for stage, count in seen if stage != "test"} == {0}
+
+
+def write_table(folder: Path, order: list[int]) -> Path:
+    """A table of 8 letters in 6 faces; `order` renames the classes of the test half among themselves."""
+    from levelfield.data.datasets import Glyphs
+
+    glyphs = Glyphs(num_classes=8, image_size=32)
+    rows = []
+    (folder / "images").mkdir(parents=True)
+    for position, label in enumerate(glyphs.labels.tolist()):
+        path = folder / "images" / f"{position:03}.png"
+        glyphs[position][0].save(path)
+        named = label if label < 4 else order[position % 4]
+        rows.append(f"images/{path.name},letter{named}")
+    (folder / "letters.csv").write_text("\n".join(["path,label", *rows]) + "\n")
+    return folder / "letters.csv"
+
+
+def test_training_needs_no_test_image_and_no_test_label(toy_file: Path, tmp_path: Path) -> None:
+    table = write_table(tmp_path / "data", [4, 5, 6, 7])
+    overrides = {"data.dataset": "ImageTable", "data.dataset.table": str(table), "runs": 1, "trainer.max_epochs": 1}
+    spec = load_spec(toy_file, overrides)
+    folder = tmp_path / "study"
+    images = tmp_path / "data" / "images"
+    test_images = sorted(images.iterdir())[-20:]
+    kept = {path: path.read_bytes() for path in test_images}
+    for path in test_images:
+        path.unlink()
+    with pytest.raises(UserError, match=r"\.png"):
+        run_study(folder, spec)
+    assert all((folder / job.path / "result.json").exists() for job in study_jobs(spec)), "every training is done"
+    assert openings(folder) == 1, "the opening was written before the image was missed"
+
+    for path, content in kept.items():
+        path.write_bytes(content)
+    run_study(folder, spec)
+    assert openings(folder) == 1, "the same opening was continued"
+
+    lines = table.read_text().splitlines()
+    renamed = [
+        line.replace("letter4", "letterX").replace("letter5", "letter4").replace("letterX", "letter5") for line in lines
+    ]
+    table.write_text("\n".join(renamed) + "\n")
+    run_study(tmp_path / "permuted", spec)
+    for job in study_jobs(spec):
+        first, second = (
+            json.loads((place / job.path / "result.json").read_text()) for place in (folder, tmp_path / "permuted")
+        )
+        assert first["validation"] == second["validation"]
+        if job.method != "pretrained":
+            weights = [
+                torch.load(place / job.checkpoint, weights_only=True)["state_dict"]
+                for place in (folder, tmp_path / "permuted")
+            ]
+            assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
