@@ -47,9 +47,9 @@ class Glyphs(MetricDataset):
     fine-grained.
 
     Args:
-        num_classes: keep so many letters, the first; None keeps all. The first 240 are Latin, most of them accented, and
-            nearly as hard to tell apart as all: a pretrained EfficientNet-Lite0 scores MAP@R 0.13 on the test half (0.10
-            on the whole data set's), and 0.25 where 240 letters are spread evenly.
+        num_classes: keep only the first so many letters; None keeps all. The first 240 are Latin, most of them with an
+            accent, and nearly as hard to tell apart as all: a pretrained EfficientNet-Lite0 scores MAP@R 0.13 on
+            their test half (0.10 on that of all; 0.25 on that of 240 letters spread evenly).
         image_size: side of the pictures in pixels.
 
     Example:

@@ -1,0 +1,94 @@
+"""Tables of images: CSV and Parquet agree, and each mistake is named with its row."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from PIL import Image
+
+from levelfield.data.datasets.image_table import ImageTable
+from levelfield.errors import UserError
+
+
+def table(folder: Path, text: str) -> ImageTable:
+    file = folder / "images.csv"
+    file.write_text(text, encoding="utf-8")
+    return ImageTable(file)
+
+
+def test_whole_numbers_are_sorted_as_numbers(tmp_path: Path) -> None:
+    index = table(tmp_path, "path,label,by\na.png,10,x\nb.png,9,y\nc.png,10,z\nd.png,-1,x\n").read_index()
+    assert index.class_names == ("-1", "9", "10")
+    assert index.keys == ("a.png", "b.png", "c.png", "d.png")
+    assert index.labels.tolist() == [2, 1, 2, 0]
+
+
+def test_names_are_sorted_as_names(tmp_path: Path) -> None:
+    index = table(tmp_path, '\ufefflabel, path\nwren, a.png\n"jay, blue", b.png\n10, c.png\n').read_index()
+    assert index.class_names == ("10", "jay, blue", "wren")
+    assert index.keys == ("a.png", "b.png", "c.png")
+
+
+@pytest.mark.parametrize("labels", [["b", "a", "b"], [10, 9, 10]])
+def test_parquet_gives_what_csv_gives(labels: list, tmp_path: Path) -> None:
+    frame = pd.DataFrame({"path": ["x.png", "y.png", "z.png"], "label": labels})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    frame.to_parquet(tmp_path / "t.parquet")
+    csv, parquet = (ImageTable(tmp_path / name).read_index() for name in ("t.csv", "t.parquet"))
+    assert (csv.keys, csv.class_names, csv.labels.tolist()) == (
+        parquet.keys,
+        parquet.class_names,
+        parquet.labels.tolist(),
+    )
+
+
+def test_paths_are_relative_to_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pictures").mkdir()
+    Image.new("RGB", (3, 2), "red").save(tmp_path / "pictures" / "a.png")
+    images = table(tmp_path, "path,label\npictures/a.png,0\n")
+    monkeypatch.chdir("/")
+    image = images.load("pictures/a.png")
+    assert (image.size, image.getpixel((0, 0))) == ((3, 2), (255, 0, 0))
+
+
+def test_a_missing_file_is_named_with_its_row_but_only_when_it_is_opened(tmp_path: Path) -> None:
+    images = table(tmp_path, "path,label\na.png,0\n\ngone.png,1\n")
+    index = images.read_index()
+    with pytest.raises(UserError, match=r"images\.csv, row 4: no file .*gone\.png"):
+        images.load("gone.png")
+    with pytest.raises(UserError, match="row 4"):
+        images.fingerprint(index.select([1]))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("file,class\na.png,0\n", "no column path and no column label: it has file, class"),
+        ("path;label\na.png;0\n", "it has path;label"),
+        ("", "it has none"),
+        ("path,label\n", "has no rows"),
+        ("path,label\na.png,0\nb.png,\n", "row 3: label is empty"),
+        ("path,label\na.png,0\nb.png\n", "row 3: label is empty"),
+        ("path,label\n,0\n", "row 2: path is empty"),
+        ("path,label\na.png,0\nb.png,1\na.png,1\n", r"row 4: a\.png stands in row 2"),
+    ],
+)
+def test_mistakes_in_a_table(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        table(tmp_path, text).read_index()
+
+
+def test_tables_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no table .*nowhere\.csv"):
+        ImageTable(tmp_path / "nowhere.csv").read_index()
+    with pytest.raises(UserError, match=r"neither \.csv nor \.parquet"):
+        ImageTable(tmp_path / "table.xlsx").read_index()
+    (tmp_path / "latin.csv").write_bytes("path,label\na.png,café\n".encode("latin-1"))
+    with pytest.raises(UserError, match="UTF-8"):
+        ImageTable(tmp_path / "latin.csv").read_index()
+    (tmp_path / "text.parquet").write_text("path,label\n")
+    with pytest.raises(UserError, match="not a readable Parquet file"):
+        ImageTable(tmp_path / "text.parquet").read_index()
+    pd.DataFrame({"path": ["a", "b"], "label": [1, None]}).to_parquet(tmp_path / "gap.parquet")
+    with pytest.raises(UserError, match="row 2: label is empty"):
+        ImageTable(tmp_path / "gap.parquet").read_index()

@@ -1,0 +1,69 @@
+"""Splits against the published table of the Reality Check's program, and by their definition."""
+
+import numpy as np
+import pytest
+
+from levelfield.data.splits import check_validation_classes, class_folds, split_classes
+from levelfield.errors import UserError
+
+# The program's own split manager gave this table: labels, trainval classes, validation blocks of folds 0 to 3 (first
+# and last label), labels that no fold validates.
+PROGRAM_FOLDS = {
+    "cub200": (range(200), (0, 99), [(75, 99), (0, 24), (25, 49), (50, 74)], []),
+    "cars196": (range(1, 197), (1, 98), [(75, 98), (1, 24), (26, 49), (50, 73)], [25, 74]),
+    "sop": (range(22634), (0, 11316), [(8488, 11316), (0, 2828), (2829, 5657), (5658, 8486)], [8487]),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAM_FOLDS)
+def test_the_folds_of_powerful_benchmarker(name: str) -> None:
+    labels, (first, last), blocks, never = PROGRAM_FOLDS[name]
+    trainval, test = split_classes(np.repeat(labels, 2)[::-1])
+    assert trainval.tolist() == list(range(first, last + 1))
+    assert test.tolist() == list(range(last + 1, labels[-1] + 1))
+    folds = class_folds(trainval, variant="powerful-benchmarker")
+    for (train, val), (block_first, block_last) in zip(folds, blocks, strict=True):
+        assert val.tolist() == list(range(block_first, block_last + 1))
+        assert sorted([*train, *val]) == trainval.tolist()
+    assert sorted(set(trainval.tolist()).difference(*(val.tolist() for _, val in folds))) == never
+
+
+def test_the_sop_class_that_the_official_split_trains_on_is_a_test_class() -> None:
+    _, test = split_classes(np.arange(22634))
+    assert 11317 in test
+
+
+def test_half_variant_is_four_contiguous_blocks_larger_first() -> None:
+    # 98 = 25 + 25 + 24 + 24, counted by hand.
+    folds = class_folds(np.arange(1, 99))
+    assert [(val[0], val[-1], len(val)) for _, val in folds] == [(1, 25, 25), (26, 50, 25), (51, 74, 24), (75, 98, 24)]
+    for train, val in folds:
+        assert not set(train) & set(val)
+        assert len(train) + len(val) == 98
+
+
+def test_an_odd_class_is_a_test_class_and_names_are_sorted() -> None:
+    trainval, test = split_classes(["wren", "jay", "owl", "jay", "tit", "rook"])
+    assert (trainval.tolist(), test.tolist()) == (["jay", "owl"], ["rook", "tit", "wren"])
+
+
+@pytest.mark.parametrize("variant", ["half", "powerful-benchmarker"])
+def test_sixteen_classes_are_the_fewest_for_four_folds(variant: str) -> None:
+    trainval, _ = split_classes(np.arange(16))
+    assert [len(val) for _, val in class_folds(trainval, variant=variant)] == [2, 2, 2, 2]
+    trainval, _ = split_classes(np.arange(15))
+    with pytest.raises(UserError, match="16 classes in all"):
+        class_folds(trainval, variant=variant)
+
+
+def test_an_unknown_variant_is_refused() -> None:
+    with pytest.raises(UserError, match="'half' or 'powerful-benchmarker'"):
+        class_folds(np.arange(8), variant="thirds")
+
+
+def test_a_fold_whose_validation_classes_have_one_sample_each_is_refused() -> None:
+    folds = class_folds(np.arange(8))
+    labels = np.repeat(np.arange(8), 2)
+    check_validation_classes(folds, labels)
+    with pytest.raises(UserError, match="fold 1 validates 1 classes"):
+        check_validation_classes(folds, np.delete(labels, np.flatnonzero(labels == 3)[0]))

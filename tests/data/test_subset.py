@@ -1,0 +1,66 @@
+"""Labels that count from 0, and randomness that depends on the draw alone."""
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from levelfield.data.datasets.glyphs import Glyphs
+from levelfield.data.samplers import Draw, MPerClassBatchSampler
+from levelfield.data.subset import ClassSubset
+from levelfield.data.transforms import ImageTransforms
+
+TRANSFORMS = ImageTransforms(crop_size=32, resize=32)
+
+
+@pytest.fixture
+def subset() -> ClassSubset:
+    glyphs = Glyphs(num_classes=8, image_size=32)
+    index = glyphs.read_index()
+    return ClassSubset(glyphs, index.select(np.isin(index.labels, [2, 5, 6])), TRANSFORMS.train(), seed=7)
+
+
+def test_labels_count_from_zero_in_class_order(subset: ClassSubset) -> None:
+    assert subset.classes == (2, 5, 6)
+    assert subset.class_names == ("U+0043 C", "U+0046 F", "U+0047 G")
+    assert len(subset) == 3 * 16
+    assert subset.labels.tolist() == [0] * 16 + [1] * 16 + [2] * 16
+    sample, label, index = subset[Draw(20, 0)]
+    assert (sample.shape, label, index) == ((3, 32, 32), 1, 20)
+
+
+def test_labels_follow_the_mapping_given() -> None:
+    glyphs = Glyphs(num_classes=4, image_size=32)
+    subset = ClassSubset(glyphs, glyphs.read_index(), class_to_label={3: 0, 1: 1, 0: 2, 2: 3})
+    assert subset.classes == (3, 1, 0, 2)
+    assert subset[0][1] == 2
+
+
+def test_a_view_depends_on_seed_and_draw_number_only(subset: ClassSubset) -> None:
+    first = subset[Draw(3, 11)][0]
+    torch.manual_seed(99)
+    subset[Draw(5, 12)]
+    assert torch.equal(subset[Draw(3, 11)][0], first)
+    assert not torch.equal(subset[Draw(3, 12)][0], first)
+    reseeded = ClassSubset(subset.dataset, subset.index, subset.transform, seed=8)
+    assert not torch.equal(reseeded[Draw(3, 11)][0], first)
+
+
+def test_a_view_leaves_the_process_generator_alone(subset: ClassSubset) -> None:
+    torch.manual_seed(0)
+    expected = torch.rand(2)
+    torch.manual_seed(0)
+    subset[Draw(0, 0)]
+    assert torch.equal(torch.rand(2), expected)
+
+
+@pytest.mark.processes
+def test_workers_give_the_same_batches_as_none(subset: ClassSubset) -> None:
+    def batches(num_workers: int) -> list[list[torch.Tensor]]:
+        sampler = MPerClassBatchSampler(subset.labels, 6, 2, num_batches=4)
+        context = "spawn" if num_workers else None  # spawn pickles the data set, as macOS and Windows do
+        return list(DataLoader(subset, batch_sampler=sampler, num_workers=num_workers, multiprocessing_context=context))
+
+    for alone, with_workers in zip(batches(0), batches(2), strict=True):
+        for left, right in zip(alone, with_workers, strict=True):
+            assert torch.equal(left, right)

@@ -1,0 +1,73 @@
+"""The Reality Check's transforms: sizes, values, crops within their bounds."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from levelfield.data.transforms import ImageTransforms
+from levelfield.errors import UserError
+
+
+def gradient(width: int, height: int) -> Image.Image:
+    """Red rises from left to right, green from top to bottom."""
+    red = np.tile(np.linspace(0, 255, width), (height, 1))
+    green = np.tile(np.linspace(0, 255, height)[:, None], (1, width))
+    return Image.fromarray(np.stack([red, green, np.zeros_like(red)], axis=-1).astype(np.uint8))
+
+
+def test_the_defaults_are_the_protocols() -> None:
+    transforms = ImageTransforms()
+    assert (transforms.crop_size, transforms.resize, transforms.scale) == (227, 256, (0.16, 1.0))
+    assert transforms.ratio == pytest.approx((3 / 4, 4 / 3))
+
+
+def test_evaluation_takes_the_centre() -> None:
+    # 512 x 256 keeps its size: columns 142.5 to 369.5 of 512 are left, rows 14.5 to 241.5 of 256.
+    image = ImageTransforms().evaluate()(gradient(512, 256))
+    assert image.shape == (3, 227, 227)
+    assert image.dtype == torch.float32
+    assert image[0, 0, 0] == pytest.approx(142 / 511, abs=0.01)
+    assert image[0, 0, -1] == pytest.approx(369 / 511, abs=0.01)
+    assert image[1, 0, 0] == pytest.approx(14 / 255, abs=0.01)
+
+
+def test_values_are_shares_of_white() -> None:
+    """The trunk standardises with its own mean and std."""
+    grey = Image.new("RGB", (300, 300), (0, 51, 255))
+    for transform in (ImageTransforms().train(), ImageTransforms().evaluate()):
+        assert torch.allclose(transform(grey)[:, 100, 100], torch.tensor([0.0, 0.2, 1.0]))
+
+
+def test_crops_stay_within_scale_and_ratio_and_flip_half() -> None:
+    torch.manual_seed(0)
+    image = gradient(256, 256)
+    train = ImageTransforms().train()
+    areas, ratios, flipped = [], [], []
+    for _ in range(300):
+        crop = train(image)
+        across = float(crop[0].mean(0)[-1] - crop[0].mean(0)[0])
+        down = float(crop[1].mean(1)[-1] - crop[1].mean(1)[0])
+        areas.append(abs(across) * down)
+        ratios.append(abs(across) / down)
+        flipped.append(across < 0)
+    assert min(areas) == pytest.approx(0.16, abs=0.03)
+    assert 0.9 < max(areas) <= 1
+    assert 0.72 < min(ratios) < 0.85
+    assert 1.2 < max(ratios) < 1.38
+    assert np.mean(flipped) == pytest.approx(0.5, abs=0.15)  # five standard deviations of 300 coins
+    unflipped = ImageTransforms(horizontal_flip=False).train()
+    assert all(float(crop[0, 0, -1] - crop[0, 0, 0]) > 0 for crop in (unflipped(image) for _ in range(30)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"crop_size": 300}, "crop_size 300"),
+        ({"scale": (1.0, 0.5)}, "scale"),
+        ({"ratio": (0.0, 1.0)}, "ratio"),
+    ],
+)
+def test_bad_arguments_are_named(arguments: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        ImageTransforms(**arguments)
