@@ -63,6 +63,9 @@ class MetricDataset(Dataset[tuple[Any, int]], ABC):
     num_classes_published: ClassVar[int | None] = None
     num_samples_published: ClassVar[int | None] = None
 
+    root: str | Path | None
+    """Where named data sets lie; data sets that name their own files have none."""
+
     _index: SampleIndex | None = None
 
     @abstractmethod

@@ -60,7 +60,7 @@ class Glyphs(MetricDataset):
     """
 
     name = "glyphs"
-    licence = "Bitstream Vera and DejaVu (public domain changes), STIX (SIL Open Font License 1.1)"
+    licence = "Bitstream Vera, Arev and DejaVu (public domain) fonts; STIX (SIL Open Font License 1.1)"
     source = "the typefaces in the Python package matplotlib"
     num_classes_published = 1228
     num_samples_published = 16752
