@@ -222,18 +222,16 @@ class MetricLearner(LightningModule):
             UserError: no such file, not a checkpoint of levelfield, or tensors of another architecture.
         """
         checkpoint = read_checkpoint(checkpoint_path, map_location)
-        config = dict(checkpoint["hyper_parameters"])
+        config = loadable_config(checkpoint)
         state = checkpoint["state_dict"]
-        config["trunk"] = _without_weights(config["trunk"])
-        if not _importable(config.get("loss")):
-            reason = f"'{config['loss']['class_path']}' cannot be imported" if config.get("loss") else "it was an object"
+        if config["loss"] is None:
             warnings.warn(
-                f"'{checkpoint_path}' is loaded for embedding, without its loss ({reason})", UserWarning, stacklevel=2
+                f"'{checkpoint_path}' is loaded for embedding, without its loss: the loss was an object, or its class "
+                "cannot be imported here",
+                UserWarning,
+                stacklevel=2,
             )
-            config["loss"] = None
             state = {name: tensor for name, tensor in state.items() if not name.startswith("loss.")}
-        if not _importable(config.get("miner")):
-            config["miner"] = None
         learner = _instantiate(config)
         learner.on_load_checkpoint(checkpoint if config["loss"] else {})
         try:
@@ -259,6 +257,16 @@ def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, An
     if not isinstance(checkpoint, dict) or "levelfield" not in checkpoint:
         raise UserError(f"'{path}' is not a levelfield checkpoint: give the best.ckpt of a fit")
     return checkpoint
+
+
+def loadable_config(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """The learner's arguments in a checkpoint: trunk without pretrained weights, None for what cannot be imported."""
+    config = dict(checkpoint["hyper_parameters"])
+    config["trunk"] = _without_weights(config["trunk"])
+    for name in ("loss", "miner"):
+        if not _importable(config.get(name)):
+            config[name] = None
+    return config
 
 
 def _instantiate(config: dict[str, Any]) -> MetricLearner:

@@ -1,0 +1,7 @@
+"""`python -m levelfield`."""
+
+import sys
+
+from levelfield.cli import main
+
+sys.exit(main())

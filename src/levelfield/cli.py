@@ -1,0 +1,117 @@
+"""The one command line: fit, validate, test, predict; study; data."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable
+
+from levelfield import __version__
+from levelfield.errors import UserError
+
+HELP = f"""\
+levelfield {__version__}: compares deep metric learning methods on a level playing field
+
+usage: levelfield COMMAND [OPTIONS]
+
+  study run FILE      compare methods: folds, runs, the test classes once, a table   (study --help)
+  fit                 train one method on one fold                                   (fit --help)
+  validate, test, predict
+                      score or embed with a checkpoint: --ckpt_path best.ckpt
+  data list           the data sets, and whether they are there                      (data --help)
+
+first steps
+  levelfield study run configs/study/quickstart.yaml
+  levelfield fit --config configs/data/glyphs.yaml --model.loss ArcFaceLoss --model.loss.margin 20
+
+  --debug             shows the traceback of an error
+  --version           prints the version
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one command; returns its exit code: 0, 2 for a mistake in the input, 130 after Ctrl-C."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in args
+    args = [word for word in args if word != "--debug"]
+    if not args or args[0] in ("-h", "--help", "help"):
+        print(HELP, end="")
+        return 0
+    if args[0] == "--version":
+        print(__version__)
+        return 0
+    try:
+        return _commands(args[0])(args)
+    except KeyboardInterrupt:
+        print("\nstopped; nothing that was finished is lost", file=sys.stderr)
+        return 130
+    except Exception as error:
+        if debug or not _is_users(error):
+            traceback.print_exc()
+            return 2 if _is_users(error) else 1
+        print(f"levelfield: {_one_line(error)}", file=sys.stderr)
+        return 2
+
+
+def _commands(name: str) -> Callable[[list[str]], int]:
+    commands = {
+        "fit": _fit,
+        "validate": _evaluate,
+        "test": _evaluate,
+        "predict": _evaluate,
+        "study": _study,
+        "data": _data,
+    }
+    if name not in commands:
+        from levelfield.parser import nearest
+
+        raise UserError(f"no such command '{name}'{nearest(name, commands)} (levelfield --help lists them)")
+    return commands[name]
+
+
+def _fit(args: list[str]) -> int:
+    from levelfield.training import TrainingCLI
+
+    cli = TrainingCLI(args=args)
+    if cli.trainer.is_global_zero and cli.trainer.state.finished:
+        print(f"best validation MAP@R {cli.best_score:.4f} in epoch {cli.best_epoch}: {cli.folder}/best.ckpt")
+        print(f"next: levelfield validate --ckpt_path {cli.folder}/best.ckpt")
+    return 0
+
+
+def _evaluate(args: list[str]) -> int:
+    from levelfield.evaluation import EvaluationCLI
+
+    if not {"-h", "--help", "--help-all"} & set(args):
+        EvaluationCLI(args)
+        return 0
+    from levelfield.training import TrainingCLI
+
+    TrainingCLI(args=args)
+    return 0
+
+
+def _study(args: list[str]) -> int:
+    from levelfield.study.commands import main as study
+
+    return study(args[1:])
+
+
+def _data(args: list[str]) -> int:
+    from levelfield.data.commands import main as data
+
+    return data(args[1:])
+
+
+def _is_users(error: Exception) -> bool:
+    from lightning.fabric.utilities.exceptions import MisconfigurationException
+
+    return isinstance(error, UserError | MisconfigurationException)
+
+
+def _one_line(error: Exception) -> str:
+    """The message; of an error that crossed from a loader process, only what it said there."""
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    if "Original Traceback" in str(error):
+        return lines[-1].partition(": ")[2]
+    return " ".join(lines)

