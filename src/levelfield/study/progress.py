@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from levelfield.study.jobs import Job
+from levelfield.study.spec import BASELINE
 
 
 def duration(seconds: float) -> str:
@@ -27,15 +28,15 @@ def seconds_left(to_do: Iterable[Job], done: Mapping[Job, float], elapsed: float
         elapsed: Seconds the running job has taken.
 
     Returns:
-        Seconds; None before any job is done.
+        Seconds; None before any training is done, for the baseline's jobs say nothing about one.
     """
-    if not done:
+    trained = [seconds for job, seconds in done.items() if job.method != BASELINE]
+    if not trained:
         return None
+    overall = sum(trained) / len(trained)
     by_method: dict[str, list[float]] = {}
     for job, seconds in done.items():
         by_method.setdefault(job.method, []).append(seconds)
-    trained = [s for job, s in done.items() if job.method != "pretrained"] or list(done.values())
-    overall = sum(trained) / len(trained)
     means = {method: sum(values) / len(values) for method, values in by_method.items()}
     return max(sum(means.get(job.method, overall) for job in to_do) - elapsed, 0.0)
 
@@ -103,7 +104,8 @@ class StudyProgress:
             self._bars.update(self._study_bar, completed=len(self.done), note=self._note(0.0))
             self._bars.console.print(text, highlight=False, markup=False)
         else:
-            self.line(f"[{len(self.done)}/{len(self.jobs)}] {text}; {self._note(0.0)}")
+            note = self._note(0.0)
+            self.line(f"[{len(self.done)}/{len(self.jobs)}] {text}{'; ' * bool(note)}{note}")
 
     def line(self, text: str) -> None:
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)

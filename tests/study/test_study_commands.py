@@ -1,0 +1,137 @@
+"""`levelfield study`: what it prints, what it finds, and one line for each mistake."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from levelfield.cli import main as levelfield
+from levelfield.errors import UserError
+from levelfield.study.commands import main, method_of_loss, split_dotted
+
+TEN_LINE_LOSS = '''
+from torch import nn
+
+
+class MyLoss(nn.Module):
+    """Pulls pairs of a class together and pushes others below a cosine of 0.5."""
+
+    def forward(self, embeddings, labels):
+        cosines = embeddings @ embeddings.T
+        same = labels[:, None] == labels[None, :]
+        return (1 - cosines[same]).mean() + (cosines[~same] - 0.5).clamp(min=0).mean()
+'''
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toy_file: Path) -> Path:
+    """A working directory with configs/study/toy.yaml."""
+    (tmp_path / "configs" / "study").mkdir(parents=True)
+    shutil.copy(toy_file, tmp_path / "configs" / "study" / "toy.yaml")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    return tmp_path
+
+
+def test_report_prints_the_table_and_derives_the_files_anew(
+    desk: Path, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(finished, desk / "outputs" / "toy"))
+    for name in ("results.csv", "summary.csv"):
+        (folder / name).unlink()
+    assert main(["report", "toy"]) == 0
+    for name in ("results.csv", "summary.csv"):
+        assert (folder / name).read_bytes() == (finished / name).read_bytes()
+    printed = capsys.readouterr().out
+    for word in ("pretrained", "contrastive", "arcface", "concatenated", "too few runs for an interval", "opened once"):
+        assert word in printed
+    assert "arcface: data.samples_per_class is 1, 4 for the others" in printed
+
+
+def test_status_counts_jobs_and_tells_the_time_left(
+    desk: Path, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(finished, desk / "somewhere"))
+    for run in range(2):
+        path = folder / f"jobs/arcface/run{run}/fold1/result.json"
+        path.unlink()
+        other = folder / f"jobs/arcface/run{run}/fold0/result.json"
+        other.write_text(json.dumps({**json.loads(other.read_text()), "seconds": 60.0}))
+    assert main(["status", "toy.yaml", "--output", "somewhere"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "done     8 of 10 jobs" in lines
+    assert "running  nothing" in lines
+    assert "to do    2 jobs" in lines
+    assert "left     about 2 min" in lines
+
+
+@pytest.mark.slow
+def test_add_method_compares_a_loss_of_the_working_directory(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (desk / "my_loss.py").write_text(TEN_LINE_LOSS)
+    words = ["run", "toy.yaml", "--add-method", "my_loss.MyLoss", "--runs", "1", "--trainer.max_epochs=1"]
+    assert main(words) == 0
+    printed = capsys.readouterr().out
+    table = [line.split()[0] for line in printed.splitlines() if line.startswith("  ") and line.strip()]
+    assert table[-4:] == ["pretrained", "contrastive", "arcface", "my_loss"]
+    assert (desk / "outputs" / "toy_my_loss" / "jobs" / "my_loss" / "run0" / "test" / "result.json").exists()
+    assert "1 run " in printed, "the override of the number of runs"
+
+
+def test_an_added_loss_with_class_weights_draws_one_sample_a_class() -> None:
+    name, config = method_of_loss("levelfield.losses.NormalizedSoftmaxLoss")
+    assert name == "normalized_softmax_loss"
+    assert config["data"] == {"samples_per_class": 1}
+    assert method_of_loss("ContrastiveLoss") == (
+        "contrastive_loss",
+        {"model": {"loss": {"class_path": "levelfield.losses.ContrastiveLoss"}}},
+    )
+
+
+def test_dotted_options_are_overrides_wherever_they_stand() -> None:
+    words = ["run", "--data.root", "DIR", "toy.yaml", "--trainer.max_epochs=2", "--runs", "3", "--output", "x"]
+    assert split_dotted(words) == (
+        ["run", "toy.yaml", "--output", "x"],
+        {"data.root": "DIR", "trainer.max_epochs": 2, "runs": 3},
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["rnu", "toy.yaml"], r"no command 'rnu'; did you mean 'run'\?"),
+        (["run", "tyo.yaml"], r"no study file 'tyo.yaml'; did you mean 'toy.yaml'\?"),
+        (["run", "toy", "--outptu", "x"], r"no option '--outptu'; did you mean '--output'\?"),
+        (["run", "toy", "--out", "x"], r"no option '--out'; did you mean '--output'\?"),
+        (["run", "toy", "--rusn", "1"], r"no option '--rusn'; did you mean '--runs'\?"),
+        (["run", "toy", "--data.root"], r"--data\.root needs a value"),
+        (["run"], r"required: FILE"),
+        (["run", "toy", "--add-method", "my_los.MyLoss"], r"--add-method my_los\.MyLoss: no module 'my_los'"),
+        (["run", "toy", "--add-method", "ArcFaseLoss"], r"no class 'ArcFaseLoss'; did you mean 'ArcFaceLoss'\?"),
+        (["run", "toy", "--data.datset.num_classes", "5"], r"datset"),
+        (["run", "toy", "--data.dataset.num_clases", "5"], r"num_clases.*did you mean 'num_classes'"),
+        (["status", "toy"], r"outputs/toy holds no study; begin it with"),
+    ],
+)
+def test_a_mistake_is_one_line_with_the_remedy_and_computes_nothing(desk: Path, words: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        main(words)
+    assert len(str(caught.value).splitlines()) == 1
+    assert not (desk / "outputs").exists()
+
+
+def test_the_command_line_prints_that_line_and_exits_with_2(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert levelfield(["study", "rnu", "toy.yaml"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert len(captured.err.splitlines()) == 1
+
+
+def test_help_shows_the_commands_and_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    printed = capsys.readouterr().out
+    for word in ("run", "resume", "status", "report", "levelfield study run quickstart.yaml", "--add-method"):
+        assert word in printed
