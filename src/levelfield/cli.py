@@ -72,7 +72,7 @@ def _commands(name: str) -> Callable[[list[str]], int]:
 def _fit(args: list[str]) -> int:
     from levelfield.training import TrainingCLI
 
-    cli = TrainingCLI(args=args)
+    cli = TrainingCLI(args=[_plain_help(word) for word in args], full_help="--help-all" in args)
     if cli.trainer.is_global_zero and cli.trainer.state.finished:
         print(f"best validation MAP@R {cli.best_score:.4f} in epoch {cli.best_epoch}: {cli.folder}/best.ckpt")
         print(f"next: levelfield validate --ckpt_path {cli.folder}/best.ckpt")
@@ -87,8 +87,12 @@ def _evaluate(args: list[str]) -> int:
         return 0
     from levelfield.training import TrainingCLI
 
-    TrainingCLI(args=args)
+    TrainingCLI(args=[_plain_help(word) for word in args], full_help="--help-all" in args)
     return 0
+
+
+def _plain_help(word: str) -> str:
+    return "--help" if word == "--help-all" else word
 
 
 def _study(args: list[str]) -> int:

@@ -35,21 +35,21 @@ class MetricLearner(LightningModule):
     """Learns embeddings with any metric loss.
 
     Args:
-        trunk: turns a batch of samples into features.
-        loss: a loss; or a class or partial that takes `num_classes` and `embedding_size` by keyword (losses with class
-            weights), built once the training classes are known; or any module with `forward(embeddings, labels)`.
-        embedder: class or callable `(num_features, embedding_size) -> module`.
+        trunk: network that turns samples into features.
+        loss: a loss of ours, or any module with `forward(embeddings, labels)`. A loss with class weights is given as a
+            class or partial; it gets `num_classes` and `embedding_size` once the training classes are known.
+        embedder: class, built with the trunk's number of features and `embedding_size`.
         embedding_size: length D of an embedding.
-        miner: `miner(embeddings, labels) -> indices_tuple`, handed to the loss.
+        miner: chooses the pairs or triplets of a batch that the loss sees.
         normalize: whether embeddings are L2-normalised before the loss and for retrieval.
         freeze_batch_norm: keeps the trunk's batch norm layers in eval mode; their scale and shift still train.
-        optimizer: takes parameter groups; the groups carry the rates below.
+        optimizer: class; its groups carry the rates below.
         trunk_lr: learning rate of the trunk.
         embedder_lr: learning rate of the embedder.
         loss_lr: learning rate of the loss' own weights (class weights, learnt margins).
         weight_decay: of trunk and embedder.
         loss_weight_decay: of the loss' own weights.
-        lr_scheduler: takes the optimizer; steps once an epoch.
+        lr_scheduler: class; steps once an epoch.
         seed: of the random choices in dropout, losses and miners.
 
     Raises:
@@ -123,7 +123,8 @@ class MetricLearner(LightningModule):
 
     def forward(self, samples: Any) -> Float[Tensor, "batch embedding"]:
         """Embeddings of a batch of samples, L2-normalised if `normalize`."""
-        embeddings = self.embedder(self.trunk(samples)).float()
+        embeddings = self.embedder(self.trunk(samples))
+        embeddings = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
         return nn.functional.normalize(embeddings) if self.normalize else embeddings
 
     def setup(self, stage: str) -> None:

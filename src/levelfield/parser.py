@@ -6,6 +6,8 @@ import difflib
 import inspect
 import pkgutil
 import re
+import textwrap
+from argparse import SUPPRESS
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
@@ -13,14 +15,17 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from levelfield.errors import UserError
 
-# Where the short names of a key are found.
+# Where the short names of a key are found, and the class that they extend.
 SHORT_NAMES = {
-    "model.loss": "levelfield.losses",
-    "model.miner": "levelfield.miners",
-    "model.trunk": "levelfield.models",
-    "model.embedder": "levelfield.models",
-    "data.dataset": "levelfield.data.datasets",
+    "model.loss": ("levelfield.losses", "MetricLoss"),
+    "model.miner": ("levelfield.miners", "Miner"),
+    "model.trunk": ("levelfield.models", "Trunk"),
+    "model.embedder": ("levelfield.models", "Embedder"),
+    "data.dataset": ("levelfield.data.datasets", "MetricDataset"),
 }
+# In the options' own words or of no use on the command line.
+HIDDEN = ("help", "config", "print_config", "weights_only", "return_predictions", "verbose")
+SHORT_TEXTS = {"ckpt_path": "a checkpoint: fit goes on from it, validate, test and predict read all settings from it"}
 EXAMPLES = {
     "data.dataset": " (for instance --config configs/data/glyphs.yaml)",
     "model.loss": " (for instance --model.loss ArcFaceLoss)",
@@ -28,10 +33,65 @@ EXAMPLES = {
 
 
 class LevelfieldParser(LightningArgumentParser):
-    """LightningArgumentParser whose `error` raises a `UserError` of one line."""
+    """LightningArgumentParser with a help of one page and a `UserError` of one line for each mistake.
+
+    Args:
+        full_help: whether help is jsonargparse's own, with every option of the Trainer and every class that fits.
+    """
+
+    def __init__(self, *args: Any, full_help: bool = False, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._full_help = full_help
+
+    def format_help(self) -> str:
+        if self._full_help:
+            return super().format_help()
+        return short_help(self)
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:  # type: ignore[override]
         raise UserError(one_line(message, self)) from ex
+
+
+def short_help(parser: LightningArgumentParser) -> str:
+    """What a training is made of: model and data, a line or two for each option."""
+    sections: dict[str, list[str]] = {"run": [], "model": [], "data": []}
+    for action in parser._actions:
+        section = "run" if "." not in action.dest else action.dest.partition(".")[0]
+        shown = action.option_strings and action.default != SUPPRESS and action.dest.rpartition(".")[2] not in HIDDEN
+        if section in sections and shown:
+            sections[section].append(_option_help(action))
+    command = parser.prog.split()[-1].rpartition("/")[2]
+    lines = [
+        f"usage: levelfield {command} [--config FILE ...] [--KEY VALUE ...]",
+        "",
+        "  --config FILE  a YAML file; several stack, the later one wins, options win over files",
+        "  --print_config prints the resulting configuration and exits",
+        *sections["run"],
+        "",
+        "model: trunk -> embedder -> loss",
+        *sections["model"],
+        "",
+        "data: M-per-class batches of the training classes, a held-out fold for validation",
+        *sections["data"],
+        "",
+        "A class takes its arguments behind its key: --model.loss ArcFaceLoss --model.loss.margin 20",
+        "trainer: any argument of Lightning's Trainer, e.g. --trainer.max_epochs 5 --trainer.devices 2;",
+        "  --help-all lists them",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _option_help(action: Any) -> str:
+    text = SHORT_TEXTS.get(action.dest) or " ".join(str(action.help).split())
+    names = class_names(action.dest)
+    default = action.default
+    if getattr(default, "class_path", None) or isinstance(default, dict):
+        arguments = default.get("init_args") or {}
+        default = default["class_path"].rpartition(".")[2] + (f" {arguments['name']}" if "name" in arguments else "")
+    suffix = f" (default {default})" if isinstance(default, int | float | str) else ""
+    head = f"  --{action.dest}{suffix}"
+    body = textwrap.wrap(text + (f" One of: {', '.join(names)}." if names else ""), width=104)
+    return "\n".join([head, *(f"      {line}" for line in body)])
 
 
 def nearest(name: str, names: Iterable[str], cutoff: float = 0.5) -> str:
@@ -68,11 +128,19 @@ def class_names(key: str) -> list[str]:
     """The classes that `--<key>` takes by their short names."""
     import importlib
 
-    for prefix, package in SHORT_NAMES.items():
-        if key.endswith(prefix):
+    for suffix, (package, base) in SHORT_NAMES.items():
+        if key.endswith(suffix):
             module = importlib.import_module(package)
-            return [name for name in dir(module) if inspect.isclass(getattr(module, name))]
+            classes = {name: getattr(module, name) for name in module.__all__ if inspect.isclass(getattr(module, name))}
+            return [name for name, kind in classes.items() if _is_choice(kind, getattr(module, base, None))]
     return []
+
+
+def _is_choice(kind: type, base: type | None) -> bool:
+    """Whether a class can be built: it is not abstract, and not a base that others extend."""
+    if base is not None and not issubclass(kind, base):
+        return False
+    return not inspect.isabstract(kind) and not (base is not None and kind.__subclasses__() and base in kind.__mro__[:2])
 
 
 def _parameters(class_path: str) -> list[str]:

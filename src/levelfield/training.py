@@ -61,6 +61,7 @@ class TrainingCLI(LightningCLI):
         progress: whether Lightning's progress bars show.
         group: the study that this training belongs to, for W&B.
         name: what this training is called in the trackers.
+        full_help: whether `--help` lists the Trainer's options too.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class TrainingCLI(LightningCLI):
         progress: bool = True,
         group: str | None = None,
         name: str | None = None,
+        full_help: bool = False,
     ) -> None:
         self.folder = folder
         self._progress = progress
@@ -96,7 +98,10 @@ class TrainingCLI(LightningCLI):
                 "deterministic": "warn",
             },
             parser_class=LevelfieldParser,
-            parser_kwargs={"allow_abbrev": False},
+            parser_kwargs={
+                "allow_abbrev": False,
+                **{name: {"allow_abbrev": False, "full_help": full_help} for name in self.subcommands() if run},
+            },
             auto_configure_optimizers=False,
             load_from_checkpoint_support=False,
             args=args,

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from levelfield.data.datasets.base import MetricDataset, SampleIndex
 from levelfield.data.samplers import EvalSampler, MPerClassBatchSampler
-from levelfield.data.splits import class_folds, split_classes
+from levelfield.data.splits import check_validation_classes, class_folds, split_classes
 from levelfield.data.subset import ClassSubset
 from levelfield.data.transforms import ImageTransforms
 from levelfield.errors import UserError
@@ -25,8 +25,8 @@ class MetricDataModule(LightningDataModule):
     built and no test image is opened before `setup("test")`.
 
     Args:
-        dataset: where samples and labels come from; it is not read before `setup`.
-        root: the folder that named data sets lie in (for the command line, which hands it to the data set).
+        dataset: where samples and labels come from; not read before `setup`.
+        root: the folder that named data sets lie in; None takes the environment variable LEVELFIELD_DATA.
         fold: the fold whose classes are held out for validation, 0 to `num_folds` - 1.
         num_folds: class-disjoint folds of the training half.
         split: `half` or `powerful-benchmarker` (the Reality Check program's exact folds).
@@ -35,7 +35,7 @@ class MetricDataModule(LightningDataModule):
         steps_per_epoch: batches of an epoch.
         eval_batch_size: samples a batch when embedding.
         num_workers: loader processes.
-        transforms: crops and flips.
+        transforms: crops and flips, e.g. `--data.transforms.crop_size 64`.
         seed: of batches and augmentation.
 
     Raises:
@@ -88,13 +88,14 @@ class MetricDataModule(LightningDataModule):
 
     def setup(self, stage: str) -> None:
         index = self.dataset.read_index()
-        trainval_classes, test_classes = split_classes(index.labels)
+        # A class counts whether or not samples of it are there: the split must not depend on a test file.
+        trainval_classes, test_classes = split_classes(np.arange(len(index.class_names)))
         folds = class_folds(trainval_classes, self.num_folds, variant=self.split)
         train_classes, val_classes = folds[self.fold]
         if stage in ("fit", "validate") and self.train_subset is None:
             self.train_subset = self._subset(index, train_classes, train=True)
             self.val_subset = self._subset(index, val_classes)
-            self._refuse_small_fold(index, val_classes)
+            check_validation_classes(folds, index.labels)
         if stage == "test":
             self.test_subset = self._subset(index, test_classes)
         if stage == "predict":
@@ -184,14 +185,6 @@ class MetricDataModule(LightningDataModule):
         selected = index.select(np.flatnonzero(np.isin(index.labels, classes)))
         transform = self.transforms.train() if train else self.transforms.evaluate()
         return ClassSubset(self.dataset, selected, transform, seed=self.seed)
-
-    def _refuse_small_fold(self, index: SampleIndex, val_classes: np.ndarray) -> None:
-        _, counts = np.unique(index.labels[np.isin(index.labels, val_classes)], return_counts=True)
-        if (counts >= 2).sum() < 2:
-            raise UserError(
-                f"fold {self.fold} validates {(counts >= 2).sum()} classes with 2 samples or more, needs 2: "
-                "use fewer folds (--data.num_folds) or add samples"
-            )
 
     def _dataset_spec(self) -> dict[str, Any]:
         """The data set as import path and plain arguments, without the root, which differs between machines."""

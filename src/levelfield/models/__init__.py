@@ -1,6 +1,6 @@
 """Trunks and embedders."""
 
-from levelfield.models.embedders import LayerNormLinearEmbedder, LinearEmbedder
+from levelfield.models.embedders import Embedder, LayerNormLinearEmbedder, LinearEmbedder
 from levelfield.models.trunks import TimmTrunk, Trunk
 
-__all__ = ["LayerNormLinearEmbedder", "LinearEmbedder", "TimmTrunk", "Trunk"]
+__all__ = ["Embedder", "LayerNormLinearEmbedder", "LinearEmbedder", "TimmTrunk", "Trunk"]

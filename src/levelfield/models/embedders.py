@@ -6,7 +6,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 
-class LinearEmbedder(nn.Module):
+class Embedder(nn.Module):
+    """A module built as `Embedder(num_features, embedding_size, ...)`; any module built so works too."""
+
+
+class LinearEmbedder(Embedder):
     """One linear layer, the Reality Check's embedder.
 
     Args:
@@ -23,7 +27,7 @@ class LinearEmbedder(nn.Module):
         return self.linear(features)
 
 
-class LayerNormLinearEmbedder(nn.Module):
+class LayerNormLinearEmbedder(Embedder):
     """Layer norm without learnt scale and shift, then a linear layer (Zhai & Wu 2019, section 3.2).
 
     Args:
