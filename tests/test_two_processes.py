@@ -1,0 +1,59 @@
+"""Two gloo processes give the loss, gradients, batches and validation scores of one."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+SCRIPT = Path(__file__).parent / "two_process_fits.py"
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fits")
+    for world_size in (1, 2):
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world_size}"]
+        command = [sys.executable, *(launcher if world_size > 1 else []), str(SCRIPT), str(folder), str(world_size)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr[-3000:]
+    return [torch.load(folder / f"{world_size}.pt") for world_size in (1, 2)]
+
+
+@pytest.mark.processes
+def test_every_loss_has_the_gradients_of_one_process(results):
+    alone, together = results
+    assert alone.keys() == together.keys()
+    assert len(alone) > 6
+    for name in alone:
+        assert together[name]["batches"][0] == alone[name]["batches"][0], name
+        assert together[name]["losses"][0] == pytest.approx(alone[name]["losses"][0], abs=1e-6), name
+        for weight, value in alone[name]["weights"].items():
+            difference = (together[name]["weights"][weight] - value).abs().max()
+            assert difference <= 1e-6, f"{name}: {weight} differs by {difference}"
+
+
+@pytest.mark.processes
+def test_a_step_changes_trunk_embedder_and_class_weights(results):
+    weights = [result["ArcFaceLoss"]["weights"] for result in results]
+    names = weights[0].keys()
+    assert {name.partition(".")[0] for name in names} >= {"trunk", "embedder", "loss"}
+    contrastive = results[0]["ContrastiveLoss"]["weights"]
+    assert not torch.equal(contrastive["embedder.linear.weight"], weights[0]["embedder.linear.weight"])
+
+
+@pytest.mark.processes
+def test_two_epochs_draw_different_batches(results):
+    for result in results:
+        first, second = result["two epochs"]["batches"]
+        assert first != second
+        assert len(first) == len(second) == 16
+
+
+@pytest.mark.processes
+def test_validation_scores_are_equal(results):
+    alone, together = results
+    scores = alone["two epochs"]["scores"]
+    assert scores.keys() == {"val/map_at_r", "val/r_precision", "val/precision_at_1"}
+    assert together["two epochs"]["scores"] == pytest.approx(scores, abs=1e-6)
