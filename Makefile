@@ -1,0 +1,39 @@
+PYTHON ?= python3# 3.10 or newer; makes .venv
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: help quickstart test test-full lint
+
+help:
+	@echo "make quickstart  sets up $(VENV) and compares three losses with the pretrained trunk"
+	@echo "make test        the tests, at most 10 minutes on 2 cores"
+	@echo "make test-full   the long ones too, at most an hour"
+	@echo "make lint        ruff and mypy"
+	@echo "PYTHON=python3.12 chooses the interpreter that $(VENV) is made with"
+
+quickstart: $(VENV)/installed
+	$(BIN)/levelfield study run configs/study/quickstart.yaml
+	@echo
+	@echo "next: $(BIN)/levelfield fit --config configs/data/glyphs.yaml --model.loss ArcFaceLoss"
+
+test: $(VENV)/installed-dev
+	$(BIN)/pytest
+
+test-full: $(VENV)/installed-dev
+	$(BIN)/pytest -m "full or not full"
+
+lint: $(VENV)/installed-dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+$(VENV)/installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+		|| { echo "levelfield needs Python 3.10 or newer: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 2; }
+	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --editable .
+	touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	$(BIN)/python -m pip install --editable '.[dev]'
+	touch $@
