@@ -31,21 +31,22 @@ TABLE_WIDTH = 120
 
 DESCRIPTION = """\
 Compare methods under equal conditions: every method is trained on each fold in each run, then the test classes are
-opened once and all checkpoints are scored on them, beside the pretrained trunk without training.
+opened once and all checkpoints are scored on them, beside the pretrained trunk without training. A study can be
+stopped at any moment and goes on where it stopped.
 """
 EPILOG = """\
-Any setting of `levelfield fit` can be given for all jobs: --data.root DIR, --data.dataset.table FILE,
---trainer.max_epochs 2; and the study's own: --folds, --runs, --seed, --threads.
+FILE is a study file; a bare name is sought in configs/study/. Any setting of `levelfield fit` can be given for all
+jobs (--data.root DIR, --trainer.max_epochs 2), and the study's own: --folds, --runs, --seed, --threads.
 
   levelfield study run quickstart.yaml
   levelfield study run quickstart.yaml --add-method my_loss.MyLoss
   levelfield study run own_images_quick.yaml --data.dataset.table my_images.csv
 """
 COMMANDS = {
-    "run": "train, test and print the table; continues a study that was stopped",
-    "resume": "continue a study that was stopped; begins one that has not begun",
-    "status": "jobs done, running and to do, and the time left",
-    "report": "print the table again and derive results.csv and summary.csv anew",
+    "run": "train, test and print the table",
+    "resume": "go on with a study that was stopped",
+    "status": "show jobs done, running and to do, and the time left",
+    "report": "print the table again, derive its files anew",
 }
 
 
@@ -61,11 +62,14 @@ class _Parser(argparse.ArgumentParser):
 
 def study_parser() -> argparse.ArgumentParser:
     """The parser of all but the dotted options."""
-    parser = _Parser(prog="levelfield study", description=DESCRIPTION, epilog=EPILOG)
-    commands = parser.add_subparsers(dest="command", metavar="|".join(COMMANDS), required=True)
+    usage = "levelfield study COMMAND FILE [--output DIR] [--add-method MODULE.LOSS] [--ANY.SETTING VALUE]"
+    parser = _Parser(prog="levelfield study", usage=usage, description=DESCRIPTION, epilog=EPILOG)
+    commands = parser.add_subparsers(dest="command", title="commands", metavar="COMMAND", required=True)
     for name, text in COMMANDS.items():
-        command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", epilog=EPILOG)
-        command.add_argument("file", metavar="FILE", help="a study file; a bare name is sought in configs/study/")
+        command = commands.add_parser(
+            name, prog=f"levelfield study {name}", help=text, description=f"{text.capitalize()}.", epilog=EPILOG
+        )
+        command.add_argument("file", metavar="FILE", help="a study file, or its name in configs/study/")
         command.add_argument("--output", metavar="DIR", type=Path, help="study folder (default: outputs/<study>)")
         command.add_argument(
             "--add-method",

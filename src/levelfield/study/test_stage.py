@@ -1,14 +1,13 @@
 """The last stage of a study: the test classes are opened, once, and every checkpoint is scored on them."""
 
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import safetensors.torch
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torch.utils.data import DataLoader
 
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
     from levelfield.training import TrainingCLI
 
 METRICS = ("map_at_r", "r_precision", "precision_at_1")
-
-Steps = Callable[[int, int], Any]
 
 
 def test_study(study_folder: Path, spec: StudySpec, reopen: str | None, progress: StudyProgress) -> None:
@@ -82,7 +79,6 @@ class _Opening:
         self.checkpoints = checkpoints
         self.progress = progress
         self._test_data: dict[str, tuple[TrainingCLI, DataLoader]] = {}
-        self._trunk_features: EmbeddedSet | None = None
 
     def score(self) -> None:
         """Write the test scores of every run that this opening has not scored yet."""
@@ -90,7 +86,7 @@ class _Opening:
             before = read_test(self.study_folder, self.spec, method, run)
             if before is not None and before["opening"] == self.number:
                 continue
-            folds = [self.embeddings(job) for job in folds_of(self.spec, method, run)]
+            folds = self.embeddings(folds_of(self.spec, method, run))
             for other in folds[1:]:
                 assert torch.equal(other.index, folds[0].index)
                 assert torch.equal(other.labels, folds[0].labels)
@@ -112,27 +108,34 @@ class _Opening:
                 },
             )
 
-    def embeddings(self, job: Job) -> EmbeddedSet:
-        """Test embeddings of one job, from its `embeddings.safetensors` if this opening wrote it."""
-        path = self.study_folder / job.path / EMBEDDINGS
-        origin = {"checkpoint": self.checkpoints[str(job.path)], "opening": str(self.number)}
-        if path.exists() and (found := _read_embeddings(path, origin)) is not None:
-            return found
-        self.progress.start(f"test: {job}")
-        embedded = self.embed(job, self.progress.advance)
-        write_atomically(path, safetensors.torch.save(embedded._asdict(), metadata=origin))
-        return embedded
+    def embeddings(self, jobs: list[Job]) -> list[EmbeddedSet]:
+        """Test embeddings of a run's folds, from their `embeddings.safetensors` where this opening wrote them."""
+        found = {job: _read_embeddings(self.study_folder / job.path / EMBEDDINGS, self.origin(job)) for job in jobs}
+        missing = [job for job, embedded in found.items() if embedded is None]
+        if missing:
+            self.progress.start(f"test: {missing[0].method} run {missing[0].number}")
+            for job, embedded in zip(missing, self.embed(missing), strict=True):
+                path = self.study_folder / job.path / EMBEDDINGS
+                write_atomically(path, safetensors.torch.save(embedded._asdict(), metadata=self.origin(job)))
+                found[job] = embedded
+        return [embedded for embedded in found.values() if embedded is not None]
 
-    def embed(self, job: Job, steps: Steps) -> EmbeddedSet:
-        training, loader = self.test_data(job.method)
+    def origin(self, job: Job) -> dict[str, str]:
+        """What an embeddings file must say it was made from to be used in this opening."""
+        return {"checkpoint": self.checkpoints[str(job.path)], "opening": str(self.number)}
+
+    def embed(self, jobs: list[Job]) -> list[EmbeddedSet]:
+        """Embed the test samples with the checkpoints of folds of one method, reading each sample once for all."""
+        training, loader = self.test_data(jobs[0].method)
         device = training.trainer.strategy.root_device
-        if job.method != BASELINE:
-            learner = MetricLearner.load_from_checkpoint(self.study_folder / job.checkpoint)
-            return embed(learner, loader, device=device, progress=steps)
-        if self._trunk_features is None:
-            self._trunk_features = trunk_features(training.model.trunk, loader, device=device, progress=steps)
-        reduced = reduce(load_pca(self.study_folder / job.checkpoint), self._trunk_features.embeddings)
-        return self._trunk_features._replace(embeddings=reduced)
+        steps = self.progress.advance
+        if jobs[0].method == BASELINE:
+            features = trunk_features(training.model.trunk, loader, device=device, progress=steps)
+            projections = (load_pca(self.study_folder / job.checkpoint) for job in jobs)
+            return [features._replace(embeddings=reduce(pca, features.embeddings)) for pca in projections]
+        learners = [MetricLearner.load_from_checkpoint(self.study_folder / job.checkpoint) for job in jobs]
+        together = embed(_SideBySide(learners), loader, device=device, progress=steps)
+        return [together._replace(embeddings=each.contiguous()) for each in together.embeddings.unbind(1)]
 
     def test_data(self, method: str) -> "tuple[TrainingCLI, DataLoader]":
         """The test samples as a method's configuration reads them."""
@@ -147,6 +150,17 @@ class _Opening:
         return self._test_data[method]
 
 
+class _SideBySide(nn.Module):
+    """Several learners on one batch: (batch, learners, embedding)."""
+
+    def __init__(self, learners: list[MetricLearner]) -> None:
+        super().__init__()
+        self.learners = nn.ModuleList(learners)
+
+    def forward(self, samples: Any) -> Float[Tensor, "batch learners embedding"]:
+        return torch.stack([learner(samples) for learner in self.learners], dim=1)
+
+
 def concatenate(folds: list[Float[Tensor, "samples embedding"]]) -> Float[Tensor, "samples folds*embedding"]:
     """Put the folds' L2-normalised embeddings side by side and normalise again."""
     return normalize(torch.cat([normalize(fold) for fold in folds], dim=1))
@@ -157,6 +171,8 @@ def _scores(found: dict[str, Any]) -> dict[str, float]:
 
 
 def _read_embeddings(path: Path, origin: dict[str, str]) -> EmbeddedSet | None:
+    if not path.exists():
+        return None
     with safetensors.safe_open(path, framework="pt") as file:
         if file.metadata() != origin:
             return None
