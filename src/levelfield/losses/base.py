@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, autocast, nn, promote_types
+from torch import Tensor, autocast, nn, no_grad, promote_types
 
 IndicesTuple = tuple[Tensor, ...]
 
@@ -69,6 +69,24 @@ class MetricLoss(nn.Module):
 
     def set_num_classes(self, num_classes: int) -> None:
         """Told once, before training and before a checkpoint is loaded; for losses with a parameter for each class."""
+
+
+@no_grad()
+def sample_weights(
+    embeddings: Float[Tensor, "N D"], indices_tuple: IndicesTuple | None, anchors_only: bool = False
+) -> Float[Tensor, " N"]:
+    """How often the miner names each sample, divided by the largest count; 1 without a miner or an empty choice.
+
+    With `anchors_only` the other indices are of references and do not count.
+    """
+    ones = embeddings.new_ones(len(embeddings))
+    if indices_tuple is None:
+        return ones
+    named = torch.cat(indices_tuple)
+    if anchors_only:
+        named = torch.cat([indices_tuple[0], indices_tuple[2]] if len(indices_tuple) == 4 else [indices_tuple[0]])
+    counts = torch.zeros_like(ones).index_add_(0, named, ones.new_ones(len(named)))
+    return torch.where(counts.max() > 0, counts / counts.max().clamp_min(1), ones)
 
 
 def sum_of_zeros(embeddings: Tensor) -> Float[Tensor, ""]:

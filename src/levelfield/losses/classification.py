@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn, no_grad
 from torch.nn import functional
 
-from levelfield.losses.base import IndicesTuple, MetricLoss
+from levelfield.losses.base import IndicesTuple, MetricLoss, sample_weights
 from levelfield.losses.pairs import unit
 
 
@@ -83,9 +83,12 @@ class ClassificationLoss(MetricLoss):
         sample_weights: Float[Tensor, " N"],
     ) -> Float[Tensor, ""]:
         """The loss of the classes in play; `labels` count among them."""
-        logits_NC = self.class_logits(embeddings, class_weights, labels)
-        losses_N = functional.cross_entropy(logits_NC, labels, reduction="none", label_smoothing=self.label_smoothing)
+        losses_N = self.losses(self.class_logits(embeddings, class_weights, labels), labels)
         return (losses_N * sample_weights).mean()
+
+    def losses(self, logits: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
+        """Each sample's loss; by default the cross-entropy."""
+        return functional.cross_entropy(logits, labels, reduction="none", label_smoothing=self.label_smoothing)
 
     def class_logits(
         self, embeddings: Float[Tensor, "N D"], class_weights: Float[Tensor, "CK D"], labels: Int[Tensor, " N"]
@@ -128,14 +131,3 @@ def checked_classes(labels: Int[Tensor, " N"], num_classes: int) -> tuple[Int[Te
             f"0..{num_classes - 1}"
         )
     return labels.clamp(0, num_classes - 1).long(), inside.all()
-
-
-@no_grad()
-def sample_weights(embeddings: Float[Tensor, "N D"], indices_tuple: IndicesTuple | None) -> Float[Tensor, " N"]:
-    """How often the miner names each sample, divided by the largest count; 1 without a miner or an empty choice."""
-    ones = embeddings.new_ones(len(embeddings))
-    if indices_tuple is None:
-        return ones
-    named = torch.cat(indices_tuple)
-    counts = embeddings.new_zeros(len(embeddings)).index_add_(0, named, embeddings.new_ones(len(named)))
-    return torch.where(counts.max() > 0, counts / counts.max().clamp_min(1), ones)

@@ -12,11 +12,9 @@ from torch import Tensor, autocast, nn, no_grad, promote_types
 class Miner(nn.Module):
     """Chooses pairs or triplets of a batch; subclasses write `mine(matrix, positives, negatives)`.
 
-    `matrix` holds cosines of the unit vectors, in float32 whatever autocast says, or what `staticmethod(distances)`
-    gives where a subclass sets `matrix` to it. Random choices draw from torch's global CPU generator.
+    Everything is in float32, whatever autocast says (float64 stays float64), and without gradient. Random choices draw
+    from torch's global CPU generator.
     """
-
-    matrix = staticmethod(lambda anchors, others: anchors @ others.T)
 
     @no_grad()
     def forward(
@@ -44,6 +42,10 @@ class Miner(nn.Module):
             same = labels[:, None] == other_labels[None, :]
             positives = same if ref_emb is not None else same.clone().fill_diagonal_(False)
             return self.mine(self.matrix(anchors, others), positives, ~same)
+
+    def matrix(self, anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
+        """What `mine` looks at, from unit vectors: their cosines, unless a subclass says otherwise."""
+        return anchors @ others.T
 
     def mine(
         self, matrix: Float[Tensor, "N M"], positives: Bool[Tensor, "N M"], negatives: Bool[Tensor, "N M"]

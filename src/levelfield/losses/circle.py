@@ -1,0 +1,46 @@
+"""Circle loss."""
+
+from __future__ import annotations
+
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from levelfield.losses.pairs import PairLoss, log_weights, nonzero_mean
+
+
+class CircleLoss(PairLoss):
+    """Positives and negatives of an anchor pulled and pushed in proportion to how far each is from its optimum.
+
+        L = NZ_i softplus( LSE_{n in N(i)} gamma a_in (s_in - m)  +  LSE_{p in P(i)} -gamma a_ip (s_ip - (1 - m)) )
+        a_in = [s_in + m]+    a_ip = [1 + m - s_ip]+
+
+    s is the cosine, LSE the log-sum-exp, NZ the mean over the anchors whose term is above 0; anchors without positives
+    or without negatives are left out. The weights a are constants for the gradient. With (N, D) embeddings and (N,)
+    labels it gives a scalar.
+
+    Args:
+        m: relaxation, in units of cosine.
+        gamma: scale, above 0.
+
+    Paper: Sun et al. 2020, "Circle Loss: A Unified Perspective of Pair Similarity Optimization".
+    """
+
+    count_repeats = False
+
+    def __init__(self, m: float = 0.4, gamma: float = 80.0) -> None:
+        super().__init__()
+        if gamma <= 0:
+            raise ValueError(f"gamma={gamma} must be above 0")
+        self.m = m
+        self.gamma = gamma
+
+    def pair_loss(
+        self, matrix: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
+    ) -> Float[Tensor, ""]:
+        fixed = matrix.detach()
+        push = self.gamma * (fixed + self.m).clamp_min(0) * (matrix - self.m)
+        pull = self.gamma * (1 + self.m - fixed).clamp_min(0) * (1 - self.m - matrix)
+        both = (push + log_weights(negatives)).logsumexp(1) + (pull + log_weights(positives)).logsumexp(1)
+        comparable = (positives.sum(1) > 0) & (negatives.sum(1) > 0)
+        return nonzero_mean(softplus(both), comparable.to(matrix.dtype))

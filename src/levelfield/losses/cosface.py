@@ -1,0 +1,43 @@
+"""CosFace loss."""
+
+from __future__ import annotations
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from levelfield.losses.classification import ClassificationLoss, target_mask
+
+
+class CosFaceLoss(ClassificationLoss):
+    """Softmax classification with a margin taken from the cosine to the own class; also called LMCL or AM-softmax.
+
+        L = mean_i CE( S (cos_ic - m [c = y_i]), y_i )
+
+    With (N, D) embeddings and (N,) labels in 0..num_classes-1 it gives a scalar.
+
+    Args:
+        num_classes: C.
+        embedding_size: D.
+        margin: m, in units of cosine.
+        scale: S, above 0.
+        class_fraction: share of the classes in play at each step (`ClassificationLoss`).
+
+    Paper: Wang et al. 2018, "CosFace: Large Margin Cosine Loss for Deep Face Recognition".
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        margin: float = 0.35,
+        scale: float = 64.0,
+        class_fraction: float = 1.0,
+    ) -> None:
+        super().__init__(num_classes, embedding_size, class_fraction)
+        if scale <= 0:
+            raise ValueError(f"scale={scale} must be above 0")
+        self.margin = margin
+        self.scale = scale
+
+    def logits(self, cosines: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> Float[Tensor, "N C"]:
+        return self.scale * (cosines - self.margin * target_mask(cosines, labels))

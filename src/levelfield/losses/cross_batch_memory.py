@@ -1,0 +1,113 @@
+"""Cross-batch memory."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from levelfield.losses.base import IndicesTuple, MetricLoss, check_batch
+from levelfield.losses.pairs import PairLoss, as_pairs
+
+
+class CrossBatchMemory(MetricLoss):
+    """Another loss, which compares each batch with the embeddings of the latest batches.
+
+    The batch enters the memory, in place of the oldest if it is full, and is then compared with all that is there,
+    less each sample with itself. Embeddings in the memory are constants for the gradient. In evaluation mode nothing
+    enters. The memory is part of the module's state.
+
+    Args:
+        loss: a loss of pairs or triplets, of this package or with the same call.
+        embedding_size: D.
+        memory_size: embeddings that the memory holds, at least a batch.
+        miner: chooses among batch x memory; None compares everything.
+
+    Paper: Wang et al. 2020, "Cross-Batch Memory for Embedding Learning".
+    """
+
+    memory: Tensor
+    memory_labels: Tensor
+
+    def __init__(
+        self, loss: nn.Module, embedding_size: int, memory_size: int = 1024, miner: nn.Module | None = None
+    ) -> None:
+        super().__init__()
+        if isinstance(loss, MetricLoss) and not isinstance(loss, PairLoss):
+            raise ValueError(f"{type(loss).__name__} is no loss of pairs or triplets and takes no memory")
+        self.loss = loss
+        self.miner = miner
+        self.memory_size = memory_size
+        self.entered = 0
+        self.register_buffer("memory", torch.zeros(memory_size, embedding_size))
+        self.register_buffer("memory_labels", torch.zeros(memory_size, dtype=torch.long))
+
+    def forward(
+        self,
+        embeddings: Float[Tensor, "N D"],
+        labels: Int[Tensor, " N"],
+        indices_tuple: IndicesTuple | None = None,
+        ref_emb: Float[Tensor, "M D"] | None = None,
+        ref_labels: Int[Tensor, " M"] | None = None,
+    ) -> Float[Tensor, ""]:
+        """The loss of batch against memory; `indices_tuple`, if given, chooses within the batch and adds to it.
+
+        Raises:
+            ValueError: `ref_emb` is given, a batch larger than the memory, or a shape that does not fit.
+        """
+        check_batch(embeddings, labels, ref_emb, ref_labels)
+        if ref_emb is not None:
+            raise ValueError("CrossBatchMemory brings its own references and takes no ref_emb")
+        if len(embeddings) > self.memory_size:
+            raise ValueError(f"a batch of {len(embeddings)} does not fit into memory_size={self.memory_size}")
+        size = min(self.entered, self.memory_size)
+        memory, memory_labels = self.memory[:size], self.memory_labels[:size]
+        places = None
+        if self.training:
+            places = self._enter(embeddings.detach(), labels)
+            size = min(self.entered, self.memory_size)
+            memory, memory_labels = self.memory[:size].clone(), self.memory_labels[:size].clone()
+        if size == 0:
+            return (embeddings * 0).sum()
+        memory = memory.to(embeddings.dtype)
+        chosen = self._choose(embeddings, labels, memory, memory_labels, places)
+        if indices_tuple is not None and places is not None:
+            within = as_pairs(indices_tuple)
+            moved = (within[0], places[within[1]], within[2], places[within[3]])
+            chosen = tuple(torch.cat(parts) for parts in zip(as_pairs(chosen), moved, strict=True))
+        return self.loss(embeddings, labels, chosen, memory, memory_labels)
+
+    def _enter(self, embeddings: Float[Tensor, "N D"], labels: Int[Tensor, " N"]) -> Int[Tensor, " N"]:
+        """Write the batch over the oldest entries; returns where."""
+        places = (self.entered + torch.arange(len(labels), device=labels.device)) % self.memory_size
+        self.memory[places] = embeddings.to(self.memory.dtype)
+        self.memory_labels[places] = labels.long()
+        self.entered += len(labels)
+        return places
+
+    def _choose(
+        self,
+        embeddings: Float[Tensor, "N D"],
+        labels: Int[Tensor, " N"],
+        memory: Float[Tensor, "M D"],
+        memory_labels: Int[Tensor, " M"],
+        places: Int[Tensor, " N"] | None,
+    ) -> IndicesTuple:
+        """What to compare, less each sample with itself."""
+        if self.miner is not None:
+            chosen = self.miner(embeddings, labels, memory, memory_labels)
+        else:
+            same = labels[:, None] == memory_labels[None, :]
+            chosen = (*same.nonzero(as_tuple=True), *(~same).nonzero(as_tuple=True))
+        if places is None:
+            return chosen
+        kept = chosen[1] != places[chosen[0]]
+        if len(chosen) == 3:
+            return tuple(indices[kept] for indices in chosen)
+        return chosen[0][kept], chosen[1][kept], chosen[2], chosen[3]
+
+    def get_extra_state(self) -> int:
+        return self.entered
+
+    def set_extra_state(self, state: int) -> None:
+        self.entered = state

@@ -1,0 +1,57 @@
+"""Lifted structure loss."""
+
+from __future__ import annotations
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from levelfield.losses.base import IndicesTuple
+from levelfield.losses.pairs import PairLoss, distances, log_weights, mean_over, pair_weights
+
+
+class LiftedStructureLoss(PairLoss):
+    """Each positive pair against the negatives of both its ends.
+
+        L = mean_{(i,p)} 1/2 [ J_ip + d_ip - m_pos ]+^2
+        J_ip = log( sum_{n in N(i)} e^(m_neg - d_in) + sum_{n in N(p)} e^(m_neg - d_pn) )
+
+    d is the distance of unit vectors, in [0, 2]. With `ref_emb`, N(p) are the references of another class than p, and
+    d_pn lies between references. A pair without negatives at either end gives 0. With (N, D) embeddings and (N,)
+    labels it gives a scalar.
+
+    Args:
+        neg_margin: m_neg.
+        pos_margin: m_pos.
+        normalize: False takes the embeddings as they come, as Fehervari et al. do.
+
+    Papers: Oh Song et al. 2016; this form Musgrave et al. 2020 and Fehervari et al. 2019 (Eq 2).
+    """
+
+    matrix = staticmethod(distances)
+
+    def __init__(self, neg_margin: float = 1.0, pos_margin: float = 0.0, normalize: bool = True) -> None:
+        super().__init__(normalize)
+        self.neg_margin = neg_margin
+        self.pos_margin = pos_margin
+
+    def compute(
+        self,
+        embeddings: Float[Tensor, "N D"],
+        labels: Int[Tensor, " N"],
+        indices_tuple: IndicesTuple | None,
+        ref_emb: Float[Tensor, "M D"] | None,
+        ref_labels: Int[Tensor, " M"] | None,
+    ) -> Float[Tensor, ""]:
+        positives, negatives = pair_weights(labels, indices_tuple, ref_labels, dtype=embeddings.dtype)
+        anchors, others = self.points(embeddings, ref_emb)
+        dist_NM = distances(anchors, others)
+        of_anchor = self._pushes(dist_NM, negatives)
+        of_positive = of_anchor
+        if ref_emb is not None and ref_labels is not None:
+            _, apart = pair_weights(ref_labels, None, ref_labels, dtype=embeddings.dtype)
+            of_positive = self._pushes(distances(others, others), apart)
+        hinge = (of_anchor[:, None].logaddexp(of_positive[None, :]) + dist_NM - self.pos_margin).clamp_min(0)
+        return mean_over(hinge.square() / 2, positives)
+
+    def _pushes(self, dist: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]) -> Float[Tensor, " N"]:
+        return (self.neg_margin - dist + log_weights(negatives)).logsumexp(1)

@@ -1,0 +1,115 @@
+"""Margin loss."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from levelfield.losses.base import IndicesTuple
+from levelfield.losses.classification import checked_classes
+from levelfield.losses.pairs import PairLoss, distances, pair_weights
+from levelfield.losses.triplets import random_triplets
+
+
+class MarginLoss(PairLoss):
+    """Positives within, negatives beyond a boundary that may be learnt, summed over triplets.
+
+        L = sum_{(i,p,n)} ( [d_ip - b + m]+ + [b - d_in + m]+ ) / (active positive and negative terms)  + nu b
+
+    d is the distance of unit vectors, in [0, 2]. Sum and count go over triplets, which weighs a positive pair by #N(i)
+    and a negative pair by #P(i). nu b is there if b is learnt; with a b for each class it is sum_{(i,p,n)} nu b_{y_i}
+    with the same divisor. With (N, D) embeddings and (N,) labels it gives a scalar.
+
+    Args:
+        margin: m.
+        nu: weight of the regulariser.
+        beta: b, or what each b begins with.
+        triplets_per_anchor: "all", or a number of random ones (torch's global CPU generator). A miner overrides it.
+        learn_beta: b is a parameter; give it a learning rate of its own and no weight decay.
+        num_classes: one b for each class, the anchor's; labels are then 0..num_classes-1.
+        beta_per_class: the same, the number told later by `set_num_classes`.
+        pairs: sum and count over pairs, each once (Vasilev & D'yakonov, Eq 4), in place of triplets.
+
+    Papers: Wu et al. 2017, "Sampling Matters in Deep Embedding Learning"; this form Musgrave et al. 2020.
+    """
+
+    def __init__(
+        self,
+        margin: float = 0.2,
+        nu: float = 0.0,
+        beta: float = 1.2,
+        triplets_per_anchor: int | Literal["all"] = "all",
+        learn_beta: bool = False,
+        num_classes: int | None = None,
+        beta_per_class: bool = False,
+        pairs: bool = False,
+    ) -> None:
+        super().__init__()
+        if pairs and triplets_per_anchor != "all":
+            raise ValueError("pairs=True goes over all pairs; leave triplets_per_anchor at 'all'")
+        self.margin = margin
+        self.nu = nu
+        self.initial_beta = beta
+        self.triplets_per_anchor = triplets_per_anchor
+        self.learn_beta = learn_beta
+        self.beta_per_class = beta_per_class or num_classes is not None
+        self.pairs = pairs
+        self._make_beta(num_classes or 1)
+
+    def set_num_classes(self, num_classes: int) -> None:
+        """Make one b for each class, if that was asked for and they are not there yet."""
+        if self.beta_per_class and len(self.beta) != num_classes:
+            self._make_beta(num_classes)
+
+    def _make_beta(self, size: int) -> None:
+        beta = torch.full((size,), float(self.initial_beta))
+        if self.learn_beta:
+            self.beta = nn.Parameter(beta)
+        else:
+            self.register_buffer("beta", beta, persistent=False)
+
+    def compute(
+        self,
+        embeddings: Float[Tensor, "N D"],
+        labels: Int[Tensor, " N"],
+        indices_tuple: IndicesTuple | None,
+        ref_emb: Float[Tensor, "M D"] | None,
+        ref_labels: Int[Tensor, " M"] | None,
+    ) -> Float[Tensor, ""]:
+        positives, negatives = pair_weights(labels, indices_tuple, ref_labels, dtype=embeddings.dtype)
+        listed = indices_tuple
+        if listed is None and isinstance(self.triplets_per_anchor, int):
+            listed = random_triplets(positives, negatives, self.triplets_per_anchor)
+            positives, negatives = pair_weights(labels, listed, ref_labels, dtype=embeddings.dtype)
+        terms_N = positives.sum(1) + negatives.sum(1)
+        if not self.pairs:
+            terms_N = positives.sum(1)
+            if listed is None or len(listed) == 4:
+                terms_N = positives.sum(1) * negatives.sum(1)
+                positives, negatives = (
+                    positives * negatives.sum(1, keepdim=True),
+                    negatives * positives.sum(1, keepdim=True),
+                )
+        beta_N, in_range = self._beta_of(labels, embeddings.dtype)
+        dist_NM = distances(*self.points(embeddings, ref_emb))
+        pull = (dist_NM - (beta_N - self.margin)[:, None]).clamp_min(0)
+        push = ((beta_N + self.margin)[:, None] - dist_NM).clamp_min(0)
+        active = (positives * (pull > 0)).sum() + (negatives * (push > 0)).sum()
+        loss = ((positives * pull).sum() + (negatives * push).sum()) / active.clamp_min(1)
+        if self.learn_beta and self.nu:
+            if self.beta_per_class:
+                loss = loss + self.nu * (terms_N * beta_N).sum() / active.clamp_min(1)
+            else:
+                loss = loss + self.nu * self.beta.sum().to(loss.dtype) * (terms_N.sum() > 0)
+        return torch.where(in_range, loss, torch.nan)
+
+    def _beta_of(self, labels: Int[Tensor, " N"], dtype: torch.dtype) -> tuple[Float[Tensor, " N"], Tensor]:
+        """Each anchor's b, and whether all labels are classes."""
+        beta = self.beta.to(dtype)
+        if not self.beta_per_class:
+            return beta.expand(len(labels)), torch.ones((), dtype=torch.bool, device=labels.device)
+        classes, in_range = checked_classes(labels, len(beta))
+        return beta[classes], in_range

@@ -1,0 +1,79 @@
+"""N-pairs loss."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from levelfield.losses.base import IndicesTuple
+from levelfield.losses.pairs import PairLoss, as_pairs, pair_weights
+
+
+class NPairsLoss(PairLoss):
+    """One pair of each class, each anchor to find its positive among those of all classes.
+
+        L = mean_k CE( (u_ak . u_pl / T)_l, k )  +  l2_reg (mean_k norm(x_ak)^2 + mean_k norm(x_pk)^2)
+
+    (a_k, p_k) is the first positive pair of class k in the batch, or in the miner's choice; a class without one is
+    left out. u are unit vectors, x the embeddings as they come. With (N, D) embeddings and (N,) labels it gives a
+    scalar.
+
+    Args:
+        l2_reg: weight of the squared norms; Fehervari et al. use 5e-4.
+        symmetric: average with the loss of the pairs reversed.
+        normalize: False takes u = x, as the paper and Fehervari et al. do.
+        temperature: T, above 0; the paper has none (1), with which unit vectors hardly train.
+
+    Papers: Sohn 2016, "Improved Deep Metric Learning with Multi-class N-pair Loss Objective"; Fehervari et al. 2019
+        (Eq 3).
+
+    Not for `torch.compile(fullgraph=True)`: the number of classes in the batch sets the shapes.
+    """
+
+    def __init__(
+        self, l2_reg: float = 0.0, symmetric: bool = False, normalize: bool = True, temperature: float = 1.0
+    ) -> None:
+        super().__init__(normalize)
+        if temperature <= 0:
+            raise ValueError(f"temperature={temperature} must be above 0")
+        self.l2_reg = l2_reg
+        self.symmetric = symmetric
+        self.temperature = temperature
+
+    def compute(
+        self,
+        embeddings: Float[Tensor, "N D"],
+        labels: Int[Tensor, " N"],
+        indices_tuple: IndicesTuple | None,
+        ref_emb: Float[Tensor, "M D"] | None,
+        ref_labels: Int[Tensor, " M"] | None,
+    ) -> Float[Tensor, ""]:
+        if indices_tuple is None:
+            positives, _ = pair_weights(labels, None, ref_labels, dtype=embeddings.dtype)
+            a, p = positives.nonzero(as_tuple=True)
+        else:
+            a, p, _, _ = as_pairs(indices_tuple)
+        if len(a) == 0:
+            return embeddings.new_zeros(())
+        first = _first_of_each(labels[a])
+        a, p = a[first], p[first]
+        anchors, others = self.points(embeddings, ref_emb)
+        logits_KK = anchors[a] @ others[p].T / self.temperature
+        targets = torch.arange(len(a), device=labels.device)
+        loss = cross_entropy(logits_KK, targets)
+        if self.symmetric:
+            loss = (loss + cross_entropy(logits_KK.T, targets)) / 2
+        if self.l2_reg:
+            raw_others = embeddings if ref_emb is None else ref_emb
+            norms = embeddings[a].square().sum(1).mean() + raw_others[p].square().sum(1).mean()
+            loss = loss + self.l2_reg * norms
+        return loss
+
+
+def _first_of_each(classes: Int[Tensor, " K"]) -> Int[Tensor, " C"]:
+    """The position of the first entry of each class, classes ascending."""
+    present, which = classes.unique(return_inverse=True)
+    positions = torch.arange(len(classes), device=classes.device)
+    return torch.full_like(present, len(classes), dtype=torch.long).scatter_reduce(0, which, positions, "amin")

@@ -1,0 +1,63 @@
+"""Proxy anchor loss."""
+
+from __future__ import annotations
+
+import math
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from levelfield.losses.classification import ClassificationLoss, target_mask
+from levelfield.losses.pairs import log_weights, unit
+
+
+class ProxyAnchorLoss(ClassificationLoss):
+    """Each class's proxy as the anchor of the batch: samples of the class pulled, all others pushed.
+
+        L = (1/#present) sum_{c present} log( 1 + sum_{y_i = c} e^(-a (cos_ic - m)) )
+          + (1/C)        sum_c           log( 1 + sum_{y_i != c} e^(a (cos_ic + m)) )
+
+    With a miner, a sample of weight v adds v - 1 to its exponents. With (N, D) embeddings and (N,) labels in
+    0..num_classes-1 it gives a scalar.
+
+    Args:
+        num_classes: C.
+        embedding_size: D.
+        margin: m, in units of cosine.
+        alpha: a, above 0.
+        class_fraction: share of the classes in play at each step (`ClassificationLoss`); C in the equation is then
+            their number, so that the second mean is over other classes than without it.
+
+    Paper: Kim et al. 2020, "Proxy Anchor Loss for Deep Metric Learning".
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        margin: float = 0.1,
+        alpha: float = 32.0,
+        class_fraction: float = 1.0,
+    ) -> None:
+        super().__init__(num_classes, embedding_size, class_fraction)
+        if alpha <= 0:
+            raise ValueError(f"alpha={alpha} must be above 0")
+        self.margin = margin
+        self.alpha = alpha
+        nn.init.normal_(self.class_weights, std=math.sqrt(2 / num_classes))  # the paper's code: Kaiming, fan out
+
+    def class_loss(
+        self,
+        embeddings: Float[Tensor, "N D"],
+        class_weights: Float[Tensor, "C D"],
+        labels: Int[Tensor, " N"],
+        sample_weights: Float[Tensor, " N"],
+    ) -> Float[Tensor, ""]:
+        cosines = unit(embeddings) @ unit(class_weights).T
+        own = target_mask(cosines, labels)
+        extra = sample_weights[:, None] - 1
+        pull = (extra - self.alpha * (cosines - self.margin) + log_weights(own)).logsumexp(0)
+        push = (extra + self.alpha * (cosines + self.margin) + log_weights(1 - own)).logsumexp(0)
+        present = (own.sum(0) > 0).sum()
+        return softplus(pull).sum() / present + softplus(push).mean()

@@ -1,0 +1,56 @@
+"""Proxy triplet loss."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from levelfield.losses.classification import ClassificationLoss, target_mask
+from levelfield.losses.pairs import mean_over, nonzero_mean, unit
+
+
+class ProxyTripletLoss(ClassificationLoss):
+    """Each sample nearer to its own class's proxy than to each other proxy, by a margin.
+
+        L = NZ_{(i, c != y_i)} [ norm(u_i - w_{y_i})^2 - norm(u_i - w_c)^2 + m ]+
+
+    u and w are unit vectors, so that a term is [2 (cos_ic - cos_iy) + m]+. With (N, D) embeddings and (N,) labels in
+    0..num_classes-1 it gives a scalar.
+
+    Args:
+        num_classes: C.
+        embedding_size: D.
+        margin: m, in units of squared distance.
+        reduction: "nonzero", over the terms above 0, or "mean" over all, as Fehervari et al. do.
+        class_fraction: share of the classes in play at each step (`ClassificationLoss`).
+
+    Paper: Movshovitz-Attias et al. 2017; Fehervari et al. 2019 (section 2.9).
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        margin: float = 1.0,
+        reduction: Literal["nonzero", "mean"] = "nonzero",
+        class_fraction: float = 1.0,
+    ) -> None:
+        super().__init__(num_classes, embedding_size, class_fraction)
+        self.margin = margin
+        self.reduction = reduction
+
+    def class_loss(
+        self,
+        embeddings: Float[Tensor, "N D"],
+        class_weights: Float[Tensor, "C D"],
+        labels: Int[Tensor, " N"],
+        sample_weights: Float[Tensor, " N"],
+    ) -> Float[Tensor, ""]:
+        cosines = unit(embeddings) @ unit(class_weights).T
+        own = cosines.gather(1, labels[:, None])
+        terms = (2 * (cosines - own) + self.margin).clamp_min(0)
+        counted = 1 - target_mask(cosines, labels)
+        average = nonzero_mean if self.reduction == "nonzero" else mean_over
+        return average(terms * sample_weights[:, None], counted)

@@ -1,0 +1,71 @@
+"""Ranked list loss."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from jaxtyping import Float
+from torch import Tensor
+
+from levelfield.losses.pairs import PairLoss, distances, log_weights, mean_over, nonzero_mean
+
+
+class RankedListLoss(PairLoss):
+    """Positives inside a ball around the anchor, negatives outside a larger one.
+
+        L = mean_i (1 - imb) L_P(i) + imb L_N(i)
+        L_P(i) = sum_p w_ip v_ip / sum_p w_ip    over p with v_ip = d_ip - (alpha - m) > 0,  w_ip = e^(Tp v_ip)
+        L_N(i) = sum_n w_in v_in / sum_n w_in    over n with v_in = alpha - d_in > 0,        w_in = e^(Tn v_in)
+
+    d is the distance of unit vectors, in [0, 2]; the gradient flows through the weights. With (N, D) embeddings and
+    (N,) labels it gives a scalar.
+
+    Args:
+        margin: m, between the two balls.
+        Tn: sharpness of the negatives' weights.
+        imbalance: imb in [0, 1]; 0.5 is half of Fehervari et al.'s L_P + L_N (Eq 8).
+        alpha: radius of the outer ball; None is 1 + m/2.
+        Tp: sharpness of the positives' weights.
+        reduction: "mean" over all anchors, or "nonzero", over those whose term is above 0, as Fehervari et al. do.
+
+    Paper: Wang et al. 2019, "Ranked List Loss for Deep Metric Learning".
+    """
+
+    matrix = staticmethod(distances)
+
+    def __init__(
+        self,
+        margin: float,
+        Tn: float,
+        imbalance: float = 0.5,
+        alpha: float | None = None,
+        Tp: float = 0.0,
+        reduction: Literal["mean", "nonzero"] = "mean",
+    ) -> None:
+        super().__init__()
+        if not 0 <= imbalance <= 1:
+            raise ValueError(f"imbalance={imbalance} must lie in [0, 1]")
+        self.margin = margin
+        self.Tn = Tn
+        self.imbalance = imbalance
+        self.alpha = 1 + margin / 2 if alpha is None else alpha
+        self.Tp = Tp
+        self.reduction = reduction
+
+    def pair_loss(
+        self, matrix: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
+    ) -> Float[Tensor, ""]:
+        pull = _weighted_mean(matrix - (self.alpha - self.margin), positives, self.Tp)
+        push = _weighted_mean(self.alpha - matrix, negatives, self.Tn)
+        losses = (1 - self.imbalance) * pull + self.imbalance * push
+        average = nonzero_mean if self.reduction == "nonzero" else mean_over
+        return average(losses, losses.new_ones(len(losses)))
+
+
+def _weighted_mean(
+    violations: Float[Tensor, "N M"], pairs: Float[Tensor, "N M"], sharpness: float
+) -> Float[Tensor, " N"]:
+    """Each row's mean of the violations above 0, weighted by e^(sharpness violation)."""
+    active = pairs * (violations > 0)
+    shares = (sharpness * violations + log_weights(active)).softmax(1)
+    return (shares * (violations * (active > 0))).sum(1)

@@ -1,0 +1,64 @@
+"""Signal-to-noise ratio contrastive loss."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from levelfield.losses.base import IndicesTuple
+from levelfield.losses.pairs import PairLoss, nonzero_mean, squared_distances
+
+
+class SignalToNoiseRatioContrastiveLoss(PairLoss):
+    """Contrastive loss of the ratio of the noise between two embeddings to the anchor's signal.
+
+        L = NZ_{(i,p)} [snr_ip - m_pos]+  +  NZ_{(i,n)} [m_neg - snr_in]+  +  reg mean_i abs(sum_k x_ik)
+        snr_ij = Var(u_i - u_j) / Var(u_i)
+
+    u are unit vectors, Var the variance over their D coordinates; i, the anchor, and j are not exchangeable. NZ is the
+    mean over the terms above 0. An anchor whose coordinates are all equal is compared by Var(u_i - u_j) alone. With
+    (N, D) embeddings and (N,) labels it gives a scalar.
+
+    Args:
+        pos_margin: m_pos.
+        neg_margin: m_neg.
+        regularizer_weight: reg, for embeddings, as they come, whose coordinates sum to 0. The Reality Check searched it
+            in [0, 1].
+
+    Paper: Yuan et al. 2019, "Signal-To-Noise Ratio: A Robust Distance Metric for Deep Metric Learning".
+    """
+
+    def __init__(self, pos_margin: float = 0.0, neg_margin: float = 1.0, regularizer_weight: float = 0.0) -> None:
+        super().__init__()
+        self.pos_margin = pos_margin
+        self.neg_margin = neg_margin
+        self.regularizer_weight = regularizer_weight
+
+    @staticmethod
+    def matrix(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
+        """snr_ij: (D - 1) Var(u) is the squared length of u less its mean."""
+        anchors = anchors - anchors.mean(1, keepdim=True)
+        others = others - others.mean(1, keepdim=True)
+        signal = anchors.square().sum(1, keepdim=True)
+        return squared_distances(anchors, others).clamp_min(0) / torch.where(signal > 0, signal, 1.0)
+
+    def compute(
+        self,
+        embeddings: Float[Tensor, "N D"],
+        labels: Int[Tensor, " N"],
+        indices_tuple: IndicesTuple | None,
+        ref_emb: Float[Tensor, "M D"] | None,
+        ref_labels: Int[Tensor, " M"] | None,
+    ) -> Float[Tensor, ""]:
+        loss = super().compute(embeddings, labels, indices_tuple, ref_emb, ref_labels)
+        if self.regularizer_weight:
+            loss = loss + self.regularizer_weight * embeddings.sum(1).abs().mean()
+        return loss
+
+    def pair_loss(
+        self, matrix: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
+    ) -> Float[Tensor, ""]:
+        pull = (matrix - self.pos_margin).clamp_min(0)
+        push = (self.neg_margin - matrix).clamp_min(0)
+        return nonzero_mean(pull, positives) + nonzero_mean(push, negatives)

@@ -1,0 +1,38 @@
+"""Soft nearest neighbour loss."""
+
+from __future__ import annotations
+
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from levelfield.losses.pairs import PairLoss, log_weights, mean_over
+
+
+class SoftNearestNeighborLoss(PairLoss):
+    """The probability that a random neighbour, nearer ones likelier, is of the anchor's class.
+
+        L = mean_{i with P(i)} -log( sum_{p in P(i)} e^(s_ip/T) / sum_{j != i} e^(s_ij/T) )
+
+    s is the cosine. The anchor itself is in neither sum (Vasilev & D'yakonov's Eq 6 prints it in both). With (N, D)
+    embeddings and (N,) labels it gives a scalar.
+
+    Args:
+        temperature: T, above 0.
+
+    Papers: Salakhutdinov & Hinton 2007; Frosst et al. 2019.
+    """
+
+    def __init__(self, temperature: float = 0.1) -> None:
+        super().__init__()
+        if temperature <= 0:
+            raise ValueError(f"temperature={temperature} must be above 0")
+        self.temperature = temperature
+
+    def pair_loss(
+        self, matrix: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
+    ) -> Float[Tensor, ""]:
+        logits = matrix / self.temperature
+        same = (logits + log_weights(positives)).logsumexp(1)
+        different = (logits + log_weights(negatives)).logsumexp(1)
+        return mean_over(softplus(different - same), (positives.sum(1) > 0).to(matrix.dtype))

@@ -1,0 +1,80 @@
+"""SoftTriple loss."""
+
+from __future__ import annotations
+
+import math
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from levelfield.losses.classification import ClassificationLoss, target_mask
+from levelfield.losses.pairs import unit
+
+
+class SoftTripleLoss(ClassificationLoss):
+    """Softmax classification by the similarity to several centres a class, softly the nearest.
+
+        L = mean_i CE( la (sim_ic - m [c = y_i]), y_i )  +  reg R
+        sim_ic = sum_k softmax_k(u_i.w_ck / gamma) u_i.w_ck
+        R = mean over the pairs of centres of one class of sqrt(2 + 1e-5 - 2 w_ck.w_ck')
+
+    u and w are unit vectors. With (N, D) embeddings and (N,) labels in 0..num_classes-1 it gives a scalar.
+
+    Args:
+        num_classes: C.
+        embedding_size: D.
+        centers_per_class: centres a class.
+        la: scale of the logits, above 0.
+        gamma: the larger, the more evenly the centres of a class share; the Reality Check found 19 to 59, nearly a
+            mean.
+        margin: m, in units of cosine.
+        reg_weight: reg, which draws the centres of a class together (of the classes in play).
+        class_fraction: share of the classes in play at each step (`ClassificationLoss`).
+
+    Paper: Qian et al. 2019, "SoftTriple Loss: Deep Metric Learning Without Triplet Sampling".
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        centers_per_class: int = 10,
+        la: float = 20.0,
+        gamma: float = 0.1,
+        margin: float = 0.01,
+        reg_weight: float = 0.0,
+        class_fraction: float = 1.0,
+    ) -> None:
+        super().__init__(num_classes, embedding_size, class_fraction, centers_per_class)
+        if la <= 0 or gamma <= 0:
+            raise ValueError(f"la={la} and gamma={gamma} must be above 0")
+        self.la = la
+        self.gamma = gamma
+        self.margin = margin
+        self.reg_weight = reg_weight
+        bound = 1 / math.sqrt(num_classes * centers_per_class)  # the paper's code: Kaiming over the centres
+        nn.init.uniform_(self.class_weights, -bound, bound)
+
+    def logits(self, cosines: Float[Tensor, "N CK"], labels: Int[Tensor, " N"]) -> Float[Tensor, "N C"]:
+        centers = cosines.unflatten(1, (-1, self.centers_per_class))
+        similarities = ((centers / self.gamma).softmax(2) * centers).sum(2)
+        return self.la * (similarities - self.margin * target_mask(similarities, labels))
+
+    def class_loss(
+        self,
+        embeddings: Float[Tensor, "N D"],
+        class_weights: Float[Tensor, "CK D"],
+        labels: Int[Tensor, " N"],
+        sample_weights: Float[Tensor, " N"],
+    ) -> Float[Tensor, ""]:
+        loss = super().class_loss(embeddings, class_weights, labels, sample_weights)
+        if self.reg_weight and self.centers_per_class > 1:
+            loss = loss + self.reg_weight * self._spread(class_weights)
+        return loss
+
+    def _spread(self, class_weights: Float[Tensor, "CK D"]) -> Float[Tensor, ""]:
+        """R: the mean distance between the centres of a class."""
+        centers_CKD = unit(class_weights).unflatten(0, (-1, self.centers_per_class))
+        dots_CKK = centers_CKD @ centers_CKD.transpose(1, 2)
+        rows, columns = class_weights.new_ones(self.centers_per_class, self.centers_per_class).triu(1).nonzero().T
+        return (2 + 1e-5 - 2 * dots_CKK[:, rows, columns].clamp_max(1)).sqrt().mean()

@@ -1,0 +1,68 @@
+"""SphereFace loss."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from levelfield.losses.classification import ClassificationLoss
+from levelfield.losses.pairs import unit
+
+
+class SphereFaceLoss(ClassificationLoss):
+    """Softmax classification with the angle to the own class multiplied; the embedding's norm scales the logits.
+
+        L = mean_i CE( S norm(x_i) psi(theta_ic), y_i )
+        psi = (-1)^k cos(m theta) - 2k  for the own class, k = floor(m theta / pi);  cos theta for the others
+
+    It lives on the norms of the embeddings: give it embeddings that are not normalised, or a scale of about 30. With
+    (N, D) embeddings and (N,) labels in 0..num_classes-1 it gives a scalar.
+
+    Args:
+        num_classes: C.
+        embedding_size: D.
+        margin: m, a whole number from 1.
+        scale: S, above 0.
+        class_fraction: share of the classes in play at each step (`ClassificationLoss`).
+
+    Paper: Liu et al. 2017, "SphereFace: Deep Hypersphere Embedding for Face Recognition".
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        margin: int = 4,
+        scale: float = 1.0,
+        class_fraction: float = 1.0,
+    ) -> None:
+        super().__init__(num_classes, embedding_size, class_fraction)
+        if margin < 1 or margin != int(margin):
+            raise ValueError(f"margin={margin} multiplies the angle and must be a whole number from 1")
+        if scale <= 0:
+            raise ValueError(f"scale={scale} must be above 0")
+        self.margin = int(margin)
+        self.scale = scale
+
+    def class_logits(
+        self, embeddings: Float[Tensor, "N D"], class_weights: Float[Tensor, "C D"], labels: Int[Tensor, " N"]
+    ) -> Float[Tensor, "N C"]:
+        logits = self.logits(unit(embeddings) @ unit(class_weights).T, labels)
+        return embeddings.norm(dim=1, keepdim=True) * logits
+
+    def logits(self, cosines: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> Float[Tensor, "N C"]:
+        own = cosines.gather(1, labels[:, None])
+        k = (self.margin * own.detach().clamp(-1, 1).acos() / math.pi).floor()
+        psi = (1 - 2 * (k % 2)) * _multiple_angle(own, self.margin) - 2 * k
+        return self.scale * cosines.scatter(1, labels[:, None], psi)
+
+
+def _multiple_angle(cos: Tensor, m: int) -> Tensor:
+    """cos(m theta) from cos theta: Chebyshev's polynomial, whose gradient is finite at 0 and 180 degrees."""
+    previous, current = torch.ones_like(cos), cos
+    for _ in range(m - 1):
+        previous, current = current, 2 * cos * current - previous
+    return current

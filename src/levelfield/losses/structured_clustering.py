@@ -1,0 +1,107 @@
+"""Structured clustering loss."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, no_grad
+
+from levelfield.losses.base import IndicesTuple, MetricLoss
+from levelfield.losses.pairs import distances, unit
+
+
+class StructuredClusteringLoss(MetricLoss):
+    """The true clustering better than any other by how much the other disagrees with the labels (facility location).
+
+        L = [ max_S ( F(S) + gamma (1 - NMI(assignment to S, y)) ) - sum_k max_{j in k} -sum_{i in k} d_ij ]+
+        F(S) = -sum_i min_{j in S} d_ij
+
+    S are as many samples of the batch as there are classes in it, chosen greedily and then by rounds of swapping a
+    medoid with a member of its cluster; NMI has the geometric mean of the entropies below. S and the assignment are
+    constants for the gradient. d is the distance of unit vectors; a sum over the batch, not a mean. Takes no miner and
+    no `ref_emb`. With (N, D) embeddings and (N,) labels it gives a scalar.
+
+    The search costs O(C N^2 + C^3 N) with C classes in the batch: slow beyond a few hundred samples, as the papers
+    warn.
+
+    Args:
+        gamma: weight of the margin 1 - NMI.
+        pam_iterations: rounds of swapping.
+
+    Paper: Oh Song et al. 2017, "Deep Metric Learning via Facility Location"; Fehervari et al. 2019 (Eq 10 to 12).
+
+    Not for `torch.compile(fullgraph=True)`: the number of classes in the batch sets the shapes.
+    """
+
+    def __init__(self, gamma: float = 1.0, pam_iterations: int = 5) -> None:
+        super().__init__()
+        self.gamma = gamma
+        self.pam_iterations = pam_iterations
+
+    def compute(
+        self,
+        embeddings: Float[Tensor, "N D"],
+        labels: Int[Tensor, " N"],
+        indices_tuple: IndicesTuple | None,
+        ref_emb: Float[Tensor, "M D"] | None,
+        ref_labels: Int[Tensor, " M"] | None,
+    ) -> Float[Tensor, ""]:
+        if indices_tuple is not None or ref_emb is not None:
+            raise ValueError("StructuredClusteringLoss clusters the batch and takes neither a miner nor ref_emb")
+        points = unit(embeddings)
+        others = 1 - torch.eye(len(points), dtype=points.dtype, device=points.device)
+        dist_NN = distances(points, points) * others  # exactly 0 to oneself
+        _, class_of = labels.unique(return_inverse=True)
+        onehot_NC = torch.nn.functional.one_hot(class_of).to(dist_NN.dtype)
+        own_cost_NC = torch.where(onehot_NC > 0, dist_NN @ onehot_NC, torch.inf)  # of j as the medoid of its class
+        true_score = -own_cost_NC.amin(0).sum()
+        medoids = self.search(dist_NN.detach(), class_of)
+        assigned = dist_NN[:, medoids].amin(1)
+        margin = self.gamma * (1 - _nmi(_nearest(dist_NN.detach(), medoids)[None], class_of, len(medoids)))
+        return (margin[0] - assigned.sum() - true_score).clamp_min(0)
+
+    @no_grad()
+    def search(self, dist: Float[Tensor, "N N"], class_of: Int[Tensor, " N"]) -> Int[Tensor, " C"]:
+        """S: greedy, then rounds of swaps, both over the score F(S) + gamma (1 - NMI)."""
+        samples = torch.arange(len(dist), device=dist.device)
+        medoids = samples[:0]
+        for _ in range(int(class_of.max()) + 1):
+            free = samples[~torch.isin(samples, medoids)]
+            scores = self._scores(dist, class_of, torch.cat([medoids.expand(len(free), -1), free[:, None]], 1))
+            medoids = torch.cat([medoids, free[scores.argmax()][None]])
+        for _ in range(self.pam_iterations):
+            before = medoids.clone()
+            for k in range(len(medoids)):
+                members = samples[_nearest(dist, medoids) == k]
+                swapped = medoids.repeat(len(members), 1)
+                swapped[:, k] = members
+                medoids[k] = members[self._scores(dist, class_of, swapped).argmax()]
+            if torch.equal(before, medoids):
+                break
+        return medoids
+
+    def _scores(
+        self, dist: Float[Tensor, "N N"], class_of: Int[Tensor, " N"], sets: Int[Tensor, "S K"]
+    ) -> Float[Tensor, " S"]:
+        """F + gamma (1 - NMI) of each row of medoids."""
+        nearest_SN, which_SN = dist[:, sets].permute(1, 0, 2).min(2)
+        return -nearest_SN.sum(1) + self.gamma * (1 - _nmi(which_SN, class_of, sets.shape[1]))
+
+
+def _nearest(dist: Float[Tensor, "N N"], medoids: Int[Tensor, " K"]) -> Int[Tensor, " N"]:
+    return dist[:, medoids].argmin(1)
+
+
+@no_grad()
+def _nmi(clusters: Int[Tensor, "S N"], class_of: Int[Tensor, " N"], num_clusters: int) -> Float[Tensor, " S"]:
+    """Mutual information over the geometric mean of the entropies; 1 if neither has entropy, 0 if one has none."""
+    C = int(class_of.max()) + 1
+    ones = torch.ones_like(clusters, dtype=torch.float64)
+    cells = ones.new_zeros(len(clusters), num_clusters * C).scatter_add_(1, clusters * C + class_of, ones)
+    joint_SKC = cells.unflatten(1, (num_clusters, C)) / clusters.shape[1]
+    entropy_k, entropy_c, entropy_kc = (
+        torch.special.entr(p).flatten(1).sum(1) for p in (joint_SKC.sum(2), joint_SKC.sum(1), joint_SKC)
+    )
+    norm = (entropy_k * entropy_c).sqrt()
+    nmi = (entropy_k + entropy_c - entropy_kc) / torch.where(norm > 0, norm, 1.0)
+    return torch.where((entropy_k == 0) & (entropy_c == 0), 1.0, nmi)

@@ -1,0 +1,70 @@
+"""Sub-centre ArcFace loss."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, no_grad
+
+from levelfield.losses.arcface import add_angle, check_angle
+from levelfield.losses.classification import ClassificationLoss
+from levelfield.losses.pairs import unit
+
+
+class SubCenterArcFaceLoss(ClassificationLoss):
+    """ArcFace with several centres a class, the nearest of which counts; noisy samples gather at the minor ones.
+
+        L = mean_i CE( S cos(theta_ic + m [c = y_i]), y_i )    cos theta_ic = max_k u_i . w_ck
+
+    Beyond 180 degrees as in `ArcFaceLoss`. With (N, D) embeddings and (N,) labels in 0..num_classes-1 it gives a
+    scalar.
+
+    Args:
+        num_classes: C.
+        embedding_size: D.
+        sub_centers: centres a class.
+        margin: m, in degrees, in [0, 180].
+        scale: S, above 0.
+        class_fraction: share of the classes in play at each step (`ClassificationLoss`).
+
+    Paper: Deng et al. 2020, "Sub-center ArcFace: Boosting Face Recognition by Large-Scale Noisy Web Faces".
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        sub_centers: int = 3,
+        margin: float = 28.6,
+        scale: float = 64.0,
+        class_fraction: float = 1.0,
+    ) -> None:
+        super().__init__(num_classes, embedding_size, class_fraction, centers_per_class=sub_centers)
+        check_angle(margin, scale)
+        self.sub_centers = sub_centers
+        self.margin = margin
+        self.scale = scale
+
+    def logits(self, cosines: Float[Tensor, "N CK"], labels: Int[Tensor, " N"]) -> Float[Tensor, "N C"]:
+        nearest = cosines.unflatten(1, (-1, self.sub_centers)).amax(2)
+        return self.scale * add_angle(nearest, labels, math.radians(self.margin))
+
+    @no_grad()
+    def get_outliers(
+        self, embeddings: Float[Tensor, "N D"], labels: Int[Tensor, " N"], threshold: float = 75.0
+    ) -> tuple[Int[Tensor, " outliers"], Float[Tensor, "C D"]]:
+        """Samples farther than `threshold` degrees from their class's dominant centre, and those centres.
+
+        The dominant centre of a class is the one that is nearest to most of its samples, the first of those that tie.
+        """
+        weights_CKD = self.class_weights.to(embeddings.dtype).unflatten(0, (self.num_classes, self.sub_centers))
+        cosines_NK = torch.einsum("nd,nkd->nk", unit(embeddings), unit(weights_CKD)[labels])
+        votes_CK = torch.zeros(self.num_classes, self.sub_centers, dtype=torch.long, device=labels.device)
+        ones = torch.ones_like(labels, dtype=torch.long)
+        votes_CK.index_put_((labels, cosines_NK.argmax(1)), ones, accumulate=True)
+        dominant_C = votes_CK.argmax(1)
+        own = cosines_NK.gather(1, dominant_C[labels][:, None]).squeeze(1)
+        outliers = (own < math.cos(math.radians(threshold))).nonzero().squeeze(1)
+        return outliers, weights_CKD[torch.arange(self.num_classes, device=labels.device), dominant_C]

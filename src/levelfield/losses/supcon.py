@@ -1,0 +1,40 @@
+"""Supervised contrastive loss."""
+
+from __future__ import annotations
+
+from jaxtyping import Float
+from torch import Tensor
+
+from levelfield.losses.pairs import PairLoss, log_weights, nonzero_mean
+
+
+class SupConLoss(PairLoss):
+    """The mean log-probability of an anchor's positives among all other samples.
+
+        L = NZ_i -(1/#P(i)) sum_{p in P(i)} [ s_ip/T - log sum_{j != i} e^(s_ij/T) ]
+
+    s is the cosine, NZ the mean over the anchors whose term is above 0; anchors without positives are left out, and a
+    batch without any negative gives 0. With (N, D) embeddings and (N,) labels it gives a scalar.
+
+    Args:
+        temperature: T, above 0.
+
+    Paper: Khosla et al. 2020, "Supervised Contrastive Learning" (L_out).
+    """
+
+    count_repeats = False
+
+    def __init__(self, temperature: float = 0.1) -> None:
+        super().__init__()
+        if temperature <= 0:
+            raise ValueError(f"temperature={temperature} must be above 0")
+        self.temperature = temperature
+
+    def pair_loss(
+        self, matrix: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
+    ) -> Float[Tensor, ""]:
+        logits = matrix / self.temperature
+        everything = (logits + log_weights(positives + negatives)).logsumexp(1)
+        count = positives.sum(1)
+        losses = everything - (positives * logits).sum(1) / count.clamp_min(1)
+        return nonzero_mean(losses, (count > 0) * negatives.any().to(matrix.dtype))

@@ -1,0 +1,43 @@
+"""Tuplet margin loss."""
+
+from __future__ import annotations
+
+import math
+
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from levelfield.losses.pairs import PairLoss, log_weights, mean_over, safe_sqrt
+
+
+class TupletMarginLoss(PairLoss):
+    """Each positive pair, made easier by an angle, against the anchor's negatives.
+
+        L = mean_{(i,p)} log( 1 + sum_{n in N(i)} e^(S (cos theta_in - cos(theta_ip - b))) )
+
+    theta is the angle between embeddings; b is slack, so that the loss of a pair rises again below it. cos(theta - b)
+    is taken as s cos b + sqrt(1 - s^2) sin b, finite where embeddings coincide. With (N, D) embeddings and (N,) labels
+    it gives a scalar.
+
+    Args:
+        margin: b, in degrees.
+        scale: S, above 0.
+
+    Paper: Yu & Tao 2019, "Deep Metric Learning with Tuplet Margin Loss".
+    """
+
+    def __init__(self, margin: float = 5.73, scale: float = 64.0) -> None:
+        super().__init__()
+        if scale <= 0:
+            raise ValueError(f"scale={scale} must be above 0")
+        self.margin = margin
+        self.scale = scale
+
+    def pair_loss(
+        self, matrix: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
+    ) -> Float[Tensor, ""]:
+        b = math.radians(self.margin)
+        against = (self.scale * matrix + log_weights(negatives)).logsumexp(1, keepdim=True)
+        slackened = math.cos(b) * matrix + math.sin(b) * safe_sqrt(1 - matrix.square())
+        return mean_over(softplus(against - self.scale * slackened), positives)

@@ -1,0 +1,29 @@
+"""Batch hard miner."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from levelfield.miners.base import Miner, distances
+
+
+class BatchHardMiner(Miner):
+    """For each anchor its farthest positive and its nearest negative; anchors without either are left out.
+
+    Gives (a, p, n).
+
+    Paper: Hermans et al. 2017, "In Defense of the Triplet Loss for Person Re-Identification".
+    """
+
+    def matrix(self, anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
+        return distances(anchors, others)
+
+    def mine(
+        self, matrix: Float[Tensor, "N M"], positives: Bool[Tensor, "N M"], negatives: Bool[Tensor, "N M"]
+    ) -> tuple[Tensor, ...]:
+        farthest = matrix.masked_fill(~positives, -torch.inf).argmax(1)
+        nearest = matrix.masked_fill(~negatives, torch.inf).argmin(1)
+        (a,) = (positives.any(1) & negatives.any(1)).nonzero(as_tuple=True)
+        return a, farthest[a], nearest[a]

@@ -1,0 +1,51 @@
+"""Distance weighted miner."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from levelfield.miners.base import Miner, distances
+
+
+class DistanceWeightedMiner(Miner):
+    """For each positive pair one random negative, such that distances are drawn evenly.
+
+    P(n) ~ 1/q(d_an), q(d) = d^(D-2) (1 - d^2/4)^((D-3)/2), the density of the distance of random points of the unit
+    sphere. d is taken as `cutoff` where it is less; only negatives nearer than `nonzero_loss_cutoff`
+    are drawn, and pairs whose anchor has none are left out. Draws from torch's global CPU generator. Gives (a, p, n).
+
+    Args:
+        cutoff: below it all distances count alike, which bounds the weights.
+        nonzero_loss_cutoff: at and beyond it a negative is not drawn.
+
+    Paper: Wu et al. 2017, "Sampling Matters in Deep Embedding Learning" (section 4).
+    """
+
+    def __init__(self, cutoff: float = 0.5, nonzero_loss_cutoff: float = 1.4) -> None:
+        super().__init__()
+        if not 0 < cutoff < 2:
+            raise ValueError(f"cutoff={cutoff} is a distance of unit vectors and must lie in (0, 2)")
+        self.cutoff = cutoff
+        self.nonzero_loss_cutoff = nonzero_loss_cutoff
+
+    def matrix(self, anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
+        """log 1/q(d), and minus infinity where d is too far to be drawn."""
+        D = anchors.shape[1]
+        dist = distances(anchors, others)
+        clamped = dist.clamp_min(self.cutoff)
+        room = (1 - clamped.square() / 4).clamp_min(1e-8)
+        log_inverse = (2 - D) * clamped.log() - (D - 3) / 2 * room.log()
+        return log_inverse.masked_fill(dist >= self.nonzero_loss_cutoff, -torch.inf)
+
+    def mine(
+        self, matrix: Float[Tensor, "N M"], positives: Bool[Tensor, "N M"], negatives: Bool[Tensor, "N M"]
+    ) -> tuple[Tensor, ...]:
+        log_weights = matrix.masked_fill(~negatives, -torch.inf)
+        drawable = log_weights.amax(1) > -torch.inf
+        a, p = (positives & drawable[:, None]).nonzero(as_tuple=True)
+        if len(a) == 0:
+            return a, p, p
+        n = torch.multinomial(log_weights[a].softmax(1).cpu(), 1).squeeze(1).to(a.device)
+        return a, p, n

@@ -1,0 +1,49 @@
+import math
+
+import pytest
+import torch
+from loss_cases import SITUATIONS, assert_equals_loop, assert_equals_peer, batch
+from pytorch_metric_learning import losses as peers
+
+from levelfield.losses import AngularLoss
+
+
+def loop(case, alpha=40.0, normalize=True):
+    t = math.tan(math.radians(alpha)) ** 2
+    ref_y = (case.y if case.ref is None else case.ref_y).tolist()
+    a = [case.u(i) if normalize else case.x[i] for i in range(len(case.y))]
+    b = [case.v(j) if normalize else case.others[j] for j in range(len(ref_y))]
+    terms = []
+    for i, row in enumerate(case.P):
+        for p in row:
+            negatives = [n for n in range(len(ref_y)) if ref_y[n] != int(case.y[i])]
+            exponents = [4 * t * (a[i] + b[p]) @ b[n] - 2 * (1 + t) * (a[i] @ b[p]) for n in negatives]
+            terms.append(torch.stack([torch.zeros_like(exponents[0]), *exponents]).logsumexp(0))
+    return sum(terms) / len(terms)
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+@pytest.mark.parametrize("arguments", [{}, {"alpha": 70.0}, {"alpha": 45.0, "normalize": False}])
+def test_equals_the_equation(situation, arguments):
+    assert_equals_loop(AngularLoss(**arguments), lambda case: loop(case, **arguments), batch(situation))
+
+
+def test_equals_pytorch_metric_learning_on_unit_vectors():
+    assert_equals_peer(AngularLoss(), peers.AngularLoss(), batch("unit"))
+
+
+def test_on_raw_embeddings_the_peer_leaves_the_negatives_as_they_are():
+    case = batch("raw")
+    ours, peer = AngularLoss()(case.x, case.y), peers.AngularLoss()(case.x, case.y)
+    torch.testing.assert_close(ours, loop(case))
+    assert abs(float(ours.detach() - peer.detach())) > 0.5
+
+
+def test_the_scale_of_the_embeddings_does_not_matter():
+    case = batch("raw")
+    torch.testing.assert_close(AngularLoss()(7 * case.x, case.y), AngularLoss()(case.x, case.y))
+
+
+def test_an_angle_out_of_range_is_refused():
+    with pytest.raises(ValueError, match="alpha=90 is an angle in degrees"):
+        AngularLoss(alpha=90)
