@@ -74,6 +74,8 @@ def _fit(args: list[str]) -> int:
 
     cli = TrainingCLI(args=[_plain_help(word) for word in args], full_help="--help-all" in args)
     if cli.trainer.is_global_zero and cli.trainer.state.finished:
+        if cli.datamodule.notes:
+            print(f"note: {cli.datamodule.notes}")
         print(f"best validation MAP@R {cli.best_score:.4f} in epoch {cli.best_epoch}: {cli.folder}/best.ckpt")
         print(f"next: levelfield validate --ckpt_path {cli.folder}/best.ckpt")
     return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import tempfile
 from pathlib import Path
@@ -11,14 +10,12 @@ from typing import Any
 import torch
 import yaml
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.utilities import rank_zero_only
 from safetensors.torch import save_file
 
+from levelfield.contradictions import refuse_other_data, refuse_other_folds, refuse_other_model
 from levelfield.errors import UserError
-from levelfield.learner import MetricLearner, loadable_config, read_checkpoint
-from levelfield.training import TrainingCLI
-
-IDENTITY = ("num_folds", "split", "fold", "train_classes", "val_classes", "fingerprint")
+from levelfield.learner import MetricLearner, gather_rows, loadable_config, read_checkpoint
+from levelfield.training import TrainingCLI, is_first_process
 
 
 class EvaluationCLI(TrainingCLI):
@@ -44,42 +41,13 @@ class EvaluationCLI(TrainingCLI):
             super().__init__(args=[args[0], "--config", str(file), *args[1:]])
 
     def before_instantiate_classes(self) -> None:
-        given = yaml.safe_load(self.parser.dump(self.config, skip_none=False, skip_link_targets=False))[self.subcommand]
-        self._refuse_other_model(given["model"])
-        for key in ("fold", "num_folds", "split"):
-            expected = self._expected["data"][key]
-            if given["data"][key] != expected:
-                raise UserError(
-                    f"--data.{key} {given['data'][key]} contradicts '{self.checkpoint_path}', trained with {expected}: "
-                    "leave the option out"
-                )
-        expected = self._expected["data"]["dataset"]["class_path"]
-        if given["data"]["dataset"]["class_path"] != expected:
-            raise UserError(
-                f"--data.dataset {given['data']['dataset']['class_path'].rpartition('.')[2]} contradicts "
-                f"'{self.checkpoint_path}', trained on {expected.rpartition('.')[2]}: leave the option out"
-            )
+        given = self.plain_config()
+        refuse_other_model(self._expected["model"], given["model"], self.checkpoint_path)
+        refuse_other_folds(self._expected["data"], given["data"], self.checkpoint_path)
 
     def after_instantiate_classes(self) -> None:
         self.model = MetricLearner.load_from_checkpoint(self.checkpoint_path)
-        expected, found = self.checkpoint["levelfield"]["data"], self.datamodule.identity()
-        for key in IDENTITY:
-            if expected[key] != found[key]:
-                raise UserError(
-                    f"the data set differs from the one '{self.checkpoint_path}' was trained on ({key}): "
-                    "give the same data, or fit again"
-                )
-
-    def _refuse_other_model(self, given: dict[str, Any]) -> None:
-        expected, found = _leaves(self._expected["model"]), _leaves(given)
-        for key in sorted(expected.keys() | found.keys()):
-            if key.startswith("trunk.") and key.endswith(".weights"):
-                continue
-            if key in expected and expected[key] != found.get(key):
-                raise UserError(
-                    f"--model.{key} {found.get(key)} contradicts '{self.checkpoint_path}', trained with "
-                    f"{expected[key]}: leave the option out"
-                )
+        refuse_other_data(self.checkpoint["levelfield"]["data"], self.datamodule.identity(), self.checkpoint_path)
 
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
         kwargs = super()._prepare_subcommand_kwargs(subcommand)
@@ -93,7 +61,7 @@ class EvaluationCLI(TrainingCLI):
         ledger = Ledger(self.checkpoint_path.parent / "ledger.jsonl")
         configuration = hashlib.sha256(yaml.safe_dump(self._expected).encode()).hexdigest()
         checkpoints = {self.checkpoint_path.name: hashlib.sha256(self.checkpoint_path.read_bytes()).hexdigest()}
-        if rank_zero_only.rank != 0:
+        if not is_first_process():
             self.trainer.test(**kwargs)
             return
         opening = ledger.open(configuration, checkpoints, self.config.test.reopen_test)
@@ -104,13 +72,19 @@ class EvaluationCLI(TrainingCLI):
     def predict(self, **kwargs: Any) -> None:
         """Embeds every sample of the data set, without a label, into `embeddings.safetensors` beside the checkpoint."""
         path = self.checkpoint_path.parent / "embeddings.safetensors"
-        self.trainer.callbacks.append(EmbeddingWriter(path))
+        self.trainer.callbacks.append(EmbeddingWriter(path))  # type: ignore[attr-defined]
         self.trainer.predict(**{**kwargs, "return_predictions": False})
         print(f"embeddings and the samples' keys: {path}")
 
     def add_arguments_to_parser(self, parser: Any) -> None:
         super().add_arguments_to_parser(parser)
-        parser.add_argument("--reopen_test", "--reopen-test", type=str | None, default=None, help="Why the test classes are opened again.")
+        parser.add_argument(
+            "--reopen_test",
+            "--reopen-test",
+            type=str | None,
+            default=None,
+            help="Why the test classes are opened again.",
+        )
 
 
 class EmbeddingWriter(Callback):
@@ -130,8 +104,8 @@ class EmbeddingWriter(Callback):
         self._parts.append(outputs)
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        gathered = [pl_module.all_gather(torch.cat([p[name] for p in self._parts])) for name in ("embeddings", "index")]
-        embeddings, index = gathered[0].reshape(-1, gathered[0].shape[-1]), gathered[1].reshape(-1)
+        embeddings = gather_rows(pl_module, torch.cat([part["embeddings"] for part in self._parts]))
+        index = gather_rows(pl_module, torch.cat([part["index"] for part in self._parts]))
         subset = trainer.datamodule.predict_subset  # type: ignore[attr-defined]
         ordered = embeddings.new_empty((len(subset), embeddings.shape[1]))
         ordered[index] = embeddings
@@ -145,12 +119,3 @@ def _checkpoint_path(args: list[str]) -> Path:
         if name == "--ckpt_path":
             return Path(value or (args[position + 1] if position + 1 < len(args) else ""))
     raise UserError(f"levelfield {args[0]} needs --ckpt_path FILE, the best.ckpt of a fit")
-
-
-def _leaves(config: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(config, dict) or not config:
-        return {prefix: copy.copy(config)}
-    leaves: dict[str, Any] = {}
-    for key, value in config.items():
-        leaves |= _leaves(value, f"{prefix}.{key}" if prefix else key)
-    return leaves

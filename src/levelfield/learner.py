@@ -138,10 +138,12 @@ class MetricLearner(LightningModule):
 
     def build_loss(self, num_classes: int | None) -> None:
         """Gives the loss the number of training classes; does nothing when it was given before."""
-        if self.num_classes is not None or num_classes is None and self._loss_factory is None:
+        if self.num_classes is not None or (num_classes is None and self._loss_factory is None):
             return
         if num_classes is None:
-            raise UserError("this loss needs the number of classes: fit with a MetricDataModule, or build the loss first")
+            raise UserError(
+                "this loss needs the number of classes: fit with a MetricDataModule, or build the loss first"
+            )
         self.num_classes = num_classes
         if self._loss_factory is not None:
             self.loss = self._loss_factory(num_classes=num_classes, embedding_size=self.embedding_size)  # type: ignore[call-arg]
@@ -152,11 +154,13 @@ class MetricLearner(LightningModule):
         samples, labels, _ = batch
         torch.manual_seed(_step_seed(self.seed, self.global_step, self.global_rank + 1))
         embeddings = self(samples)
-        embeddings, labels = self._gather(embeddings, labels)
+        # Every process computes the full loss of the gathered batch; the gather's backward sums over processes and DDP
+        # divides by as many, so the gradient is exactly that of one process.
+        embeddings, labels = gather_rows(self, embeddings, sync_grads=True), gather_rows(self, labels)
         torch.manual_seed(_step_seed(self.seed, self.global_step, 0))
         with torch.autocast(embeddings.device.type, enabled=False):
             loss = self.compute_loss(embeddings, labels)
-        if self.global_step % self.trainer.log_every_n_steps == 0:
+        if self.global_step % self.trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
             self._check_finite(loss)
         self.log("train/loss", loss, prog_bar=True, batch_size=len(labels))
         return loss
@@ -167,14 +171,6 @@ class MetricLearner(LightningModule):
         if self.miner is None:
             return self.loss(embeddings, labels)
         return self.loss(embeddings, labels, self.miner(embeddings, labels))
-
-    def _gather(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The global batch on each rank. Its gradient is exact: every rank computes the full loss, the gather's
-        backward sums over ranks, and DDP's average divides by as many."""
-        if self.trainer.world_size == 1:
-            return embeddings, labels
-        gathered = self.all_gather(embeddings, sync_grads=True)
-        return gathered.flatten(0, 1), self.all_gather(labels).flatten(0, 1)
 
     def _check_finite(self, loss: Tensor) -> None:
         if not torch.isfinite(loss):
@@ -207,7 +203,7 @@ class MetricLearner(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         datamodule = getattr(self._trainer, "datamodule", None)
-        data = datamodule.identity() if hasattr(datamodule, "identity") else None
+        data = datamodule.identity() if datamodule is not None and hasattr(datamodule, "identity") else None
         checkpoint["levelfield"] = {"num_classes": self.num_classes, "data": data}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -217,7 +213,7 @@ class MetricLearner(LightningModule):
     def load_from_checkpoint(  # type: ignore[override]
         cls, checkpoint_path: str | Path, map_location: Any = "cpu", strict: bool = True
     ) -> MetricLearner:
-        """The learner of a checkpoint, from nothing but the checkpoint: no command line, no pretrained weights, no data.
+        """The learner of a checkpoint, from nothing but the checkpoint: no command line, no weight file, no data.
 
         Raises:
             UserError: no such file, not a checkpoint of levelfield, or tensors of another architecture.
@@ -239,8 +235,19 @@ class MetricLearner(LightningModule):
             learner.load_state_dict(state, strict=strict)
         except RuntimeError as error:
             line = " ".join(str(error).split())[:200]
-            raise UserError(f"'{checkpoint_path}' is of another architecture than its configuration says: {line}") from error
+            raise UserError(
+                f"'{checkpoint_path}' is of another architecture than its configuration says: {line}"
+            ) from error
         return learner.eval()
+
+
+def gather_rows(module: LightningModule, rows: Tensor, sync_grads: bool = False) -> Tensor:
+    """The rows of all processes, in the order of ranks; each process must hold as many."""
+    if module.trainer.world_size == 1:
+        return rows
+    gathered = module.all_gather(rows, sync_grads=sync_grads)
+    assert isinstance(gathered, Tensor)
+    return gathered.flatten(0, 1)
 
 
 def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:

@@ -114,7 +114,9 @@ def one_line(message: str, parser: LightningArgumentParser) -> str:
     if missing := _search(r"arguments are required: ([\w., ]+)", message):
         keys = [name.strip().removeprefix("fit.") for name in missing.split(",")]
         return "; ".join(f"--{name} is required{EXAMPLES.get(name, '')}" for name in keys)
-    if option := _search(r"Key '([\w.]+)' is not expected", message) or _search(r"No action for key \"([\w.]+)\"", message):
+    if option := _search(r"Key '([\w.]+)' is not expected", message) or _search(
+        r"No action for key \"([\w.]+)\"", message
+    ):
         return f"no such key '{option}'{nearest('--' + option, _options(parser)).replace('--', '')}"
     if missing := _search(r"No module named '([\w.]+)'", message):
         return f"--{key}: cannot import '{missing}' (looked in the working directory too)"
@@ -140,7 +142,9 @@ def _is_choice(kind: type, base: type | None) -> bool:
     """Whether a class can be built: it is not abstract, and not a base that others extend."""
     if base is not None and not issubclass(kind, base):
         return False
-    return not inspect.isabstract(kind) and not (base is not None and kind.__subclasses__() and base in kind.__mro__[:2])
+    return not inspect.isabstract(kind) and not (
+        base is not None and kind.__subclasses__() and base in kind.__mro__[:2]
+    )
 
 
 def _parameters(class_path: str) -> list[str]:

@@ -19,8 +19,9 @@ from lightning.pytorch.loggers import CSVLogger, Logger
 from lightning.pytorch.utilities import rank_zero_only
 
 from levelfield.callbacks import RetrievalValidation
+from levelfield.contradictions import refuse_other_architecture, refuse_other_folds
 from levelfield.data.datamodule import MetricDataModule
-from levelfield.learner import MetricLearner
+from levelfield.learner import MetricLearner, read_checkpoint
 from levelfield.parser import LevelfieldParser
 
 MONITOR = "val/map_at_r"
@@ -29,6 +30,7 @@ MONITOR = "val/map_at_r"
 EXPECTED_NOTICES = (
     ".*does not have many workers.*",
     ".*Checkpoint directory .* exists and is not empty.*",
+    ".*The dirpath has changed from.*",  # a fit that goes on from a checkpoint writes to a folder of its own
     ".*is an instance of `nn.Module` and is already saved during checkpointing.*",
     ".*Experiment logs directory .* exists and is not empty.*",
     ".*You are using `torch.load` with `weights_only=False`.*",
@@ -109,7 +111,9 @@ class TrainingCLI(LightningCLI):
         )
 
     def add_arguments_to_parser(self, parser: Any) -> None:
-        parser.add_argument("--name", type=str | None, default=None, help="Folder of this fit (default: <data set>-<loss>).")
+        parser.add_argument(
+            "--name", type=str | None, default=None, help="Folder of this fit (default: <data set>-<loss>)."
+        )
         parser.add_argument("--output", type=str, default="outputs", help="Folder that everything is written to.")
         parser.link_arguments("data.root", "data.dataset.init_args.root")
         parser.link_arguments("seed_everything", "data.seed")
@@ -129,10 +133,17 @@ class TrainingCLI(LightningCLI):
         self.config_init = self.parser.instantiate(self.config)
         self.datamodule = self._get(self.config_init, "data")
         self.model = self._get(self.config_init, "model")
-        self._dump_config()
+        self.config_dump = self.plain_config()
+        if self.subcommand == "fit":
+            self._refuse_contradictions()
         self.model.save_hyperparameters(self.config_dump["model"])
         self.datamodule.save_hyperparameters(_without_roots(self.config_dump["data"]))
         self.trainer = self.instantiate_trainer()
+
+    def plain_config(self) -> dict[str, Any]:
+        """The parsed configuration of this command as plain values."""
+        config = yaml.safe_load(self.parser.dump(self.config, skip_unset=False, skip_link_targets=False))
+        return config if self.subcommand is None else config[self.subcommand]
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         config = {**self._get(self.config_init, "trainer"), **kwargs}
@@ -142,7 +153,9 @@ class TrainingCLI(LightningCLI):
         if self.subcommand in (None, "fit"):
             if self.folder is None:
                 section = self.config if self.subcommand is None else self.config[self.subcommand]
-                self.folder = new_run_folder(Path(section["output"]) / "fit" / (section["name"] or default_name(section)))
+                self.folder = new_run_folder(
+                    Path(section["output"]) / "fit" / (section["name"] or default_name(section))
+                )
             if config.get("enable_checkpointing") is not False:
                 callbacks.append(best_checkpoint(self.folder))
             config["logger"] = [MetricsFile(str(self.folder), name="", version=""), *self._loggers()]
@@ -162,10 +175,18 @@ class TrainingCLI(LightningCLI):
     def before_fit(self) -> None:
         self.write_config()
 
+    def _refuse_contradictions(self) -> None:
+        """A fit that goes on from a checkpoint has its architecture, data set and fold."""
+        path = self.config.fit.ckpt_path
+        if path is not None:
+            checkpoint = read_checkpoint(path)
+            refuse_other_architecture(checkpoint["hyper_parameters"], self.config_dump["model"], path)
+            refuse_other_folds(checkpoint["datamodule_hyper_parameters"], self.config_dump["data"], path)
+
     def write_config(self) -> None:
         """`config.yaml` in the run's folder: `levelfield fit --config config.yaml` repeats the run."""
         assert self.folder is not None
-        if rank_zero_only.rank == 0:
+        if is_first_process():
             self.folder.mkdir(parents=True, exist_ok=True)
             (self.folder / "config.yaml").write_text(yaml.safe_dump(self.config_dump, sort_keys=False))
 
@@ -184,19 +205,22 @@ class TrainingCLI(LightningCLI):
         return int(torch.load(self.folder / "best.ckpt", map_location="cpu", weights_only=True)["epoch"])
 
 
-def build(config: Mapping[str, Any], folder: Path, progress: bool = True, **names: str | None) -> TrainingCLI:
+def build(
+    config: Mapping[str, Any], folder: Path, progress: bool = True, group: str | None = None, name: str | None = None
+) -> TrainingCLI:
     """The trainer, learner and datamodule of a configuration; `folder` gets its `config.yaml`.
 
     Args:
         config: what `levelfield fit --config` takes, as plain values.
         folder: where `config.yaml`, `metrics.csv` and `best.ckpt` go.
         progress: whether Lightning's progress bars show.
-        names: `group` and `name` for the trackers.
+        group: the study, for the trackers.
+        name: what the run is called in the trackers.
 
     Raises:
         UserError: a key, class or value that is not accepted.
     """
-    training = TrainingCLI(args=dict(config), run=False, folder=folder, progress=progress, **names)
+    training = TrainingCLI(args=dict(config), run=False, folder=folder, progress=progress, group=group, name=name)
     training.write_config()
     return training
 
@@ -206,6 +230,11 @@ def _without_roots(data: dict[str, Any]) -> dict[str, Any]:
     dataset = data["dataset"]
     arguments = {name: value for name, value in dataset.get("init_args", {}).items() if name != "root"}
     return {**data, "root": None, "dataset": {**dataset, "init_args": arguments}}
+
+
+def is_first_process() -> bool:
+    """Whether this process, of a run's several, is the one that writes."""
+    return getattr(rank_zero_only, "rank", 0) in (0, None)
 
 
 class MetricsFile(CSVLogger):

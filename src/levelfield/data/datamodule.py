@@ -38,6 +38,9 @@ class MetricDataModule(LightningDataModule):
         transforms: crops and flips, e.g. `--data.transforms.crop_size 64`.
         seed: of batches and augmentation.
 
+    Attributes:
+        notes: how the training batches differ from what was asked for, once they are made; empty if they do not.
+
     Raises:
         UserError: a fold that is not there, or too few classes for `num_folds`.
 
@@ -84,6 +87,7 @@ class MetricDataModule(LightningDataModule):
         self.val_subset: ClassSubset | None = None
         self.test_subset: ClassSubset | None = None
         self.predict_subset: ClassSubset | None = None
+        self.notes = ""
         self._identity: dict[str, Any] | None = None
 
     def setup(self, stage: str) -> None:
@@ -140,6 +144,7 @@ class MetricDataModule(LightningDataModule):
             rank=self._rank,
             world_size=self._world_size,
         )
+        self.notes = sampler.differences
         return DataLoader(
             self.train_subset,
             batch_sampler=sampler,

@@ -100,7 +100,8 @@ class MPerClassBatchSampler(Sampler[list[Draw]]):
                 "there are no more"
             )
         if self.num_left_out:
-            found.append(f"{self.num_left_out} classes with one sample left out of training")
+            plural = "" if self.num_left_out == 1 else "es"
+            found.append(f"{self.num_left_out} class{plural} with one sample left out of training")
         return "; ".join(found)
 
     @property

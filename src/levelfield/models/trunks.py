@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -73,14 +74,30 @@ class TimmTrunk(Trunk):
             ) from error
         if weights not in (None, "pretrained"):
             path = find_weights(weights)
-            self.model.load_state_dict(match_tensors(read_state_dict(path), self.model.state_dict(), weights), strict=False)
-        self.num_features = int(self.model.num_features)
-        config = self.model.pretrained_cfg
-        self.register_buffer("mean", torch.tensor(mean or config["mean"]).view(1, 3, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(std or config["std"]).view(1, 3, 1, 1), persistent=False)
+            self.model.load_state_dict(
+                match_tensors(read_state_dict(path), self.model.state_dict(), weights), strict=False
+            )
+        model: Any = self.model
+        self.num_features = int(model.num_features)
+        self.standardise = Standardise(mean or model.pretrained_cfg["mean"], std or model.pretrained_cfg["std"])
 
     def forward(self, images: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch features"]:
-        return self.model((images - self.mean) / self.std)
+        return self.model(self.standardise(images))
+
+
+class Standardise(nn.Module):
+    """(images - mean) / std, a value of each for each channel."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
+
+    def forward(self, images: Float[Tensor, "batch channels height width"]) -> Tensor:
+        return (images - self.mean) / self.std
 
 
 def _first_line(error: BaseException) -> str:

@@ -26,7 +26,9 @@ def find_weights(source: str) -> Path:
     if not source.startswith("package:"):
         path = Path(source).expanduser()
         if not path.is_file():
-            raise UserError(f"no weight file '{source}': give a file, 'pretrained' (the hub) or 'package:<import name>'")
+            raise UserError(
+                f"no weight file '{source}': give a file, 'pretrained' (the hub) or 'package:<import name>'"
+            )
         return path
     package = source.removeprefix("package:")
     spec = importlib.util.find_spec(package)
@@ -34,7 +36,9 @@ def find_weights(source: str) -> Path:
         raise UserError(f"weights '{source}': no installed package '{package}'; install it with pip, or name a file")
     files = sorted(p for root in spec.submodule_search_locations for p in Path(root).rglob("*") if p.suffix in SUFFIXES)
     if len(files) != 1:
-        raise UserError(f"weights '{source}': expected one weight file in the package, found {len(files)}; name the file")
+        raise UserError(
+            f"weights '{source}': expected one weight file in the package, found {len(files)}; name the file"
+        )
     return files[0]
 
 
@@ -47,11 +51,15 @@ def read_state_dict(path: Path) -> dict[str, torch.Tensor]:
     try:
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise UserError(f"cannot read weights from '{path}' ({type(error).__name__}): is it a complete file?") from error
+        raise UserError(
+            f"cannot read weights from '{path}' ({type(error).__name__}): is it a complete file?"
+        ) from error
     return content.get("state_dict", content)
 
 
-def match_tensors(state: dict[str, torch.Tensor], target: dict[str, torch.Tensor], origin: str) -> dict[str, torch.Tensor]:
+def match_tensors(
+    state: dict[str, torch.Tensor], target: dict[str, torch.Tensor], origin: str
+) -> dict[str, torch.Tensor]:
     """`state` renamed to the names of `target`, a trunk without its classification head.
 
     Tensors are matched by name, or, when the names differ, by position: two implementations of one architecture
@@ -71,5 +79,7 @@ def match_tensors(state: dict[str, torch.Tensor], target: dict[str, torch.Tensor
     for name, tensor in matched.items():
         if tensor.shape != target[name].shape:
             expected, found = tuple(target[name].shape), tuple(tensor.shape)
-            raise UserError(f"weights from '{origin}' are of another architecture: '{name}' is {expected} here, {found} there")
+            raise UserError(
+                f"weights from '{origin}' are of another architecture: '{name}' is {expected} here, {found} there"
+            )
     return matched

@@ -1,0 +1,64 @@
+"""What contradicts a checkpoint is refused, never silently replaced by what the checkpoint holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from levelfield.errors import UserError
+
+DATA = ("num_folds", "split", "fold", "train_classes", "val_classes", "fingerprint")
+ARCHITECTURE = ("trunk", "embedder", "embedding_size")
+
+
+def refuse_other_model(expected: dict[str, Any], given: dict[str, Any], checkpoint: Path | str) -> None:
+    """Raises UserError if any of the learner's arguments differs; where pretrained weights came from does not count."""
+    wanted, found = _leaves(expected), _leaves(given)
+    for key in wanted:
+        if not key.startswith("trunk.") or not key.endswith(".weights"):
+            _refuse(f"model.{key}", wanted[key], found.get(key), checkpoint)
+
+
+def refuse_other_architecture(expected: dict[str, Any], given: dict[str, Any], checkpoint: Path | str) -> None:
+    """Raises UserError if training cannot go on from the checkpoint; rates and arguments of the loss may change."""
+    refuse_other_model({k: expected[k] for k in ARCHITECTURE}, {k: given[k] for k in ARCHITECTURE}, checkpoint)
+    if expected["loss"] is not None:
+        _refuse("model.loss", expected["loss"]["class_path"], given["loss"]["class_path"], checkpoint)
+
+
+def refuse_other_folds(expected: dict[str, Any], given: dict[str, Any], checkpoint: Path | str) -> None:
+    """Raises UserError if the datamodule's arguments name another data set or fold."""
+    for key in ("fold", "num_folds", "split"):
+        _refuse(f"data.{key}", expected[key], given[key], checkpoint)
+    _refuse("data.dataset", expected["dataset"]["class_path"], given["dataset"]["class_path"], checkpoint)
+
+
+def refuse_other_data(expected: dict[str, Any], found: dict[str, Any], checkpoint: Path | str) -> None:
+    """Raises UserError if the data on disk are not those that the checkpoint was trained on."""
+    for key in DATA:
+        if expected[key] != found[key]:
+            raise UserError(
+                f"the data set differs from the one '{checkpoint}' was trained on ({key}): "
+                "give the same data, or fit again"
+            )
+
+
+def _refuse(key: str, expected: Any, given: Any, checkpoint: Path | str) -> None:
+    if expected != given:
+        raise UserError(
+            f"--{key.replace('.init_args', '')} {_short(given)} contradicts '{checkpoint}', trained with "
+            f"{_short(expected)}: leave the option out"
+        )
+
+
+def _short(value: Any) -> Any:
+    return value.rpartition(".")[2] if isinstance(value, str) else value
+
+
+def _leaves(config: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(config, dict) or not config:
+        return {prefix: config}
+    leaves: dict[str, Any] = {}
+    for key, value in config.items():
+        leaves |= _leaves(value, f"{prefix}.{key}" if prefix else key)
+    return leaves

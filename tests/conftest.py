@@ -1,0 +1,58 @@
+"""Fixtures for the tests that train: a tiny trunk, few letters, two threads at most."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from levelfield.cli import main
+
+REPOSITORY = Path(__file__).parent.parent
+
+# 40 letters at 32 px and a random trunk: a fit takes a second or two.
+TINY = [
+    "--config", str(REPOSITORY / "configs/data/glyphs.yaml"),
+    "--config", str(REPOSITORY / "configs/trunk/tiny.yaml"),
+    "--config", str(REPOSITORY / "configs/trainer/debug.yaml"),
+    "--data.dataset.num_classes", "40",
+    "--data.transforms.crop_size", "32",
+    "--data.transforms.resize", "32",
+    "--trainer.enable_progress_bar", "false",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="session", autouse=True)
+def two_threads():
+    torch.set_num_threads(2)
+
+
+@pytest.fixture
+def tiny() -> list[str]:
+    """Options that make a fit tiny."""
+    return list(TINY)
+
+
+@pytest.fixture
+def run(capsys):
+    """Runs the command line in this process: (exit code, what it printed, what it complained)."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        try:
+            code = main([str(word) for word in words])
+        except SystemExit as stop:
+            code = stop.code or 0
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory) -> Path:
+    """The folder of a tiny ArcFace fit on fold 2."""
+    output = tmp_path_factory.mktemp("fitted")
+    words = ["fit", *TINY, "--model.loss", "ArcFaceLoss", "--model.loss.margin", "20", "--data.fold", "2"]
+    assert main([*words, "--output", str(output)]) == 0
+    return output / "fit" / "Glyphs-ArcFaceLoss" / "0"

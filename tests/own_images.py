@@ -1,0 +1,27 @@
+"""Images that a test makes: a small data set of one's own."""
+
+from pathlib import Path
+
+from PIL import Image
+
+
+def own_images(folder: Path, classes: int = 16, samples: int = 4) -> Path:
+    """A table of grey squares, one shade a class."""
+    rows = ["path,label"]
+    for number in range(classes):
+        for sample in range(samples):
+            path = folder / f"{number}_{sample}.png"
+            Image.new("RGB", (40, 40), (number * 10, sample * 9, 99)).save(path)
+            rows.append(f"{path.name},class {number:02d}")
+    table = folder / "table.csv"
+    table.write_text("\n".join(rows) + "\n")
+    return table
+
+
+def image_options(tiny: list[str], table: Path, folder: Path | None = None) -> list[str]:
+    """The options of a tiny fit with the table, or the folder of folders, instead of letters."""
+    start = tiny.index("--data.dataset.num_classes")
+    words = tiny[:start] + tiny[start + 2 :]
+    if folder is not None:
+        return [*words, "--data.dataset", "ImageFolder", "--data.dataset.folder", str(folder)]
+    return [*words, "--data.dataset", "ImageTable", "--data.dataset.table", str(table)]

@@ -1,0 +1,224 @@
+"""The command line, as somebody at a terminal meets it."""
+
+import csv
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from own_images import image_options, own_images
+from safetensors import safe_open
+
+from levelfield.data.datasets import Glyphs
+from levelfield.metrics import retrieval_metrics
+
+
+def refused(result, *words):
+    """One line, exit code 2, and the words that help."""
+    code, _, complaint = result
+    assert code == 2, complaint
+    assert complaint.count("\n") == 1, complaint
+    assert "Traceback" not in complaint
+    for word in words:
+        assert word in complaint, complaint
+
+
+def test_fit_writes_its_folder(fitted):
+    assert sorted(path.name for path in fitted.iterdir()) == ["best.ckpt", "config.yaml", "metrics.csv"]
+    with open(fitted / "metrics.csv") as file:
+        scores = [float(row["val/map_at_r"]) for row in csv.DictReader(file) if row["val/map_at_r"]]
+    assert len(scores) == 2
+    best = torch.load(fitted / "best.ckpt", weights_only=True)
+    assert best["epoch"] == max(range(2), key=scores.__getitem__)
+    assert best["levelfield"]["data"]["fold"] == 2
+
+
+def test_config_of_a_fit_repeats_it(fitted, run, tmp_path):
+    code, _, complaint = run("fit", "--config", fitted / "config.yaml", "--output", tmp_path)
+    assert code == 0, complaint
+    again = tmp_path / "fit" / "Glyphs-ArcFaceLoss" / "0"
+    assert (again / "metrics.csv").read_bytes() == (fitted / "metrics.csv").read_bytes()
+    weights = [torch.load(folder / "best.ckpt", weights_only=True)["state_dict"] for folder in (fitted, again)]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_a_second_fit_takes_the_next_folder(tiny, run, tmp_path):
+    words = ["fit", *tiny, "--trainer.max_epochs", "1", "--model.loss", "ContrastiveLoss", "--output", tmp_path]
+    for number in "01":
+        code, printed, complaint = run(*words, "--name", "mine")
+        assert code == 0, complaint
+        assert str(tmp_path / "fit" / "mine" / number) in printed
+    assert (tmp_path / "fit" / "mine" / "1" / "best.ckpt").exists()
+
+
+def test_checkpoint_loads_in_a_fresh_python_with_no_other_argument(fitted, tmp_path):
+    code = (
+        "import sys, torch; from levelfield.learner import MetricLearner;"
+        "learner = MetricLearner.load_from_checkpoint(sys.argv[1]);"
+        "assert type(learner.loss).__name__ == 'ArcFaceLoss' and learner.loss.margin == 20;"
+        "print(tuple(learner(torch.rand(3, 3, 32, 32)).shape))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(fitted / "best.ckpt")], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.stdout.strip() == "(3, 128)", done.stderr
+
+
+def test_validate_repeats_the_score_of_the_fit(fitted, run):
+    code, printed, complaint = run("validate", "--ckpt_path", fitted / "best.ckpt")
+    assert code == 0, complaint
+    with open(fitted / "metrics.csv") as file:
+        best = max(float(row["val/map_at_r"]) for row in csv.DictReader(file) if row["val/map_at_r"])
+    assert f"{best:.6f}"[:7] in printed
+
+
+def test_test_opens_the_classes_once_and_predict_embeds_everything(fitted, run, tmp_path):
+    shutil.copy(fitted / "best.ckpt", tmp_path)
+    checkpoint = tmp_path / "best.ckpt"
+    code, printed, complaint = run("test", "--ckpt_path", checkpoint)
+    assert code == 0, complaint
+    assert "test/map_at_r" in printed
+    refused(run("test", "--ckpt_path", checkpoint), "ledger.jsonl", "--reopen-test")
+    assert run("test", "--ckpt_path", checkpoint, "--reopen-test", "a colleague asked")[0] == 0
+    entries = [json.loads(line) for line in (tmp_path / "ledger.jsonl").read_text().splitlines()]
+    assert [entry["reason"] for entry in entries if entry["event"] == "opened"] == [
+        "first opening",
+        "a colleague asked",
+    ]
+
+    code, _, complaint = run("predict", "--ckpt_path", checkpoint)
+    assert code == 0, complaint
+    with safe_open(tmp_path / "embeddings.safetensors", "pt") as file:
+        embeddings = file.get_tensor("embeddings")
+        keys = file.metadata()["keys"].split("\n")
+    index = Glyphs(num_classes=40).read_index()
+    assert keys == list(index.keys)
+    assert embeddings.shape == (len(keys), 128)
+    # The test half of what predict embedded scores what test printed.
+    half = torch.from_numpy(index.labels >= 20)
+    score = retrieval_metrics(embeddings[half], torch.from_numpy(index.labels)[half], metrics=("map_at_r",))["map_at_r"]
+    assert f"{score:.5f}"[:6] in printed
+
+
+@pytest.mark.parametrize("command", ["validate", "test", "predict"])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--data.fold", "1"], ["--data.fold 1", "trained with 2"]),
+        (["--data.dataset", "Omniglot"], ["--data.dataset Omniglot", "trained with Glyphs"]),
+        (["--data.dataset.num_classes", "60"], ["data set differs"]),
+        (["--model.loss.margin", "30"], ["--model.loss", "margin 30", "20"]),
+        (["--model.loss", "ContrastiveLoss"], ["--model.loss", "ArcFaceLoss"]),
+        (["--model.embedding_size", "64"], ["--model.embedding_size 64", "128"]),
+        (["--model.trunk.name", "resnet10t"], ["--model.trunk", "resnet10t", "test_resnet"]),
+    ],
+)
+def test_what_contradicts_the_checkpoint_is_refused(fitted, run, command, options, words):
+    refused(run(command, "--ckpt_path", fitted / "best.ckpt", *options), *words)
+    assert not (fitted / "ledger.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--model.loss", "ArcFaceLos"], ["--model.loss", "'ArcFaceLoss'"]),
+        (["--model.loss", "ArcFaceLoss", "--model.loss.margn", "2"], ["margn", "'margin'"]),
+        (["--model.los", "ArcFaceLoss"], ["--model.los", "'--model.loss'"]),
+        (["--model.emb", "4", "--model.loss", "ArcFaceLoss"], ["--model.emb"]),
+        (["--model.loss", "ArcFaceLoss", "--model.trunk.name", "resnet5"], ["resnet5", "'resnet50'"]),
+        (["--model.loss", "ArcFaceLoss", "--model.trunk.weights", "none.pth"], ["none.pth"]),
+        (["--model.loss", "ArcFaceLoss", "--data.fold", "9"], ["--data.fold 9", "0 to 3"]),
+        (["--model.loss", "ArcFaceLoss", "--data.dataset", "Glyph"], ["--data.dataset", "'Glyphs'"]),
+        (["--model.loss", "missing_module.MyLoss"], ["--model.loss", "missing_module"]),
+        (["--model.loss", "ArcFaceLoss", "--config", "nothing.yaml"], ["nothing.yaml"]),
+        (["--model.loss", "ArcFaceLoss", "--data.dataset.num_classes", "12"], ["16"]),
+        (["--model.loss", "ArcFaceLoss", "--trainer.precision", "17"], ["precision"]),
+        (["--model.loss", "ArcFaceLoss", "--ckpt_path", "nothing.ckpt"], ["nothing.ckpt"]),
+    ],
+)
+def test_a_mistake_is_one_line_with_the_remedy(tiny, run, tmp_path, options, words):
+    refused(run("fit", *tiny, "--output", tmp_path, *options), *words)
+
+
+def test_fit_goes_on_from_a_checkpoint_of_the_same_architecture_only(fitted, tiny, run, tmp_path):
+    words = ["fit", *tiny, "--data.fold", "2", "--output", tmp_path, "--ckpt_path", fitted / "best.ckpt"]
+    refused(run(*words, "--model.loss", "ArcFaceLoss", "--model.embedding_size", "64"), "embedding_size 64", "128")
+    refused(run(*words, "--model.loss", "ContrastiveLoss"), "ContrastiveLoss", "ArcFaceLoss")
+    refused(run(*words, "--model.loss", "ArcFaceLoss", "--data.fold", "0"), "--data.fold 0")
+    code, _, complaint = run(*words, "--model.loss", "ArcFaceLoss", "--trainer.max_epochs", "3")
+    assert code == 0, complaint
+    with open(tmp_path / "fit" / "Glyphs-ArcFaceLoss" / "0" / "metrics.csv") as file:
+        assert [row["epoch"] for row in csv.DictReader(file) if row["val/map_at_r"]][-1] == "2"
+
+
+def test_commands_are_checked_too(run):
+    refused(run("fti"), "'fti'", "'fit'")
+    refused(run("test"), "--ckpt_path")
+    refused(run("validate", "--ckpt_path", "nothing.ckpt"), "nothing.ckpt")
+
+
+def test_help_reads_well(run):
+    code, printed, _ = run("--help")
+    assert code == 0
+    assert len(printed.splitlines()) < 25
+    for command in ("study run", "fit", "validate, test, predict", "data list"):
+        assert command in printed
+    code, printed, _ = run("fit", "--help")
+    assert code == 0
+    assert len(printed.splitlines()) < 90
+    assert "ArcFaceLoss" in printed
+    assert "--trainer.max_epochs 5" in printed
+    assert "--trainer.gradient_clip_val" in run("fit", "--help-all")[1]
+
+
+def test_fit_on_own_images(tiny, run, tmp_path):
+    words = image_options(tiny, own_images(tmp_path))
+    code, printed, complaint = run("fit", *words, "--model.loss", "TripletMarginLoss", "--output", tmp_path)
+    assert code == 0, complaint
+    assert "best.ckpt" in printed
+
+
+@pytest.mark.parametrize("content", [b"", b"this is no image", None])
+def test_a_bad_image_is_named(tiny, run, tmp_path, content):
+    table = own_images(tmp_path)
+    victim = tmp_path / "9_1.png"  # class 9 belongs to the test half
+    victim.write_bytes(victim.read_bytes()[:50] if content is None else content)
+    words = [*image_options(tiny, table), "--model.loss", "ContrastiveLoss", "--output", str(tmp_path)]
+    assert run("fit", *words)[0] == 0
+    victim = tmp_path / "0_1.png"
+    victim.write_bytes(victim.read_bytes()[:50] if content is None else content)
+    refused(run("fit", *words), "0_1.png")
+
+
+def test_a_bad_table_is_named(tiny, run, tmp_path):
+    table = own_images(tmp_path)
+    words = [*image_options(tiny, table), "--model.loss", "ContrastiveLoss", "--output", str(tmp_path)]
+    table.write_text(table.read_text().replace("path,label", "path,name"))
+    refused(run("fit", *words), "table.csv", "label")
+    table.unlink()
+    refused(run("fit", *words), "table.csv")
+    refused(
+        run(
+            "fit",
+            *tiny,
+            "--data.dataset",
+            "ImageFolder",
+            "--data.dataset.folder",
+            "nowhere",
+            "--model.loss",
+            "ArcFaceLoss",
+        ),
+        "nowhere",
+    )
+
+
+def test_classes_with_one_sample_leave_training(tiny, run, tmp_path):
+    table = own_images(tmp_path, classes=24)
+    lines = [line for line in table.read_text().splitlines() if not line.startswith(("4_1", "4_2", "4_3"))]
+    table.write_text("\n".join(lines) + "\n")
+    words = [*image_options(tiny, table), "--model.loss", "ContrastiveLoss", "--output", str(tmp_path)]
+    code, printed, complaint = run("fit", *words)
+    assert code == 0, complaint
+    assert "1 class with one sample" in printed + complaint
