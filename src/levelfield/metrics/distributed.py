@@ -10,8 +10,13 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
-from levelfield.metrics.retrieval import check_embeddings, normalize, score_queries
+from levelfield.metrics.checks import check_embeddings
+from levelfield.metrics.distances import DISTANCES
+from levelfield.metrics.query_scores import count_relevant, score_queries
 from levelfield.metrics.scores import Wanted
+
+# What states hold, the type that a process without data hands in first.
+DTYPES = (torch.float32, torch.int64, torch.uint8)
 
 
 class RetrievalMetrics(Metric):
@@ -25,6 +30,7 @@ class RetrievalMetrics(Metric):
         metrics: names as in `retrieval_metrics`.
         recall_at: the k of `recall`, where `metrics` names it.
         num_samples: how many different samples the epoch must bring; None leaves that unchecked.
+        distance: `cosine`, `euclidean` or `hamming`, as in `retrieval_metrics`.
         **kwargs: `torchmetrics.Metric`'s own.
 
     Raises:
@@ -52,11 +58,15 @@ class RetrievalMetrics(Metric):
         metrics: Sequence[str] = ("map_at_r", "r_precision", "precision_at_1"),
         recall_at: Sequence[int] = (1, 2, 4, 8),
         num_samples: int | None = None,
+        distance: str = "cosine",
         **kwargs: Any,
     ) -> None:
         super().__init__(**{"dist_sync_fn": gather_rows, **kwargs})
         self.wanted = Wanted.parse(metrics, recall_at)
         self.num_samples = num_samples
+        if distance not in DISTANCES:
+            raise ValueError(f"no such distance {distance!r}; known are {', '.join(DISTANCES)}")
+        self.distance = distance
         for state in ("embeddings", "labels", "index"):
             self.add_state(state, default=[], dist_reduce_fx="cat")
 
@@ -70,7 +80,7 @@ class RetrievalMetrics(Metric):
         check_embeddings(embeddings, labels, "embeddings", "labels")
         if index.shape != labels.shape or index.is_floating_point():
             raise ValueError(f"index must hold {len(labels)} integers, not {index.dtype} {tuple(index.shape)}")
-        self.embeddings.append(normalize(embeddings))
+        self.embeddings.append(DISTANCES[self.distance][0](embeddings))
         self.labels.append(labels.detach().long())
         self.index.append(index.detach().long().to(labels.device))
 
@@ -90,25 +100,29 @@ class RetrievalMetrics(Metric):
         shared = self._is_synced and dist.is_available() and dist.is_initialized()
         rank = dist.get_rank(self.process_group) if shared else 0
         num_processes = dist.get_world_size(self.process_group) if shared else 1
-        share = slice(len(first) * rank // num_processes, len(first) * (rank + 1) // num_processes)
-        scores, num_relevant = score_queries(
-            embeddings[share],
-            labels[share],
+        num_relevant = count_relevant(labels, labels, excludes_self=True)
+        scored = (num_relevant > 0).nonzero().squeeze(1)
+        if len(scored) == 0:
+            raise ValueError(f"none of the {len(labels)} samples shares its label with another")
+        if len(scored) == len(labels) and bool((labels == labels[0]).all()):
+            raise ValueError(f"all {len(labels)} samples have the label {int(labels[0])}; two labels are needed")
+        share = scored[len(scored) * rank // num_processes : len(scored) * (rank + 1) // num_processes]
+        scores = score_queries(
             embeddings,
             labels,
-            query_index=torch.arange(len(first), device=labels.device)[share],
-            wanted=self.wanted,
+            embeddings,
+            labels,
+            share,
+            num_relevant,
+            self.wanted,
+            similarity=DISTANCES[self.distance][1],
+            excludes_self=True,
         )
-        num_scored = int((num_relevant > 0).sum())
         sums = torch.stack([scores[name].sum() for name in self.wanted.names])
-        totals = torch.cat([sums, sums.new_tensor([num_scored, len(num_relevant) - num_scored])])
         if shared:
-            dist.all_reduce(totals, group=self.process_group)
-        num_scored, num_skipped = int(totals[-2]), int(totals[-1])
-        if num_scored == 0:
-            raise ValueError(f"none of the {num_skipped} samples shares its label with another")
-        means = (totals[:-2] / num_scored).tolist()
-        return {**dict(zip(self.wanted.names, means, strict=True)), "num_skipped": num_skipped}
+            dist.all_reduce(sums, group=self.process_group)
+        means = (sums / len(scored)).tolist()
+        return {**dict(zip(self.wanted.names, means, strict=True)), "num_skipped": len(labels) - len(scored)}
 
 
 def first_of_each(index_N: Int64[Tensor, " items"]) -> Int64[Tensor, " unique"]:
@@ -125,14 +139,12 @@ def gather_rows(rows: Tensor, group: Any = None) -> list[Tensor]:
     A process that saw no batch knows neither type nor width, so these are agreed on first.
     """
     has_width = rows.ndim == 2
-    mine = torch.tensor(
-        [len(rows), rows.shape[1] if has_width else 0, int(not rows.is_floating_point())], device=rows.device
-    )
+    mine = torch.tensor([len(rows), rows.shape[1] if has_width else 0, DTYPES.index(rows.dtype)], device=rows.device)
     shapes = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
     dist.all_gather(shapes, mine, group=group)
-    lengths, widths, integral = torch.stack(shapes).unbind(1)
+    lengths, widths, dtypes = torch.stack(shapes).unbind(1)
     width = int(widths.max())
-    dtype = torch.int64 if bool(integral.any()) else torch.float32
+    dtype = DTYPES[int(dtypes.max())]
     padded = rows.new_zeros((int(lengths.max()), width) if width else (int(lengths.max()),), dtype=dtype)
     if len(rows):
         padded[: len(rows)] = rows

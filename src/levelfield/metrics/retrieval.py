@@ -1,35 +1,41 @@
 """Exact retrieval scores of an embedding space in bounded memory.
 
-Shapes: Q queries, G gallery items, B queries of one block, D dimensions.
+Shapes: Q queries, G gallery items, S scored queries.
 """
 
 from collections.abc import Iterable, Sequence
 
 import torch
-from jaxtyping import Bool, Float, Float64, Int64, Integer
+from jaxtyping import Float, Integer, Num
 from torch import Tensor
 
-from levelfield.metrics.ranking import block_starts, places_from_hits, product, top_neighbors
-from levelfield.metrics.scores import Wanted, scores_from_places
+from levelfield.metrics.checks import check_embeddings
+from levelfield.metrics.distances import DISTANCES
+from levelfield.metrics.query_scores import DEFAULT_MEMORY_BUDGET, count_relevant, score_queries
+from levelfield.metrics.scores import Wanted
 
-DEFAULT_MEMORY_BUDGET = 256 * 2**20
+BACKENDS = ("torch", "faiss")
 
 
 def retrieval_metrics(
-    embeddings: Float[Tensor, "queries dim"],
+    embeddings: Num[Tensor, "queries dim"],
     labels: Integer[Tensor, " queries"],
-    gallery: Float[Tensor, "gallery dim"] | None = None,
+    gallery: Num[Tensor, "gallery dim"] | None = None,
     gallery_labels: Integer[Tensor, " gallery"] | None = None,
     metrics: Iterable[str] | None = None,
     recall_at: Sequence[int] = (1, 2, 4, 8),
     *,
+    distance: str = "cosine",
     per_query: bool = False,
+    num_queries: int | None = None,
+    seed: int = 0,
+    backend: str = "torch",
     memory_budget: int = DEFAULT_MEMORY_BUDGET,
 ) -> dict[str, float] | dict[str, Tensor]:
     """Score how well each embedding retrieves the others that share its label.
 
-    Similarity is the cosine. Without a gallery each embedding is a query against all others and never retrieves itself.
-    Equal similarities are ranked by index. A query whose label no (other) gallery item has is left out of the means.
+    Without a gallery each embedding is a query against all others and never retrieves itself. Equal similarities are
+    ranked by index. A query whose label no (other) gallery item has is left out of the means.
 
     Args:
         embeddings: (N, D) floating point, any scale; converted to float32.
@@ -40,15 +46,22 @@ def retrieval_metrics(
             `map` (full ranking), `map_at_<n>` (ranking cut at n neighbours) and `mrr`; None for the first four, `map`
             and `mrr`.
         recall_at: the k of recall@k.
+        distance: `cosine`; `euclidean`, for embeddings that are not normalised; `hamming`, on signs packed into bits,
+            ceil(D / 8) bytes an item (embeddings of uint8 are taken to be packed already, see `pack_bits`).
         per_query: return the score of each query instead of the mean, NaN for the queries left out.
-        memory_budget: bytes that the similarity blocks may take at a time.
+        num_queries: score a random sample of the queries that have a match, and add `<metric>_ci95`, half the width of
+            the mean's 95% interval (normal approximation, for a sample without replacement).
+        seed: of that sample.
+        backend: `torch`, or `faiss` for the search of neighbours (cosine; neither `map` nor `mrr`).
+        memory_budget: bytes that similarities may take at a time.
 
     Returns:
-        Fractions between 0 and 1 by metric, and `num_skipped`, the number of queries left out.
+        Fractions between 0 and 1 by metric, and `num_skipped`, the number of queries left out for want of a match.
 
     Raises:
         ValueError: empty or non-finite embeddings, shapes that do not go together, labels that are not integers, fewer
-            than two labels, an unknown metric, or no query with a match.
+            than two labels, an unknown metric, distance or backend, or no query with a match.
+        ImportError: `backend="faiss"` without faiss.
 
     Example:
         >>> embeddings = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])
@@ -58,120 +71,72 @@ def retrieval_metrics(
     Source: Musgrave et al., A Metric Learning Reality Check, ECCV 2020, section 3.2.
     """
     wanted = Wanted.parse(metrics, recall_at)
-    check_embeddings(embeddings, labels, "embeddings", "labels")
+    if distance not in DISTANCES:
+        raise ValueError(f"no such distance {distance!r}; known are {', '.join(DISTANCES)}")
+    if backend not in BACKENDS:
+        raise ValueError(f"no such backend {backend!r}; known are {', '.join(BACKENDS)}")
+    if backend == "faiss" and (distance != "cosine" or wanted.needs_full_ranking):
+        raise ValueError("backend='faiss' finds neighbours by cosine; it has neither map, mrr nor another distance")
+    if num_queries is not None and num_queries < 2:
+        raise ValueError(f"num_queries={num_queries}: an interval needs at least 2")
+    packed = distance == "hamming"
+    check_embeddings(embeddings, labels, "embeddings", "labels", packed=packed)
     if (gallery is None) != (gallery_labels is None):
         raise ValueError("gallery and gallery_labels go together: pass both or neither")
-    if gallery is not None and gallery_labels is not None:
-        check_embeddings(gallery, gallery_labels, "gallery", "gallery_labels")
-        if gallery.shape[1] != embeddings.shape[1]:
-            raise ValueError(f"gallery has {gallery.shape[1]} dimensions, embeddings have {embeddings.shape[1]}")
-    queries = normalize(embeddings)
-    scores, num_relevant = score_queries(
-        queries,
+    excludes_self = gallery is None
+    if gallery is None or gallery_labels is None:
+        gallery, gallery_labels = embeddings, labels
+    else:
+        check_embeddings(gallery, gallery_labels, "gallery", "gallery_labels", packed=packed)
+        if gallery.shape[1] != embeddings.shape[1] or (gallery.dtype == torch.uint8) != (
+            embeddings.dtype == torch.uint8
+        ):
+            raise ValueError(
+                f"gallery is {gallery.dtype} of {gallery.shape[1]} dimensions, "
+                f"embeddings are {embeddings.dtype} of {embeddings.shape[1]} dimensions"
+            )
+        if gallery.device != embeddings.device:
+            raise ValueError(f"gallery is on {gallery.device}, embeddings are on {embeddings.device}")
+    if bool((gallery_labels == gallery_labels[0]).all()):
+        raise ValueError(f"all {len(gallery_labels)} gallery items have the label {int(gallery_labels[0])}; use two")
+
+    num_relevant = count_relevant(labels, gallery_labels, excludes_self)
+    scored = (num_relevant > 0).nonzero().squeeze(1)
+    num_skipped, num_matched = len(labels) - len(scored), len(scored)
+    if num_matched == 0:
+        raise ValueError(f"none of the {len(labels)} queries shares its label with another item of the gallery")
+    if num_queries is not None and num_queries < num_matched:
+        drawn = torch.randperm(num_matched, generator=torch.Generator().manual_seed(seed))[:num_queries]
+        scored = scored[drawn.sort().values.to(scored.device)]
+
+    prepare, similarity = DISTANCES[distance]
+    held = prepare(embeddings)
+    scores = score_queries(
+        held,
         labels,
-        queries if gallery is None else normalize(gallery),
-        labels if gallery_labels is None else gallery_labels,
-        query_index=torch.arange(len(labels), device=labels.device) if gallery is None else None,
-        wanted=wanted,
+        held if excludes_self else prepare(gallery),
+        gallery_labels,
+        scored,
+        num_relevant,
+        wanted,
+        similarity=similarity,
+        excludes_self=excludes_self,
+        use_faiss=backend == "faiss",
         memory_budget=memory_budget,
     )
-    left_out = num_relevant == 0
-    if left_out.all():
-        raise ValueError(f"none of the {len(labels)} queries shares its label with another item of the gallery")
     if per_query:
-        padded: dict[str, Tensor] = {"num_skipped": left_out.sum()}
+        padded: dict[str, Tensor] = {"num_skipped": torch.tensor(num_skipped)}
         for name, values in scores.items():
-            padded[name] = values.new_full((len(labels),), torch.nan).masked_scatter_(~left_out, values)
+            padded[name] = values.new_full((len(labels),), torch.nan).index_copy_(0, scored, values)
         return padded
     means: dict[str, float] = {name: values.mean().item() for name, values in scores.items()}
-    return {**means, "num_skipped": int(left_out.sum())}
+    if num_queries is not None:
+        means |= {f"{name}_ci95": half_interval(values, num_matched) for name, values in scores.items()}
+    return {**means, "num_skipped": num_skipped}
 
 
-def check_embeddings(embeddings: Tensor, labels: Tensor, name: str, labels_name: str) -> None:
-    """Raise ValueError unless `embeddings` is a finite (N, D) float tensor and `labels` its N integers."""
-    if embeddings.ndim != 2 or not embeddings.is_floating_point():
-        raise ValueError(
-            f"{name} must be floating point of shape (N, D), not {embeddings.dtype} {tuple(embeddings.shape)}"
-        )
-    if labels.ndim != 1 or labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise ValueError(f"{labels_name} must be integers of shape (N,), not {labels.dtype} {tuple(labels.shape)}")
-    if len(embeddings) != len(labels):
-        raise ValueError(f"{len(embeddings)} {name} but {len(labels)} {labels_name}")
-    if embeddings.numel() == 0:
-        raise ValueError(f"{name} is empty: shape {tuple(embeddings.shape)}")
-    finite_N = torch.isfinite(embeddings).all(dim=1)
-    if not finite_N.all():
-        row = int((~finite_N).nonzero()[0])
-        raise ValueError(
-            f"{int((~finite_N).sum())} of {len(embeddings)} {name} have NaN or infinite values, the first is row {row}"
-        )
-
-
-def normalize(embeddings: Float[Tensor, "items dim"]) -> Float[Tensor, "items dim"]:
-    """Rows of length 1 in float32; a row of zeros stays zero."""
-    return torch.nn.functional.normalize(embeddings.detach().float(), dim=1)
-
-
-def score_queries(
-    queries_QD: Float[Tensor, "queries dim"],
-    query_labels_Q: Integer[Tensor, " queries"],
-    gallery_GD: Float[Tensor, "gallery dim"],
-    gallery_labels_G: Integer[Tensor, " gallery"],
-    query_index: Int64[Tensor, " queries"] | None,
-    wanted: Wanted,
-    memory_budget: int = DEFAULT_MEMORY_BUDGET,
-) -> tuple[dict[str, Float64[Tensor, " scored"]], Int64[Tensor, " queries"]]:
-    """Scores of the queries that have a match, in order, and each query's number of matches.
-
-    Args:
-        queries_QD: (Q, D) float32 of length 1.
-        query_labels_Q: (Q,) integers.
-        gallery_GD: (G, D) float32 of length 1.
-        gallery_labels_G: (G,) integers.
-        query_index: (Q,) place of each query in the gallery, which it never retrieves; None where it is not there.
-        wanted: which scores.
-        memory_budget: bytes for similarity blocks.
-
-    Raises:
-        ValueError: the gallery has a single label.
-    """
-    num_relevant_Q = count_relevant(query_labels_Q, gallery_labels_G, excludes_self=query_index is not None)
-    if bool((gallery_labels_G == gallery_labels_G[0]).all()):
-        raise ValueError(
-            f"all {len(gallery_labels_G)} gallery items have the label {int(gallery_labels_G[0])}; two are needed"
-        )
-    scored = (num_relevant_Q > 0).nonzero().squeeze(1)
-    max_relevant = int(num_relevant_Q.max()) if len(scored) else 0
-    num_gallery = len(gallery_labels_G)
-    everything = wanted.needs_all_places or wanted.needs_first_place
-    num_neighbors = num_gallery if everything else wanted.num_neighbors(max_relevant)
-    num_neighbors = min(num_neighbors, num_gallery - (query_index is not None))
-
-    bytes_per_row = num_gallery * (4 if not everything else 4 + 8 + 8 + 8)
-    blocks: list[dict[str, Tensor]] = []
-    if len(scored) == 0:
-        return {
-            name: torch.zeros(0, dtype=torch.float64, device=queries_QD.device) for name in wanted.names
-        }, num_relevant_Q
-    for start, stop in block_starts(len(scored), memory_budget // bytes_per_row):
-        rows = scored[start:stop]
-        similarities_BG = product(queries_QD[rows], gallery_GD)
-        if query_index is not None:
-            similarities_BG.scatter_(1, query_index[rows, None], -torch.inf)
-        neighbors_BK = top_neighbors(similarities_BG, num_neighbors)
-        hits_BK: Bool[Tensor, "block neighbors"] = gallery_labels_G[neighbors_BK] == query_labels_Q[rows, None]
-        places_BP, found_BP = places_from_hits(hits_BK, max_relevant)
-        blocks.append(scores_from_places(places_BP, found_BP, num_relevant_Q[rows], wanted))
-    return {name: torch.cat([block[name] for block in blocks]) for name in wanted.names}, num_relevant_Q
-
-
-def count_relevant(
-    query_labels_Q: Integer[Tensor, " queries"],
-    gallery_labels_G: Integer[Tensor, " gallery"],
-    excludes_self: bool,
-) -> Int64[Tensor, " queries"]:
-    """Number of gallery items with each query's label, without the query itself where it is one of them."""
-    classes_C, counts_C = gallery_labels_G.unique(return_counts=True)
-    slots_Q = torch.searchsorted(classes_C, query_labels_Q.contiguous()).clamp(max=len(classes_C) - 1)
-    counts_Q = torch.where(classes_C[slots_Q] == query_labels_Q, counts_C[slots_Q], 0)
-    return counts_Q - int(excludes_self)
+def half_interval(scores_S: Float[Tensor, " sampled"], population: int) -> float:
+    """Half the width of the 95% interval of the mean of `population` scores, of which these were drawn."""
+    num_sampled = len(scores_S)
+    unseen = max(0.0, 1 - num_sampled / population)
+    return 1.959964 * float(scores_S.std() / num_sampled**0.5) * unseen**0.5

@@ -54,14 +54,9 @@ class Wanted:
         return cls(tuple(names), cuts)
 
     @property
-    def needs_all_places(self) -> bool:
-        """Whether the places of all items with the query's label are needed, however far down."""
-        return "map" in self.names
-
-    @property
-    def needs_first_place(self) -> bool:
-        """Whether the place of the nearest item with the query's label is needed, however far down."""
-        return "mrr" in self.names
+    def needs_full_ranking(self) -> bool:
+        """Whether places are needed however far down they are."""
+        return "map" in self.names or "mrr" in self.names
 
     def num_neighbors(self, max_relevant: int) -> int:
         """Length of the ranking that the other scores need, where a query has at most `max_relevant` matches."""

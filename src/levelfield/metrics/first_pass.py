@@ -1,0 +1,128 @@
+"""Nearest neighbours from a bfloat16 or faiss first pass whose candidates are decided in float32.
+
+Shapes: Q queries, G gallery items, B queries of one block, C candidates, K neighbours, D dimensions.
+"""
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from levelfield.metrics.ranking import largest
+
+# Gathered candidates of so many values stay in the processor's cache.
+GATHERED_VALUES = 2**20
+
+
+def has_fast_bfloat16(device: torch.device) -> bool:
+    """Whether the processor multiplies bfloat16 matrices natively (AVX512-BF16 or AMX)."""
+    probes = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return device.type == "cpu" and any(getattr(torch.cpu, probe, bool)() for probe in probes)
+
+
+class Bfloat16Gallery:
+    """Items to retrieve from, ready for a bfloat16 first pass.
+
+    Args:
+        gallery_GD: (G, D) float32 rows of length 1 or 0.
+    """
+
+    def __init__(self, gallery_GD: Float[Tensor, "gallery dim"]) -> None:
+        self.exact_GD = gallery_GD
+        self.coarse_GD = gallery_GD.bfloat16()
+        self.largest_error = max(
+            float((exact - coarse.float()).norm(dim=1).max())
+            for exact, coarse in zip(gallery_GD.split(8192), self.coarse_GD.split(8192), strict=True)
+        )
+
+    def neighbors(
+        self,
+        queries_BD: Float[Tensor, "block dim"],
+        num_neighbors: int,
+        self_index_B: Int64[Tensor, " block"] | None,
+    ) -> tuple[Int64[Tensor, "block num_neighbors"], Bool[Tensor, " block"]]:
+        """Nearest items in order, and for which queries that is proven.
+
+        A query's inner products differ from their bfloat16 version by at most |q - q'| |g| + |q'| |g - g'| plus the
+        rounding of the result. Proven are queries whose last neighbour is, in float32, above anything that an item
+        outside the candidates can reach.
+        """
+        num_candidates = min(max(32, num_neighbors + num_neighbors // 2 + 8), len(self.coarse_GD))
+        coarse_BD = queries_BD.bfloat16()
+        coarse_BG = coarse_BD @ self.coarse_GD.T
+        if self_index_B is not None:
+            coarse_BG.scatter_(1, self_index_B[:, None], -torch.inf)
+        coarse_BC, candidates_BC = largest(coarse_BG, num_candidates)
+        floor_B = coarse_BC[:, -1].float()
+        del coarse_BG
+        query_error_B = (queries_BD - coarse_BD.float()).norm(dim=1)
+        accumulation = 2 * queries_BD.shape[1] * 2.0**-24
+        error_B = query_error_B + 1.005 * self.largest_error + floor_B.abs() * 2.0**-8 + accumulation
+        neighbors_BK, last_B = decide(queries_BD, self.exact_GD, candidates_BC, num_neighbors, self_index_B)
+        proven_B = last_B > floor_B + error_B
+        return neighbors_BK, proven_B | (num_candidates == len(self.coarse_GD))
+
+
+class FaissGallery:
+    """Items to retrieve from in an exact faiss index, which searches on its own threads.
+
+    Args:
+        gallery_GD: (G, D) float32 rows of length 1 or 0.
+
+    Raises:
+        ImportError: faiss is not installed.
+    """
+
+    def __init__(self, gallery_GD: Float[Tensor, "gallery dim"]) -> None:
+        import faiss  # an optional extra
+
+        self.exact_GD = gallery_GD
+        self.index = faiss.IndexFlatIP(gallery_GD.shape[1])
+        self.index.add(gallery_GD.cpu().numpy())
+
+    def neighbors(
+        self,
+        queries_BD: Float[Tensor, "block dim"],
+        num_neighbors: int,
+        self_index_B: Int64[Tensor, " block"] | None,
+    ) -> tuple[Int64[Tensor, "block num_neighbors"], Bool[Tensor, " block"]]:
+        """Nearest items in order, and for which queries no item outside faiss's candidates can tie with the last."""
+        num_candidates = min(num_neighbors + 16, len(self.exact_GD))
+        coarse, candidates = self.index.search(queries_BD.cpu().numpy(), num_candidates)
+        device = queries_BD.device
+        neighbors_BK, last_B = decide(
+            queries_BD, self.exact_GD, torch.from_numpy(candidates).to(device), num_neighbors, self_index_B
+        )
+        accumulation = 2 * queries_BD.shape[1] * 2.0**-24
+        proven_B = last_B > torch.from_numpy(coarse[:, -1]).to(device) + accumulation
+        return neighbors_BK, proven_B | (num_candidates == len(self.exact_GD))
+
+
+def decide(
+    queries_BD: Float[Tensor, "block dim"],
+    gallery_GD: Float[Tensor, "gallery dim"],
+    candidates_BC: Int64[Tensor, "block candidates"],
+    num_neighbors: int,
+    self_index_B: Int64[Tensor, " block"] | None,
+) -> tuple[Int64[Tensor, "block num_neighbors"], Float[Tensor, " block"]]:
+    """Order candidates by their float32 inner products, equal ones by index.
+
+    Returns:
+        The first `num_neighbors` of them and the last one's inner product.
+    """
+    num_candidates, dim = candidates_BC.shape[1], gallery_GD.shape[1]
+    candidates_BC = candidates_BC.sort(dim=1).values
+    similarities_BC = torch.cat(
+        [
+            # Not a matrix product: its rounding depends on a candidate's place, and duplicates would not tie.
+            (gallery_GD.index_select(0, candidates.flatten()).view(-1, num_candidates, dim) * queries[:, None]).sum(-1)
+            for candidates, queries in zip(
+                candidates_BC.split(max(1, GATHERED_VALUES // (num_candidates * dim))),
+                queries_BD.split(max(1, GATHERED_VALUES // (num_candidates * dim))),
+                strict=True,
+            )
+        ]
+    )
+    if self_index_B is not None:
+        similarities_BC.masked_fill_(candidates_BC == self_index_B[:, None], -torch.inf)
+    values_BC, order_BC = similarities_BC.sort(dim=1, descending=True, stable=True)
+    return candidates_BC.gather(1, order_BC[:, :num_neighbors]), values_BC[:, num_neighbors - 1]

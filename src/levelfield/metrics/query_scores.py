@@ -1,0 +1,210 @@
+"""Scores of single queries, by whichever way of ranking is cheapest for them.
+
+Shapes: N queries given, Q of them scored, G gallery items, B queries of one block, P items with the query's label,
+D dimensions, C classes.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int64, Integer, Num
+from torch import Tensor
+
+from levelfield.metrics.distances import full_precision, product
+from levelfield.metrics.first_pass import Bfloat16Gallery, FaissGallery, has_fast_bfloat16
+from levelfield.metrics.ranking import (
+    Similarity,
+    block_starts,
+    places_from_hits,
+    places_of,
+    symmetric_blocks,
+    top_neighbors,
+)
+from levelfield.metrics.scores import Wanted, scores_from_places
+
+DEFAULT_MEMORY_BUDGET = 400 * 2**20
+# Rankings of more neighbours than this come from sorting whole rows.
+MAX_NEIGHBORS = 256
+# More rows in a block bring no speed; with a mirrored matrix more of it is computed twice.
+MAX_BLOCK, MIRRORED_BLOCK = 1024, 256
+# Share of queries that a first pass may leave open before it is given up.
+MAX_OPEN = 0.2
+
+
+def score_queries(
+    queries_ND: Num[Tensor, "queries dim"],
+    query_labels_N: Integer[Tensor, " queries"],
+    gallery_GD: Num[Tensor, "gallery dim"],
+    gallery_labels_G: Integer[Tensor, " gallery"],
+    scored_Q: Int64[Tensor, " scored"],
+    num_relevant_N: Int64[Tensor, " queries"],
+    wanted: Wanted,
+    *,
+    similarity: Similarity = product,
+    excludes_self: bool,
+    use_faiss: bool = False,
+    memory_budget: int = DEFAULT_MEMORY_BUDGET,
+) -> dict[str, Float64[Tensor, " scored"]]:
+    """Score the queries `scored_Q`, each of which has a match.
+
+    Args:
+        queries_ND: (N, D) as `similarity` takes them.
+        query_labels_N: (N,) integers.
+        gallery_GD: (G, D) as `similarity` takes them.
+        gallery_labels_G: (G,) integers.
+        scored_Q: ascending positions of the queries to score.
+        num_relevant_N: (N,) matches of each query, as `count_relevant` gives them.
+        wanted: which scores.
+        similarity: of two blocks, symmetric.
+        excludes_self: the queries are the gallery, and none retrieves itself.
+        use_faiss: search neighbours with faiss.
+        memory_budget: bytes that similarities may take at a time.
+    """
+    scores = {name: torch.zeros(len(scored_Q), dtype=torch.float64, device=queries_ND.device) for name in wanted.names}
+    if len(scored_Q) == 0:
+        return scores
+    num_relevant_Q = num_relevant_N[scored_Q]
+    query_labels_Q = query_labels_N[scored_Q]
+    num_gallery = len(gallery_GD)
+    num_neighbors = min(wanted.num_neighbors(int(num_relevant_Q.max())), num_gallery - int(excludes_self))
+    sorts_rows = wanted.needs_full_ranking or (num_neighbors > MAX_NEIGHBORS and not use_faiss)
+    rows = SimilarityRows(
+        queries_ND, gallery_GD, scored_Q, similarity, excludes_self, memory_budget // (8 if sorts_rows else 5)
+    )
+    with torch.inference_mode(), full_precision(queries_ND.device):
+        if sorts_rows:
+            members = ClassMembers(gallery_labels_G)
+            for positions_B, similarities_BG in rows.blocks():
+                items_BP, valid_BP = members.of(query_labels_Q[positions_B])
+                if excludes_self:
+                    valid_BP = valid_BP & (items_BP != scored_Q[positions_B, None])
+                places_BP = places_of(similarities_BG, items_BP, valid_BP)
+                found_BP = places_BP <= num_gallery
+                block = scores_from_places(places_BP, found_BP, num_relevant_Q[positions_B], wanted)
+                for name in wanted.names:
+                    scores[name][positions_B] = block[name]
+        else:
+            for positions_B, neighbors_BK in neighbor_blocks(rows, num_neighbors, use_faiss):
+                hits_BK = gallery_labels_G[neighbors_BK] == query_labels_Q[positions_B, None]
+                block = scores_from_places(*places_from_hits(hits_BK), num_relevant_Q[positions_B], wanted)
+                for name in wanted.names:
+                    scores[name][positions_B] = block[name]
+    return scores
+
+
+class SimilarityRows:
+    """Rows of similarities of the scored queries to the whole gallery, a block at a time.
+
+    Where nearly all of a set is scored against itself and its matrix fits the budget, only blocks on and above the
+    diagonal are computed.
+    """
+
+    def __init__(
+        self,
+        queries_ND: Num[Tensor, "queries dim"],
+        gallery_GD: Num[Tensor, "gallery dim"],
+        scored_Q: Int64[Tensor, " scored"],
+        similarity: Similarity,
+        excludes_self: bool,
+        values_at_a_time: int,
+    ) -> None:
+        self.queries_ND, self.gallery_GD, self.scored_Q = queries_ND, gallery_GD, scored_Q
+        self.similarity, self.excludes_self = similarity, excludes_self
+        num_gallery = len(gallery_GD)
+        # Float64 products come on top of the float32 result of distances other than the cosine.
+        values_a_row = num_gallery * (1 if similarity is product else 4)
+        self.block = min(MAX_BLOCK, values_at_a_time // values_a_row)
+        self.mirrored = excludes_self and 2 * len(scored_Q) > num_gallery and num_gallery**2 <= values_at_a_time
+
+    def blocks(
+        self, positions_S: Int64[Tensor, " some"] | None = None
+    ) -> Iterator[tuple[Int64[Tensor, " block"], Float[Tensor, "block gallery"]]]:
+        """Positions in `scored_Q` and their rows, -inf where a query meets itself; all, or those of `positions_S`."""
+        if positions_S is None and self.mirrored:
+            yield from self.mirrored_blocks()
+            return
+        if positions_S is None:
+            positions_S = torch.arange(len(self.scored_Q), device=self.scored_Q.device)
+        for start, stop in block_starts(len(positions_S), self.block):
+            positions_B = positions_S[start:stop]
+            queries_B = self.scored_Q[positions_B]
+            similarities_BG = self.similarity(self.queries_ND[queries_B], self.gallery_GD)
+            if self.excludes_self:
+                similarities_BG.scatter_(1, queries_B[:, None], -torch.inf)
+            yield positions_B, similarities_BG
+
+    def mirrored_blocks(self) -> Iterator[tuple[Int64[Tensor, " block"], Float[Tensor, "block gallery"]]]:
+        for start, stop, similarities_BG in symmetric_blocks(self.gallery_GD, MIRRORED_BLOCK, self.similarity):
+            similarities_BG[:, start:stop].fill_diagonal_(-torch.inf)
+            inside = (self.scored_Q >= start) & (self.scored_Q < stop)
+            positions_B = inside.nonzero().squeeze(1)
+            if len(positions_B) < stop - start:
+                similarities_BG = similarities_BG[self.scored_Q[positions_B] - start]
+            if len(positions_B):
+                yield positions_B, similarities_BG
+
+
+def neighbor_blocks(
+    rows: SimilarityRows, num_neighbors: int, use_faiss: bool
+) -> Iterator[tuple[Int64[Tensor, " block"], Int64[Tensor, "block num_neighbors"]]]:
+    """Positions among the scored queries and their nearest items in order, each query once."""
+    positions_Q = torch.arange(len(rows.scored_Q), device=rows.scored_Q.device)
+    open_positions: Tensor | None = None
+    coarse = first_pass(rows, use_faiss)
+    if coarse is not None:
+        left_open = [positions_Q[:0]]
+        for start, stop in block_starts(len(positions_Q), rows.block):
+            queries_B = rows.scored_Q[start:stop]
+            neighbors_BK, proven_B = coarse.neighbors(
+                rows.queries_ND[queries_B], num_neighbors, queries_B if rows.excludes_self else None
+            )
+            yield positions_Q[start:stop][proven_B], neighbors_BK[proven_B]
+            left_open.append(positions_Q[start:stop][~proven_B])
+            if not use_faiss and sum(map(len, left_open)) > MAX_OPEN * stop:
+                left_open.append(positions_Q[stop:])
+                break
+        open_positions = torch.cat(left_open)
+        if len(open_positions) == 0:
+            return
+    for positions_B, similarities_BG in rows.blocks(open_positions):
+        yield positions_B, top_neighbors(similarities_BG, num_neighbors)
+
+
+def first_pass(rows: SimilarityRows, use_faiss: bool) -> Bfloat16Gallery | FaissGallery | None:
+    """A cheap way to candidates, where there is one."""
+    if use_faiss:
+        return FaissGallery(rows.gallery_GD)
+    if rows.similarity is product and not rows.mirrored and has_fast_bfloat16(rows.gallery_GD.device):
+        return Bfloat16Gallery(rows.gallery_GD)
+    return None
+
+
+class ClassMembers:
+    """Which items of a gallery have a label."""
+
+    def __init__(self, labels_G: Integer[Tensor, " gallery"]) -> None:
+        self.order_G = labels_G.argsort(stable=True)
+        self.classes_C, self.counts_C = labels_G.unique(return_counts=True)
+        self.starts_C = self.counts_C.cumsum(0) - self.counts_C
+
+    def of(
+        self, labels_B: Integer[Tensor, " block"]
+    ) -> tuple[Int64[Tensor, "block items"], Bool[Tensor, "block items"]]:
+        """Ascending indices of the items with each label, every one of which the gallery has, and which are real."""
+        slots_B = torch.searchsorted(self.classes_C, labels_B.contiguous())
+        counts_B = self.counts_C[slots_B]
+        steps_P = torch.arange(int(counts_B.max()), device=labels_B.device)
+        valid_BP = steps_P < counts_B[:, None]
+        return self.order_G[torch.where(valid_BP, self.starts_C[slots_B, None] + steps_P, 0)], valid_BP
+
+
+def count_relevant(
+    query_labels_N: Integer[Tensor, " queries"],
+    gallery_labels_G: Integer[Tensor, " gallery"],
+    excludes_self: bool,
+) -> Int64[Tensor, " queries"]:
+    """Number of gallery items with each query's label, without the query itself where it is one of them."""
+    classes_C, counts_C = gallery_labels_G.unique(return_counts=True)
+    slots_N = torch.searchsorted(classes_C, query_labels_N.contiguous()).clamp(max=len(classes_C) - 1)
+    counts_N = torch.where(classes_C[slots_N] == query_labels_N, counts_C[slots_N], 0)
+    return counts_N - int(excludes_self)
