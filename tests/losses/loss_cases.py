@@ -129,11 +129,12 @@ def class_batch(situation: str, num_classes: int = 6, dim: int = 5, seed: int = 
     return batch(situation, labels, dim, seed)
 
 
-def sample_weights(case: Batch) -> list[float]:
+def sample_weights(case: Batch, anchors_only: bool = False) -> list[float]:
     """How often the miner names each sample, over the largest such count."""
     if case.chosen is None:
         return [1.0] * len(case.y)
-    counts = [sum(int((t == i).sum()) for t in case.chosen) for i in range(len(case.y))]
+    named = case.chosen[::2][: len(case.chosen) - 2] if anchors_only else case.chosen
+    counts = [sum(int((t == i).sum()) for t in named) for i in range(len(case.y))]
     return [c / max(counts) for c in counts]
 
 
@@ -141,9 +142,9 @@ def cross_entropy(logits: list[Tensor], target: int) -> Tensor:
     return -(logits[target] - torch.stack(logits).logsumexp(0))
 
 
-def classification_loop(case: Batch, logits: Callable[[int], list[Tensor]]) -> Tensor:
+def classification_loop(case: Batch, logits: Callable[[int], list[Tensor]], anchors_only: bool = False) -> Tensor:
     """Mean of the samples' weighted cross-entropies."""
-    weights = sample_weights(case)
+    weights = sample_weights(case, anchors_only)
     terms = [w * cross_entropy(logits(i), int(case.y[i])) for i, w in enumerate(weights)]
     return sum(terms) / len(terms)
 

@@ -2,7 +2,7 @@ import math
 
 import pytest
 import torch
-from loss_cases import SITUATIONS, assert_equals_loop, assert_equals_peer, batch
+from loss_cases import SITUATIONS, assert_equals_loop, batch, value_and_gradients
 from pytorch_metric_learning import losses as peers
 
 from levelfield.losses import AngularLoss
@@ -28,8 +28,18 @@ def test_equals_the_equation(situation, arguments):
     assert_equals_loop(AngularLoss(**arguments), lambda case: loop(case, **arguments), batch(situation))
 
 
-def test_equals_pytorch_metric_learning_on_unit_vectors():
-    assert_equals_peer(AngularLoss(), peers.AngularLoss(), batch("unit"))
+@pytest.mark.parametrize("situation", ["unit", "pairs", "triplets"])
+def test_equals_pytorch_metric_learning_on_unit_vectors(situation):
+    """Its gradient has a part along the embeddings, for it does not normalise the negatives: compare the rest."""
+    case = batch(situation)
+    case.x = (case.x / case.x.norm(dim=1, keepdim=True)).detach().requires_grad_()
+    value, (gradient,) = value_and_gradients(AngularLoss()(*case.arguments()), case.x)
+    peer_value, (peer_gradient,) = value_and_gradients(peers.AngularLoss()(*case.arguments()), case.x)
+    x = case.x.detach()
+    torch.testing.assert_close(value, peer_value, rtol=1e-5, atol=0)
+    torch.testing.assert_close(
+        gradient, peer_gradient - x * (x * peer_gradient).sum(1, keepdim=True), rtol=1e-4, atol=1e-6
+    )
 
 
 def test_on_raw_embeddings_the_peer_leaves_the_negatives_as_they_are():

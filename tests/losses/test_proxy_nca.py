@@ -10,7 +10,7 @@ def loop(case, weights, scale):
     def logits(i):
         return [-scale * (case.u(i) - w / w.norm()).square().sum() for w in weights]
 
-    return classification_loop(case, logits)
+    return classification_loop(case, logits, anchors_only=True)
 
 
 def exclusive_loop(case, weights, scale):

@@ -31,6 +31,7 @@ def test_equals_the_equation(situation, arguments):
     assert_equals_loop(loss, lambda case: loop(case, weights, *arguments), class_batch(situation), weights)
 
 
+@pytest.mark.filterwarnings("ignore:__array_wrap__")  # the peer's constructor
 @pytest.mark.parametrize("situation", CLASS_SITUATIONS)
 def test_equals_pytorch_metric_learning(situation):
     loss, peer = SphereFaceLoss(6, 5).double(), peers.SphereFaceLoss(6, 5).double()

@@ -68,7 +68,7 @@ def test_swapping_never_makes_the_score_worse():
 
 def test_a_clustering_beyond_doubt_loses_nothing():
     points = torch.eye(4)[[0, 0, 1, 1, 2, 2]] + 1e-3 * torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
-    assert StructuredClusteringLoss(gamma=0.1)(points, torch.tensor([0, 0, 1, 1, 2, 2])) == 0
+    assert StructuredClusteringLoss(gamma=0.1)(points, torch.tensor([0, 0, 1, 1, 2, 2])) < 1e-6
 
 
 def test_a_miner_is_refused():

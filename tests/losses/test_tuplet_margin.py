@@ -36,7 +36,8 @@ def test_coinciding_embeddings_have_a_finite_gradient_where_the_peers_is_nan():
 
 def test_within_the_margin_the_loss_rises_again():
     def pair_at(angle):
-        theta = torch.deg2rad(torch.tensor([0.0, angle, 90.0], dtype=torch.float64))
-        return TupletMarginLoss(margin=20)(torch.stack([theta.cos(), theta.sin()], 1), torch.tensor([0, 0, 1]))
+        theta = torch.deg2rad(torch.tensor(angle, dtype=torch.float64))
+        points = torch.tensor([[1.0, 0, 0], [float(theta.cos()), float(theta.sin()), 0], [0, 0, 1]])
+        return TupletMarginLoss(margin=20, scale=4)(points, torch.tensor([0, 0, 1]))
 
-    assert pair_at(2.0) > pair_at(15.0)
+    assert pair_at(2.0) > pair_at(20.0) < pair_at(38.0)

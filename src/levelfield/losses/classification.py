@@ -23,8 +23,11 @@ class ClassificationLoss(MetricLoss):
         label_smoothing: mass in [0, 1) spread evenly over the classes in play.
 
     With a miner, each sample weighs as often as `indices_tuple` names it, divided by the largest such count; an empty
-    choice weighs all alike. `ref_emb` has no meaning here and raises ValueError.
+    choice weighs all alike; with `weigh_anchors_only` as often as it is an anchor. `ref_emb` has no meaning here and
+    raises ValueError.
     """
+
+    weigh_anchors_only = False
 
     def __init__(
         self,
@@ -72,7 +75,9 @@ class ClassificationLoss(MetricLoss):
             classes, labels = self._sample_classes(labels)
             weights_CKD = weights_CKD[classes]
         weights_CD = weights_CKD.flatten(0, 1)
-        loss = self.class_loss(embeddings, weights_CD, labels, sample_weights(embeddings, indices_tuple))
+        loss = self.class_loss(
+            embeddings, weights_CD, labels, sample_weights(embeddings, indices_tuple, self.weigh_anchors_only)
+        )
         return torch.where(in_range, loss, torch.nan)
 
     def class_loss(

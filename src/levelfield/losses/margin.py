@@ -52,24 +52,19 @@ class MarginLoss(PairLoss):
             raise ValueError("pairs=True goes over all pairs; leave triplets_per_anchor at 'all'")
         self.margin = margin
         self.nu = nu
-        self.initial_beta = beta
+        self.initial_beta = float(beta)
         self.triplets_per_anchor = triplets_per_anchor
         self.learn_beta = learn_beta
         self.beta_per_class = beta_per_class or num_classes is not None
         self.pairs = pairs
-        self._make_beta(num_classes or 1)
+        self.beta: nn.Parameter | float = self.initial_beta
+        if learn_beta:
+            self.beta = nn.Parameter(torch.full((num_classes or 1,), self.initial_beta))
 
     def set_num_classes(self, num_classes: int) -> None:
         """Make one b for each class, if that was asked for and they are not there yet."""
-        if self.beta_per_class and len(self.beta) != num_classes:
-            self._make_beta(num_classes)
-
-    def _make_beta(self, size: int) -> None:
-        beta = torch.full((size,), float(self.initial_beta))
-        if self.learn_beta:
-            self.beta = nn.Parameter(beta)
-        else:
-            self.register_buffer("beta", beta, persistent=False)
+        if isinstance(self.beta, nn.Parameter) and self.beta_per_class and len(self.beta) != num_classes:
+            self.beta = nn.Parameter(torch.full((num_classes,), self.initial_beta))
 
     def compute(
         self,
@@ -103,13 +98,13 @@ class MarginLoss(PairLoss):
             if self.beta_per_class:
                 loss = loss + self.nu * (terms_N * beta_N).sum() / active.clamp_min(1)
             else:
-                loss = loss + self.nu * self.beta.sum().to(loss.dtype) * (terms_N.sum() > 0)
+                loss = loss + self.nu * beta_N.mean() * (terms_N.sum() > 0)
         return torch.where(in_range, loss, torch.nan)
 
     def _beta_of(self, labels: Int[Tensor, " N"], dtype: torch.dtype) -> tuple[Float[Tensor, " N"], Tensor]:
         """Each anchor's b, and whether all labels are classes."""
-        beta = self.beta.to(dtype)
-        if not self.beta_per_class:
+        beta = torch.as_tensor(self.beta, dtype=dtype, device=labels.device).reshape(-1)
+        if (len(beta) == 1 and not self.beta_per_class) or not self.learn_beta:
             return beta.expand(len(labels)), torch.ones((), dtype=torch.bool, device=labels.device)
         classes, in_range = checked_classes(labels, len(beta))
         return beta[classes], in_range

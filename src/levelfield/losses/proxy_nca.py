@@ -15,8 +15,8 @@ class ProxyNCALoss(ClassificationLoss):
 
         L = mean_i CE( -k norm(u_i - w_c)^2, y_i )
 
-    u and w are unit vectors: this is the normalised softmax with temperature 1/(2k). With (N, D) embeddings and (N,)
-    labels in 0..num_classes-1 it gives a scalar.
+    u and w are unit vectors: without a miner this is the normalised softmax with temperature 1/(2k). With (N, D)
+    embeddings and (N,) labels in 0..num_classes-1 it gives a scalar.
 
     Args:
         num_classes: C.
@@ -29,6 +29,8 @@ class ProxyNCALoss(ClassificationLoss):
     Paper: Movshovitz-Attias et al. 2017, "No Fuss Distance Metric Learning using Proxies"; this form Musgrave et al.
         2020.
     """
+
+    weigh_anchors_only = True
 
     def __init__(
         self,

@@ -55,10 +55,11 @@ class StructuredClusteringLoss(MetricLoss):
         onehot_NC = torch.nn.functional.one_hot(class_of).to(dist_NN.dtype)
         own_cost_NC = torch.where(onehot_NC > 0, dist_NN @ onehot_NC, torch.inf)  # of j as the medoid of its class
         true_score = -own_cost_NC.amin(0).sum()
-        medoids = self.search(dist_NN.detach(), class_of)
+        fixed_NN = dist_NN.detach().nan_to_num(2.0)  # an embedding that is not finite is far from all
+        medoids = self.search(fixed_NN, class_of)
         assigned = dist_NN[:, medoids].amin(1)
-        margin = self.gamma * (1 - _nmi(_nearest(dist_NN.detach(), medoids)[None], class_of, len(medoids)))
-        return (margin[0] - assigned.sum() - true_score).clamp_min(0)
+        margin = self.gamma * (1 - _nmi(_nearest(fixed_NN, medoids)[None], class_of, len(medoids)))
+        return (margin[0].to(dist_NN.dtype) - assigned.sum() - true_score).clamp_min(0)
 
     @no_grad()
     def search(self, dist: Float[Tensor, "N N"], class_of: Int[Tensor, " N"]) -> Int[Tensor, " C"]:

@@ -1,0 +1,102 @@
+"""What the losses with class weights share: the sample of classes, label checks, weights."""
+
+import pytest
+import torch
+from test_every_loss import CLASSES
+
+from levelfield import losses
+from levelfield.losses import NormalizedSoftmaxLoss
+
+
+def kept_logits(loss, x, y):
+    """Logits of the step, and which classes they are of."""
+    seen = {}
+    original = loss.class_loss
+
+    def record(embeddings, class_weights, labels, weights):
+        seen.update(weights=class_weights.detach(), labels=labels)
+        return original(embeddings, class_weights, labels, weights)
+
+    loss.class_loss = record
+    loss(x, y)
+    classes = [int((loss.class_weights == w).all(1).nonzero()) for w in seen["weights"]]
+    return classes, seen["labels"]
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_fraction_of_1_is_the_plain_loss(name):
+    cls = getattr(losses, name)
+    torch.manual_seed(0)
+    plain, whole = cls(20, 6), cls(20, 6, class_fraction=1.0)
+    whole.load_state_dict(plain.state_dict())
+    x, y = torch.randn(8, 6), torch.randint(20, (8,))
+    assert plain(x, y) == whole(x, y)
+
+
+def test_a_step_keeps_the_batchs_classes_and_a_seeded_sample_of_the_others():
+    loss = NormalizedSoftmaxLoss(100, 6, class_fraction=0.1)
+    x, y = torch.randn(4, 6), torch.tensor([7, 93, 7, 20])
+    samples = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        classes, labels = kept_logits(loss, x, y)
+        assert len(classes) == 10
+        assert [classes[k] for k in labels] == y.tolist()
+        samples.append(classes)
+    assert samples[0] == samples[1] != samples[2]
+
+
+def test_the_others_are_drawn_evenly():
+    loss = NormalizedSoftmaxLoss(20, 3, class_fraction=0.5)
+    x, y = torch.randn(2, 3), torch.tensor([4, 5])
+    torch.manual_seed(0)
+    counts = torch.zeros(20)
+    for _ in range(300):
+        counts[kept_logits(loss, x, y)[0]] += 1
+    assert counts[4] == counts[5] == 300
+    others = torch.cat([counts[:4], counts[6:]])
+    chi_square = ((others - 300 * 8 / 18) ** 2 / (300 * 8 / 18 * (10 / 18))).sum() * (17 / 18)
+    assert chi_square < 33.4  # 99% of 17 degrees of freedom
+
+
+def test_a_batch_of_more_classes_than_the_fraction_keeps_them_all():
+    loss = NormalizedSoftmaxLoss(20, 3, class_fraction=0.1)
+    classes, _ = kept_logits(loss, torch.randn(6, 3), torch.tensor([0, 3, 5, 7, 9, 9]))
+    assert classes == [0, 3, 5, 7, 9]
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_step_is_the_loss_of_a_smaller_problem(name):
+    """With a fraction, the loss is that of a loss which only ever knew the kept classes."""
+    cls = getattr(losses, name)
+    loss = cls(20, 6, class_fraction=0.4).double()
+    x, y = torch.randn(8, 6, dtype=torch.float64), torch.tensor([2, 2, 9, 11, 19, 0, 0, 3])
+    torch.manual_seed(0)
+    classes, labels = kept_centres(loss, x, y)
+    small = cls(8, 6).double()
+    per_class = loss.class_weights.detach().unflatten(0, (20, -1))
+    small.class_weights.data = per_class[classes].flatten(0, 1)
+    torch.manual_seed(0)
+    torch.testing.assert_close(loss(x, y), small(x, labels))
+
+
+def kept_centres(loss, x, y):
+    classes = {}
+    original = loss._sample_classes
+
+    def record(labels):
+        kept, among = original(labels)
+        classes.update(kept=kept, among=among)
+        return kept, among
+
+    loss._sample_classes = record
+    loss(x, y)
+    del loss._sample_classes
+    return classes["kept"], classes["among"]
+
+
+def test_bad_arguments_are_refused():
+    with pytest.raises(ValueError, match="num_classes=0"):
+        NormalizedSoftmaxLoss(0, 2)
+    with pytest.raises(ValueError, match="label_smoothing=1"):
+        NormalizedSoftmaxLoss(3, 2, label_smoothing=1)

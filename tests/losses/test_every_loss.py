@@ -1,0 +1,258 @@
+"""What holds for every loss: awkward batches, precision, bad input, invariances, gradients, compilation."""
+
+import pytest
+import torch
+from loss_cases import batch
+from torch import nn
+
+from levelfield import losses
+
+PAIRS = {
+    "ContrastiveLoss": {},
+    "TripletMarginLoss": {},
+    "NTXentLoss": {},
+    "NPairsLoss": {},
+    "LiftedStructureLoss": {},
+    "AngularLoss": {},
+    "MarginLoss": {"learn_beta": True, "num_classes": 20, "nu": 0.1},
+    "MultiSimilarityLoss": {},
+    "SignalToNoiseRatioContrastiveLoss": {},
+    "FastAPLoss": {},
+    "TupletMarginLoss": {},
+    "CircleLoss": {},
+    "SoftNearestNeighborLoss": {},
+    "SupConLoss": {},
+    "CentroidTripletLoss": {},
+    "PrototypicalLoss": {},
+    "RankedListLoss": {"margin": 0.4, "Tn": 10},
+    "StructuredClusteringLoss": {},
+}
+CLASSES = [
+    "NormalizedSoftmaxLoss",
+    "ProxyNCALoss",
+    "ProxyTripletLoss",
+    "ProxyAnchorLoss",
+    "CosFaceLoss",
+    "ArcFaceLoss",
+    "SphereFaceLoss",
+    "SubCenterArcFaceLoss",
+    "SoftTripleLoss",
+]
+EVERY = [*PAIRS, *CLASSES]
+# The number of positive pairs, of positives of an anchor, or of classes in the batch sets the shapes of these.
+NOT_COMPILED_WHOLE = {
+    "TripletMarginLoss",
+    "AngularLoss",
+    "NPairsLoss",
+    "CentroidTripletLoss",
+    "PrototypicalLoss",
+    "StructuredClusteringLoss",
+}
+
+
+def make(name: str, dim: int = 6) -> nn.Module:
+    torch.manual_seed(0)
+    if name in PAIRS:
+        return getattr(losses, name)(**PAIRS[name])
+    return getattr(losses, name)(num_classes=20, embedding_size=dim)
+
+
+def test_the_27_losses_are_here():
+    assert len(EVERY) == 27
+    others = {"MetricLoss", "PairLoss", "ClassificationLoss", "CrossBatchMemory"}
+    assert set(losses.__all__) == set(EVERY) | others
+
+
+AWKWARD = {
+    "no positive pair": (torch.randn(4, 6, generator=torch.Generator().manual_seed(1)), [0, 3, 5, 9]),
+    "no negative": (torch.randn(4, 6, generator=torch.Generator().manual_seed(2)), [3, 3, 3, 3]),
+    "one sample": (torch.randn(1, 6, generator=torch.Generator().manual_seed(3)), [7]),
+    "identical embeddings": (torch.full((6, 6), 0.3), [1, 1, 1, 4, 4, 4]),
+    "a zero vector": (torch.cat([torch.zeros(1, 6), torch.eye(6)[:5]]), [0, 0, 0, 4, 4, 4]),
+    "all zero": (torch.zeros(4, 6), [0, 0, 1, 1]),
+    "opposite embeddings": (torch.eye(6)[:2].repeat(2, 1) * torch.tensor([[1.0], [1], [-1], [-1]]), [0, 1, 0, 1]),
+}
+
+
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("precision", ["float32", "float64", "bfloat16", "float16", "autocast"])
+@pytest.mark.parametrize("case", AWKWARD)
+def test_an_awkward_batch_has_a_finite_loss_and_gradient(name, precision, case):
+    points, labels = AWKWARD[case]
+    loss = make(name)
+    dtype = torch.float32 if precision == "autocast" else getattr(torch, precision)
+    embeddings = points.to(dtype).clone().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16, enabled=precision == "autocast"):
+        value = loss(embeddings, torch.tensor(labels))
+    assert value.shape == ()
+    assert value.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert value.isfinite()
+    value.backward()
+    assert embeddings.grad.isfinite().all()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in loss.parameters())
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_nothing_to_compare_is_zero_with_a_zero_gradient(name):
+    embeddings = torch.randn(1, 6, requires_grad=True)
+    value = make(name)(embeddings, torch.tensor([7]))
+    value.backward()
+    assert value == 0
+    assert (embeddings.grad == 0).all()
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_an_empty_choice_is_zero(name):
+    if name in {"CentroidTripletLoss", "PrototypicalLoss", "StructuredClusteringLoss"}:
+        pytest.skip("takes no miner")
+    if name == "FastAPLoss":
+        pytest.skip("a miner only weighs its anchors, and an empty choice weighs them alike, as in the peer")
+    none = torch.zeros(0, dtype=torch.long)
+    for chosen in ((none,) * 3, (none,) * 4):
+        assert make(name)(torch.randn(4, 6), torch.tensor([0, 0, 1, 1]), chosen) == 0
+
+
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_an_embedding_that_is_not_finite_never_gives_a_finite_loss(name, bad):
+    embeddings, labels = torch.randn(8, 6), torch.tensor([0, 0, 0, 1, 1, 1, 2, 3])
+    for row in (0, 7):  # one with positives, one without
+        broken = embeddings.clone()
+        broken[row, 2] = bad
+        assert not make(name)(broken, labels).isfinite()
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_labels_may_be_any_integers(name):
+    """Labels above 2^24 would fall together in float32."""
+    if name == "MarginLoss":
+        pytest.skip("one b for each class: labels are indices")
+    embeddings = batch("raw").x.detach()
+    labels = torch.tensor([0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 3, 4, 4])
+    loss = make(name)
+    expected = loss(embeddings, labels)
+    for offset in (-2, 2**24, 2**40):
+        torch.testing.assert_close(loss(embeddings, labels + offset), expected)
+    torch.testing.assert_close(loss(embeddings, labels.int()), expected)
+
+
+@pytest.mark.parametrize("name", [*CLASSES, "MarginLoss"])
+def test_a_label_that_is_no_class_raises_on_the_cpu_and_is_nan_when_compiled(name):
+    loss = make(name)
+    for wrong in (20, -1):
+        labels = torch.tensor([0, 1, wrong, 3])
+        with pytest.raises(ValueError, match=f"label {wrong} at position 2 is not one of the 20 classes"):
+            loss(torch.randn(4, 6), labels)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_shapes_and_types_that_do_not_fit_raise_one_line(name):
+    loss, x, y = make(name), torch.randn(4, 6), torch.tensor([0, 0, 1, 1])
+    for arguments, message in [
+        ((x[0], y), "embeddings must be a non-empty floating-point"),
+        ((x.long(), y), "embeddings must be a non-empty floating-point"),
+        ((x[:0], y[:0]), "embeddings must be a non-empty floating-point"),
+        ((x, y[:3]), "3 labels for 4 embeddings"),
+        ((x, y.float()), "labels must be an integer"),
+        ((x, y[:, None]), "labels must be an integer"),
+        ((x, y, None, x), "ref_emb is given without ref_labels"),
+        ((x, y, None, x[:, :5], y), "ref_emb has 5 dimensions but embeddings have 6"),
+        ((x, y, (y, y)), "indices_tuple must be"),
+        ((x, y, (y, y, y[:2])), "indices_tuple must be"),
+    ]:
+        with pytest.raises(ValueError, match=message) as caught:
+            loss(*arguments)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_classification_loss_refuses_references_and_another_embedding_size(name):
+    x, y = torch.randn(4, 6), torch.tensor([0, 0, 1, 1])
+    with pytest.raises(ValueError, match="takes no ref_emb"):
+        make(name)(x, y, None, x, y)
+    with pytest.raises(ValueError, match="embeddings have 6 dimensions but the loss was made with embedding_size=5"):
+        make(name, dim=5)(x, y)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_rotation_and_a_permutation_of_the_batch_change_nothing(name):
+    case = batch("raw", dim=6)
+    loss = make(name).double()
+    x, y = case.x.detach(), case.y
+    value = loss(x, y).detach()
+    if name not in {"NPairsLoss", "PrototypicalLoss"}:  # these go by the order of the batch
+        order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
+        torch.testing.assert_close(loss(x[order], y[order]).detach(), value)
+    if name != "SignalToNoiseRatioContrastiveLoss":  # coordinates matter to it
+        square = torch.randn(6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+        rotation = torch.linalg.qr(square)[0]
+        if name in CLASSES:
+            loss.class_weights.data @= rotation
+        torch.testing.assert_close(loss(x @ rotation, y).detach(), value)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_its_gradient_is_the_finite_difference(name):
+    if name == "CircleLoss":
+        pytest.skip("its weights are constants for the gradient; test_circle.py checks it with them frozen")
+    case = batch("raw", labels=[0, 0, 0, 1, 1, 1, 2, 2], dim=6, seed=3)
+    loss = make(name).double()
+    inputs = [case.x.detach().requires_grad_(), *loss.parameters()]
+    arguments = {"eps": 1e-6, "atol": 1e-5, "rtol": 1e-4, "fast_mode": True}
+    if name == "ProxyAnchorLoss":
+        loss.class_weights.data *= 3  # a step of 1e-6 is then small beside the weights
+    assert torch.autograd.gradcheck(lambda x, *_: loss(x, case.y), inputs, **arguments)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ContrastiveLoss",
+        "TripletMarginLoss",
+        "NTXentLoss",
+        "MarginLoss",
+        "MultiSimilarityLoss",
+        "SignalToNoiseRatioContrastiveLoss",
+        "TupletMarginLoss",
+        "CircleLoss",
+        "SoftNearestNeighborLoss",
+        "SupConLoss",
+        "RankedListLoss",
+    ],
+)
+def test_references_that_are_the_other_half_equal_a_choice_of_the_cross_pairs(name):
+    """Losses of pairs: comparing x with r is comparing the batch [x, r] where a miner chose the pairs (x, r)."""
+    case = batch("reference", labels=[0, 0, 0, 1, 1, 2], dim=6)
+    N = len(case.y)
+    same = case.y[:, None] == case.ref_y[None, :]
+    (a1, p), (a2, n) = same.nonzero(as_tuple=True), (~same).nonzero(as_tuple=True)
+    loss = make(name).double()
+    joined = loss(torch.cat([case.x, case.ref]), torch.cat([case.y, case.ref_y]), (a1, p + N, a2, n + N))
+    if name in {"MultiSimilarityLoss", "RankedListLoss"}:  # the mean is over all anchors, mined or not
+        joined = joined * (N + len(case.ref_y)) / N
+    torch.testing.assert_close(joined, loss(case.x, case.y, None, case.ref, case.ref_y))
+
+
+QUICK = {"ContrastiveLoss", "NTXentLoss", "ArcFaceLoss"}  # the others take a minute
+COMPILED = [n if n in QUICK else pytest.param(n, marks=pytest.mark.full) for n in EVERY if n not in NOT_COMPILED_WHOLE]
+
+
+@pytest.mark.filterwarnings("ignore")  # the compiler's own
+@pytest.mark.parametrize("name", COMPILED)
+def test_compiles_without_a_break(name):
+    torch._dynamo.reset()
+    loss, x, y = make(name), torch.randn(8, 6), torch.arange(8) // 2
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+    value, expected = compiled(ours, y), loss(theirs, y)
+    torch.testing.assert_close(value, expected)
+    value.backward()
+    expected.backward()
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5)
+    if name in CLASSES:
+        assert compiled(x, y + 17).isnan()  # labels up to 20 of 20 classes: no raise, no synchronisation
+
+
+def test_those_that_do_not_compile_whole_say_why():
+    for name in NOT_COMPILED_WHOLE:
+        assert "Not for `torch.compile(fullgraph=True)`" in getattr(losses, name).__doc__

@@ -1,0 +1,77 @@
+"""The shipped loss configurations, their search spaces and the published ones."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from jsonargparse import ArgumentParser
+
+from levelfield import losses, miners
+from levelfield.losses import ClassificationLoss
+from levelfield.reference import reality_check_search, reality_check_searches
+
+CONFIGS = Path(__file__).parents[2] / "configs" / "loss"
+FILES = sorted(CONFIGS.glob("*.yaml"))
+
+
+def test_every_loss_has_a_configuration():
+    paths = {yaml.safe_load(file.read_text())["model"]["loss"]["class_path"] for file in FILES}
+    bases = {"MetricLoss", "PairLoss", "ClassificationLoss", "CrossBatchMemory"}
+    assert paths == {f"levelfield.losses.{name}" for name in set(losses.__all__) - bases}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_a_configuration_builds_its_loss_and_its_space_names_arguments(file):
+    config = yaml.safe_load(file.read_text())
+    model = config["model"]
+    assert set(config) <= {"model", "data"}
+    assert set(model) <= {"loss", "miner", "loss_lr", "normalize"}
+    cls = getattr(losses, model["loss"]["class_path"].rpartition(".")[2])
+    needed = {"num_classes": 3, "embedding_size": 4} if issubclass(cls, ClassificationLoss) else {}
+    parser = ArgumentParser()
+    parser.add_class_arguments(cls, "loss")
+    parser.parse_object({"loss": {**model["loss"]["init_args"], **needed}})
+    cls(**model["loss"]["init_args"], **needed)
+    if "miner" in model:
+        getattr(miners, model["miner"]["class_path"].rpartition(".")[2])(**model["miner"]["init_args"])
+    assert (config.get("data") == {"samples_per_class": 1}) == issubclass(cls, ClassificationLoss)
+
+    space = yaml.safe_load((CONFIGS / "space" / file.name).read_text())
+    accepted = parser.get_defaults()["loss"].__dict__
+    for key, bounds in space.items():
+        assert set(bounds) - {"integer"} == {"low", "high", "scale"}
+        assert bounds["low"] < bounds["high"]
+        assert bounds["scale"] in {"linear", "log"}
+        if key.startswith("model.loss.init_args."):
+            argument = key.rpartition(".")[2]
+            assert argument in accepted
+            value = model["loss"]["init_args"].get(argument, accepted[argument])
+            assert bounds["low"] <= value <= bounds["high"]
+        else:
+            assert key in {"model.loss_lr", "model.miner.init_args.epsilon"}
+
+
+def test_the_published_optima_are_the_papers():
+    """Supplementary tables of Musgrave et al. 2020."""
+    assert reality_check_search("ntxent", "sop")["optimum"]["temperature"] == pytest.approx(0.0002, abs=1e-4)
+    assert reality_check_search("ntxent", "cub200", 256)["optimum"]["temperature"] == pytest.approx(0.0415, abs=1e-4)
+    assert reality_check_search("contrastive", "cub200")["optimum"]["pos_margin"] == pytest.approx(-0.2)
+    assert [reality_check_search("fast_ap", d)["optimum"]["num_bins"] for d in ("cub200", "cars196", "sop")] == [
+        17,
+        27,
+        16,
+    ]
+    assert len(reality_check_searches()) == 56
+    with pytest.raises(ValueError, match="no search of 'circle'"):
+        reality_check_search("circle", "cub200")
+
+
+def test_the_shipped_spaces_contain_the_published_ones():
+    for search in reality_check_searches():
+        space = yaml.safe_load((CONFIGS / "space" / f"{search['loss']}.yaml").read_text())
+        shipped = {key.rpartition(".")[2]: bounds for key, bounds in space.items()}
+        assert set(search["space"]) <= set(shipped)
+        for name, bounds in search["space"].items():
+            assert shipped[name]["low"] <= bounds["low"]
+            assert shipped[name]["high"] >= bounds["high"]
+            assert shipped[name]["scale"] == bounds["scale"]
