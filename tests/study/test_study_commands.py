@@ -73,8 +73,8 @@ def test_add_method_compares_a_loss_of_the_working_directory(desk: Path, capsys:
     words = ["run", "toy.yaml", "--add-method", "my_loss.MyLoss", "--runs", "1", "--trainer.max_epochs=1"]
     assert main(words) == 0
     printed = capsys.readouterr().out
-    table = [line.split()[0] for line in printed.splitlines() if line.startswith("  ") and line.strip()]
-    assert table[-4:] == ["pretrained", "contrastive", "arcface", "my_loss"]
+    rows = [line.split()[0] for line in printed.splitlines() if line.startswith("    ") and line.strip()]
+    assert rows[-8:] == ["pretrained", "contrastive", "arcface", "my_loss"] * 2
     assert (desk / "outputs" / "toy_my_loss" / "jobs" / "my_loss" / "run0" / "test" / "result.json").exists()
     assert "1 run " in printed, "the override of the number of runs"
 

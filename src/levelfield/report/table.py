@@ -7,6 +7,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+EMBEDDINGS = ("separated", "concatenated")
 METRIC_TITLES = {"map_at_r": "MAP@R", "r_precision": "R-precision", "precision_at_1": "P@1"}
 TOO_FEW_RUNS = "too few runs for an interval"
 
@@ -41,36 +42,34 @@ def comparison_table(
     methods: Sequence[str],
     test: Sequence[Summary],
     validation: Sequence[Summary],
-    baseline: str,
 ) -> Table:
-    """One row a method: test scores in percent, separated and concatenated, and the validation score beside them.
+    """Test scores in percent, one row a method, separated above concatenated; it fits a terminal of 80 columns.
 
     Args:
         title: Stands above the table.
         methods: Rows, in order.
         test: Test scores; none before the test classes were opened.
-        validation: Scores on the validation folds.
-        baseline: The method without training, whose single run is not a sample.
+        validation: Scores on the validation folds, shown beside the separated test scores.
     """
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left")
-    table.add_column("method", no_wrap=True)
-    columns = [(embedding, metric) for embedding in ("separated", "concatenated") for metric in METRIC_TITLES]
-    table.add_column("validation\nMAP@R", justify="right")
-    for embedding, metric in columns:
-        table.add_column(f"{embedding}\n{METRIC_TITLES[metric]}", justify="right")
-    table.add_column("runs", justify="right")
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    table.add_column("", no_wrap=True)
+    for heading in (*METRIC_TITLES.values(), "validation\nMAP@R", "runs"):
+        table.add_column(heading, justify="right", vertical="bottom")
     scores = {(row.method, row.embedding, row.metric): row for row in test}
     validated = {row.method: row for row in validation if row.metric == "map_at_r"}
-    for method in methods:
-        found = [scores.get((method, *column)) for column in columns]
-        runs = next((row.n for row in [*found, validated.get(method)] if row is not None), 0)
-        table.add_row(
-            method, percent(validated.get(method)), *map(percent, found), str(runs), end_section=method == baseline
-        )
+    for embedding in EMBEDDINGS:
+        table.add_row(f"[bold]{embedding}[/bold]")
+        for method in methods:
+            found = [scores.get((method, embedding, metric)) for metric in METRIC_TITLES]
+            beside = percent(validated.get(method)) if embedding == "separated" else ""
+            runs = next((row.n for row in [*found, validated.get(method)] if row is not None), 0)
+            table.add_row(f"  {method}", *map(percent, found), beside, str(runs), end_section=method == methods[-1])
     return table
 
 
-def footnotes(runs: int, folds: int, openings: Sequence[str], conditions: Sequence[str]) -> list[str]:
+def footnotes(
+    runs: int, folds: int, openings: Sequence[str], conditions: Sequence[str], baseline: str = "pretrained"
+) -> list[str]:
     """What a reader must know to believe the table.
 
     Args:
@@ -78,11 +77,13 @@ def footnotes(runs: int, folds: int, openings: Sequence[str], conditions: Sequen
         folds: Folds of each run.
         openings: The reason of each opening of the test classes.
         conditions: In what the methods differ besides the method.
+        baseline: Name of the row without training.
     """
     interval = "± is half a 95% t-interval over the runs" if runs >= 3 else TOO_FEW_RUNS
     notes = [
         f"Percent, mean of {runs} run{'s' * (runs != 1)} of {folds} folds; {interval}.",
         "separated: mean of the folds' scores; concatenated: the folds' embeddings side by side, normalised again.",
+        f"{baseline}: the trunk's features without training, reduced by a PCA of the training classes.",
     ]
     if not openings:
         notes.append("The test classes have not been opened.")

@@ -253,8 +253,6 @@ def print_status(console: Console, folder: Path) -> None:
 def print_study(console: Console, folder: Path, spec: StudySpec, rows: Sequence[ResultRow]) -> None:
     """The comparison table with what must be said beside it, and where the numbers lie."""
     openings = [entry["reason"] for entry in Ledger(folder / "ledger.jsonl").openings]
-    table = comparison_table(
-        spec.name, [BASELINE, *spec.methods], summarise(rows), summarise(rows, stage="run"), BASELINE
-    )
+    table = comparison_table(spec.name, [BASELINE, *spec.methods], summarise(rows), summarise(rows, stage="run"))
     print_report(console, table, footnotes(spec.runs, spec.folds, openings, differing_conditions(spec)))
     console.print(f"{folder / 'results.csv'}, {folder / 'summary.csv'}", highlight=False, markup=False, soft_wrap=True)

@@ -105,11 +105,14 @@ class StudyProgress:
             self._bars.console.print(text, highlight=False, markup=False)
         else:
             note = self._note(0.0)
-            self.line(f"[{len(self.done)}/{len(self.jobs)}] {text}{'; ' * bool(note)}{note}")
+            self.line(f"[{len(self.done)}/{len(self.jobs)}] {text}{f'; {note}' if note else ''}")
 
     def line(self, text: str) -> None:
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def _note(self, elapsed: float) -> str:
-        left = seconds_left((job for job in self.jobs if job not in self.done), self.done, elapsed)
+        to_do = [job for job in self.jobs if job not in self.done]
+        if not to_do:
+            return "testing"
+        left = seconds_left(to_do, self.done, elapsed)
         return "" if left is None else f"about {duration(left)} left"
