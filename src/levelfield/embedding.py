@@ -16,7 +16,7 @@ class EmbeddedSet(NamedTuple):
 
     embeddings: Float[Tensor, "samples embedding"]
     labels: Int[Tensor, " samples"]
-    index: Int[Tensor, " samples"]
+    index: Int[Tensor, " samples"]  # type: ignore[assignment] # a field, not tuple's method of that name
 
 
 @torch.inference_mode()

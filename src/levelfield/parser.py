@@ -43,12 +43,12 @@ class LevelfieldParser(LightningArgumentParser):
         super().__init__(*args, **kwargs)
         self._full_help = full_help
 
-    def format_help(self) -> str:
+    def format_help(self, formatter: Any = None) -> str:
         if self._full_help:
-            return super().format_help()
+            return super().format_help(formatter)
         return short_help(self)
 
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:  # type: ignore[override]
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         raise UserError(one_line(message, self)) from ex
 
 

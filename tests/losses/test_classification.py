@@ -52,7 +52,7 @@ def test_the_others_are_drawn_evenly():
     torch.manual_seed(0)
     counts = torch.zeros(20)
     for _ in range(300):
-        counts[kept_logits(loss, x, y)[0]] += 1
+        counts[kept_centres(loss, x, y)[0]] += 1
     assert counts[4] == counts[5] == 300
     others = torch.cat([counts[:4], counts[6:]])
     chi_square = ((others - 300 * 8 / 18) ** 2 / (300 * 8 / 18 * (10 / 18))).sum() * (17 / 18)

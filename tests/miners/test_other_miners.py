@@ -106,12 +106,10 @@ def test_distance_weighted_draws_by_the_inverse_of_the_density_of_distances():
     q = clamped ** (D - 2) * (1 - clamped**2 / 4) ** ((D - 3) / 2)
     law = torch.where(d < 1.4, 1 / q, 0.0)
     law = law / law.sum()
-    anchors = points[:1]
-    reference = torch.cat([points[:1].repeat(draws, 1), points[1:]])
-    labels = torch.cat([torch.zeros(draws), torch.ones(29)]).long()
+    labels = torch.cat([torch.zeros(1), torch.ones(29)]).long()  # the reference at 0 is every anchor's one positive
     torch.manual_seed(2)
-    _, _, n = DistanceWeightedMiner()(anchors, torch.tensor([0]), reference, labels)
-    counts = torch.bincount(n - draws, minlength=29).double()
+    _, _, n = DistanceWeightedMiner()(points[:1].repeat(draws, 1), torch.zeros(draws).long(), points, labels)
+    counts = torch.bincount(n - 1, minlength=29).double()
     assert counts.sum() == draws
     expected = draws * law
     assert (counts[expected == 0] == 0).all()

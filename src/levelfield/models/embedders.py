@@ -33,10 +33,10 @@ class LayerNormLinearEmbedder(Embedder):
     Args:
         num_features: length F of the trunk's features (the learner supplies it).
         embedding_size: length D of an embedding (the learner supplies it).
-        bias: whether the linear layer has a bias.
+        bias: whether the linear layer has a bias (the paper's has none).
     """
 
-    def __init__(self, num_features: int, embedding_size: int, bias: bool = False) -> None:
+    def __init__(self, num_features: int, embedding_size: int, bias: bool = True) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(num_features, elementwise_affine=False)
         self.linear = nn.Linear(num_features, embedding_size, bias=bias)

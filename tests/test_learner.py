@@ -1,0 +1,175 @@
+"""The learner: what trains, at which rates, what a checkpoint brings back, and whose losses fit."""
+
+import functools
+import warnings
+
+import pytest
+import pytorch_metric_learning.losses
+import pytorch_metric_learning.miners
+import torch
+from lightning.pytorch import Trainer
+from torch import nn
+
+from levelfield.callbacks import RetrievalValidation
+from levelfield.data.datamodule import MetricDataModule
+from levelfield.data.datasets import Glyphs
+from levelfield.data.transforms import ImageTransforms
+from levelfield.errors import UserError
+from levelfield.learner import MetricLearner
+from levelfield.losses import ArcFaceLoss, ContrastiveLoss, MultiSimilarityLoss
+from levelfield.miners import MultiSimilarityMiner
+from levelfield.models import LayerNormLinearEmbedder, TimmTrunk
+
+
+def small_data(**arguments) -> MetricDataModule:
+    transforms = ImageTransforms(crop_size=32, resize=32, scale=(0.6, 1.0), horizontal_flip=False)
+    return MetricDataModule(Glyphs(num_classes=40), steps_per_epoch=4, transforms=transforms, **arguments)
+
+
+def small_learner(loss, **arguments) -> MetricLearner:
+    torch.manual_seed(0)
+    return MetricLearner(TimmTrunk("test_resnet", weights=None), loss=loss, embedding_size=16, **arguments)
+
+
+def small_trainer(**arguments) -> Trainer:
+    settings = {
+        "accelerator": "cpu",
+        "max_epochs": 1,
+        "num_sanity_val_steps": 0,
+        "use_distributed_sampler": False,
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "callbacks": [RetrievalValidation()],
+    }
+    return Trainer(**{**settings, **arguments})
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    with warnings.catch_warnings():
+        for notice in (".*does not have many workers.*", ".*in eval mode.*", ".*LeafSpec.*", ".*logging interval.*"):
+            warnings.filterwarnings("ignore", notice)
+        yield
+
+
+class MyLoss(nn.Module):
+    """Somebody's plain module: pulls embeddings of a class to their mean."""
+
+    def forward(self, embeddings, labels):
+        means = torch.stack([embeddings[labels == label].mean(0) for label in labels])
+        return (embeddings - means).square().sum(1).mean()
+
+
+@pytest.mark.parametrize(
+    ("loss", "miner"),
+    [
+        (ContrastiveLoss(), None),
+        (ArcFaceLoss, None),
+        (functools.partial(ArcFaceLoss, margin=10.0), None),
+        (MultiSimilarityLoss(), MultiSimilarityMiner()),
+        (MyLoss(), None),
+        (pytorch_metric_learning.losses.TripletMarginLoss(), pytorch_metric_learning.miners.BatchHardMiner()),
+        (pytorch_metric_learning.losses.CircleLoss(), MultiSimilarityMiner()),
+        (ContrastiveLoss(), pytorch_metric_learning.miners.MultiSimilarityMiner()),
+    ],
+)
+def test_losses_and_miners_of_ours_and_others_train(loss, miner):
+    learner = small_learner(loss, miner=miner)
+    before = {name: value.clone() for name, value in learner.named_parameters()}
+    trainer = small_trainer()
+    trainer.fit(learner, datamodule=small_data())
+    assert 0 <= trainer.callback_metrics["val/map_at_r"] <= 1
+    moved = {
+        name.partition(".")[0]
+        for name, value in learner.named_parameters()
+        if name in before and not torch.equal(value, before[name])
+    }
+    assert moved == {"trunk", "embedder"}
+    if not isinstance(loss, nn.Module):
+        assert learner.num_classes == 15  # 20 of the 40 letters are for training, a fourth of them validates
+
+
+def test_embeddings_have_unit_length_unless_told_otherwise():
+    images = torch.rand(4, 3, 32, 32)
+    torch.testing.assert_close(small_learner(ContrastiveLoss())(images).norm(dim=1), torch.ones(4))
+    raw = small_learner(ContrastiveLoss(), normalize=False)(images).norm(dim=1)
+    assert not torch.allclose(raw, torch.ones(4), atol=1e-2)
+
+
+def test_frozen_batch_norm_keeps_its_statistics_and_trains_its_scale():
+    for frozen in (True, False):
+        learner = small_learner(ContrastiveLoss(), freeze_batch_norm=frozen)
+        norms = [module for module in learner.trunk.modules() if isinstance(module, nn.BatchNorm2d)]
+        means = [norm.running_mean.clone() for norm in norms]
+        scales = [norm.weight.detach().clone() for norm in norms]
+        small_trainer().fit(learner, datamodule=small_data())
+        assert all(torch.equal(norm.running_mean, mean) for norm, mean in zip(norms, means, strict=True)) == frozen
+        assert any(not torch.equal(norm.weight, scale) for norm, scale in zip(norms, scales, strict=True))
+
+
+def test_trunk_embedder_and_loss_have_their_own_rates():
+    learner = small_learner(ArcFaceLoss, trunk_lr=0.1, embedder_lr=0.2, loss_lr=0.3, weight_decay=0.4)
+    learner.build_loss(num_classes=5)
+    groups = {
+        group["name"]: (group["lr"], group["weight_decay"]) for group in learner.configure_optimizers().param_groups
+    }
+    assert groups == {"trunk": (0.1, 0.4), "embedder": (0.2, 0.4), "loss": (0.3, 0.0)}
+
+
+def test_a_loss_that_is_not_finite_stops_and_names_the_step():
+    class Diverging(nn.Module):
+        def forward(self, embeddings, labels):
+            return embeddings.sum() / 0
+
+    with pytest.raises(UserError, match="at step 0"):
+        small_trainer().fit(small_learner(Diverging()), datamodule=small_data())
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "32-true"])
+def test_the_loss_sees_float32_whatever_the_precision(precision):
+    seen = []
+
+    class Watching(ContrastiveLoss):
+        def compute(self, embeddings, *args):
+            seen.append((embeddings.dtype, torch.is_autocast_enabled("cpu")))
+            return super().compute(embeddings, *args)
+
+    small_trainer(precision=precision).fit(small_learner(Watching()), datamodule=small_data())
+    assert set(seen) == {(torch.float32, False)}
+
+
+@pytest.mark.parametrize("loss", [ArcFaceLoss, functools.partial(ArcFaceLoss, margin=10.0)])
+def test_checkpoint_of_a_learner_made_in_python_loads_whole(loss, tmp_path):
+    learner = small_learner(loss, embedder=LayerNormLinearEmbedder, normalize=False)
+    trainer = small_trainer()
+    trainer.fit(learner, datamodule=small_data())
+    trainer.save_checkpoint(tmp_path / "it.ckpt")
+    loaded = MetricLearner.load_from_checkpoint(tmp_path / "it.ckpt")
+    images = torch.rand(4, 3, 32, 32)
+    torch.testing.assert_close(loaded(images), learner.eval()(images))
+    assert loaded.loss.margin == (28.6 if loss is ArcFaceLoss else 10.0)
+    assert not loaded.normalize
+
+
+def test_checkpoint_with_a_loss_object_loads_for_embedding_and_says_so(tmp_path):
+    learner = small_learner(MyLoss())
+    trainer = small_trainer()
+    trainer.fit(learner, datamodule=small_data())
+    trainer.save_checkpoint(tmp_path / "it.ckpt")
+    with pytest.warns(UserWarning, match="without its loss"):
+        loaded = MetricLearner.load_from_checkpoint(tmp_path / "it.ckpt")
+    images = torch.rand(4, 3, 32, 32)
+    torch.testing.assert_close(loaded(images), learner.eval()(images))
+
+
+def test_what_is_no_checkpoint_of_ours_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"none\.ckpt"):
+        MetricLearner.load_from_checkpoint(tmp_path / "none.ckpt")
+    (tmp_path / "torn.ckpt").write_bytes(b"PK\x03\x04 torn")
+    with pytest.raises(UserError, match=r"torn\.ckpt"):
+        MetricLearner.load_from_checkpoint(tmp_path / "torn.ckpt")
+    torch.save({"state_dict": {}}, tmp_path / "other.ckpt")
+    with pytest.raises(UserError, match=r"other\.ckpt.*levelfield"):
+        MetricLearner.load_from_checkpoint(tmp_path / "other.ckpt")
