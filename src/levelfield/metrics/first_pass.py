@@ -10,7 +10,7 @@ from torch import Tensor
 from levelfield.metrics.ranking import largest
 
 # Gathered candidates of so many values stay in the processor's cache.
-GATHERED_VALUES = 2**20
+GATHERED_VALUES = 2**18
 
 
 def has_fast_bfloat16(device: torch.device) -> bool:
@@ -111,17 +111,13 @@ def decide(
     """
     num_candidates, dim = candidates_BC.shape[1], gallery_GD.shape[1]
     candidates_BC = candidates_BC.sort(dim=1).values
-    similarities_BC = torch.cat(
-        [
-            # Not a matrix product: its rounding depends on a candidate's place, and duplicates would not tie.
-            (gallery_GD.index_select(0, candidates.flatten()).view(-1, num_candidates, dim) * queries[:, None]).sum(-1)
-            for candidates, queries in zip(
-                candidates_BC.split(max(1, GATHERED_VALUES // (num_candidates * dim))),
-                queries_BD.split(max(1, GATHERED_VALUES // (num_candidates * dim))),
-                strict=True,
-            )
-        ]
-    )
+    similarities_BC = queries_BD.new_empty(candidates_BC.shape)
+    rows = max(1, GATHERED_VALUES // (num_candidates * dim))
+    for start in range(0, len(candidates_BC), rows):
+        here = slice(start, start + rows)
+        gathered = gallery_GD.index_select(0, candidates_BC[here].flatten()).view(-1, num_candidates, dim)
+        # Not a matrix product: its rounding depends on a candidate's place, and duplicates would not tie.
+        similarities_BC[here] = gathered.mul_(queries_BD[here, None]).sum(dim=2)
     if self_index_B is not None:
         similarities_BC.masked_fill_(candidates_BC == self_index_B[:, None], -torch.inf)
     values_BC, order_BC = similarities_BC.sort(dim=1, descending=True, stable=True)

@@ -18,12 +18,11 @@ from levelfield.metrics.ranking import (
     places_from_hits,
     places_of,
     symmetric_blocks,
-    top_neighbors,
 )
 from levelfield.metrics.scores import Wanted, scores_from_places
 
 DEFAULT_MEMORY_BUDGET = 400 * 2**20
-# Rankings of more neighbours than this come from sorting whole rows.
+# Rankings of more neighbours than this have too many candidates for a first pass to pay.
 MAX_NEIGHBORS = 256
 # More rows in a block bring no speed; with a mirrored matrix more of it is computed twice.
 MAX_BLOCK, MIRRORED_BLOCK = 1024, 256
@@ -66,36 +65,43 @@ def score_queries(
     num_relevant_Q = num_relevant_N[scored_Q]
     query_labels_Q = query_labels_N[scored_Q]
     num_gallery = len(gallery_GD)
-    num_neighbors = min(wanted.num_neighbors(int(num_relevant_Q.max())), num_gallery - int(excludes_self))
-    sorts_rows = wanted.needs_full_ranking or (num_neighbors > MAX_NEIGHBORS and not use_faiss)
-    rows = SimilarityRows(
-        queries_ND, gallery_GD, scored_Q, similarity, excludes_self, memory_budget // (8 if sorts_rows else 5)
-    )
+    depth = num_gallery - int(excludes_self)
+    if not wanted.needs_full_ranking:
+        depth = min(depth, wanted.num_neighbors(int(num_relevant_Q.max())))
+    rows = SimilarityRows(queries_ND, gallery_GD, scored_Q, similarity, excludes_self, memory_budget // 5)
+
+    def keep(positions_B: Tensor, places_BP: Tensor, found_BP: Tensor) -> None:
+        block = scores_from_places(places_BP, found_BP, num_relevant_Q[positions_B], wanted)
+        for name in wanted.names:
+            scores[name][positions_B] = block[name]
+
     with torch.inference_mode(), full_precision(queries_ND.device):
-        if sorts_rows:
-            members = ClassMembers(gallery_labels_G)
-            for positions_B, similarities_BG in rows.blocks():
-                items_BP, valid_BP = members.of(query_labels_Q[positions_B])
-                if excludes_self:
-                    valid_BP = valid_BP & (items_BP != scored_Q[positions_B, None])
-                places_BP = places_of(similarities_BG, items_BP, valid_BP)
-                found_BP = places_BP <= num_gallery
-                block = scores_from_places(places_BP, found_BP, num_relevant_Q[positions_B], wanted)
-                for name in wanted.names:
-                    scores[name][positions_B] = block[name]
-        else:
-            for positions_B, neighbors_BK in neighbor_blocks(rows, num_neighbors, use_faiss):
-                hits_BK = gallery_labels_G[neighbors_BK] == query_labels_Q[positions_B, None]
-                block = scores_from_places(*places_from_hits(hits_BK), num_relevant_Q[positions_B], wanted)
-                for name in wanted.names:
-                    scores[name][positions_B] = block[name]
+        left_open: Tensor | None = None
+        coarse = first_pass(rows, depth, use_faiss)
+        if coarse is not None:
+            left_open = torch.arange(len(scored_Q), device=scored_Q.device)
+            for positions_B, neighbors_BK in proven_neighbors(coarse, rows, depth, gives_up=not use_faiss):
+                left_open[positions_B] = -1
+                keep(
+                    positions_B, *places_from_hits(gallery_labels_G[neighbors_BK] == query_labels_Q[positions_B, None])
+                )
+            left_open = left_open[left_open >= 0]
+            if len(left_open) == 0:
+                return scores
+        members = ClassMembers(gallery_labels_G)
+        for positions_B, similarities_BG in rows.blocks(left_open):
+            items_BP, valid_BP = members.of(query_labels_Q[positions_B])
+            if excludes_self:
+                valid_BP = valid_BP & (items_BP != scored_Q[positions_B, None])
+            places_BP = places_of(similarities_BG, items_BP, valid_BP, depth)
+            keep(positions_B, places_BP, places_BP <= depth)
     return scores
 
 
 class SimilarityRows:
     """Rows of similarities of the scored queries to the whole gallery, a block at a time.
 
-    Where nearly all of a set is scored against itself and its matrix fits the budget, only blocks on and above the
+    Where most of a set is scored against itself and half of its matrix fits the budget, only blocks on and above the
     diagonal are computed.
     """
 
@@ -106,15 +112,15 @@ class SimilarityRows:
         scored_Q: Int64[Tensor, " scored"],
         similarity: Similarity,
         excludes_self: bool,
-        values_at_a_time: int,
+        max_values: int,
     ) -> None:
         self.queries_ND, self.gallery_GD, self.scored_Q = queries_ND, gallery_GD, scored_Q
         self.similarity, self.excludes_self = similarity, excludes_self
         num_gallery = len(gallery_GD)
         # Float64 products come on top of the float32 result of distances other than the cosine.
         values_a_row = num_gallery * (1 if similarity is product else 4)
-        self.block = min(MAX_BLOCK, values_at_a_time // values_a_row)
-        self.mirrored = excludes_self and 2 * len(scored_Q) > num_gallery and num_gallery**2 <= values_at_a_time
+        self.block = min(MAX_BLOCK, max_values // values_a_row)
+        self.mirrored = excludes_self and 2 * len(scored_Q) > num_gallery and num_gallery**2 <= 2 * max_values
 
     def blocks(
         self, positions_S: Int64[Tensor, " some"] | None = None
@@ -144,39 +150,30 @@ class SimilarityRows:
                 yield positions_B, similarities_BG
 
 
-def neighbor_blocks(
-    rows: SimilarityRows, num_neighbors: int, use_faiss: bool
-) -> Iterator[tuple[Int64[Tensor, " block"], Int64[Tensor, "block num_neighbors"]]]:
-    """Positions among the scored queries and their nearest items in order, each query once."""
-    positions_Q = torch.arange(len(rows.scored_Q), device=rows.scored_Q.device)
-    open_positions: Tensor | None = None
-    coarse = first_pass(rows, use_faiss)
-    if coarse is not None:
-        left_open = [positions_Q[:0]]
-        for start, stop in block_starts(len(positions_Q), rows.block):
-            queries_B = rows.scored_Q[start:stop]
-            neighbors_BK, proven_B = coarse.neighbors(
-                rows.queries_ND[queries_B], num_neighbors, queries_B if rows.excludes_self else None
-            )
-            yield positions_Q[start:stop][proven_B], neighbors_BK[proven_B]
-            left_open.append(positions_Q[start:stop][~proven_B])
-            if not use_faiss and sum(map(len, left_open)) > MAX_OPEN * stop:
-                left_open.append(positions_Q[stop:])
-                break
-        open_positions = torch.cat(left_open)
-        if len(open_positions) == 0:
-            return
-    for positions_B, similarities_BG in rows.blocks(open_positions):
-        yield positions_B, top_neighbors(similarities_BG, num_neighbors)
-
-
-def first_pass(rows: SimilarityRows, use_faiss: bool) -> Bfloat16Gallery | FaissGallery | None:
+def first_pass(rows: SimilarityRows, depth: int, use_faiss: bool) -> Bfloat16Gallery | FaissGallery | None:
     """A cheap way to candidates, where there is one."""
     if use_faiss:
         return FaissGallery(rows.gallery_GD)
-    if rows.similarity is product and not rows.mirrored and has_fast_bfloat16(rows.gallery_GD.device):
-        return Bfloat16Gallery(rows.gallery_GD)
-    return None
+    is_fast = rows.similarity is product and not rows.mirrored and has_fast_bfloat16(rows.gallery_GD.device)
+    return Bfloat16Gallery(rows.gallery_GD) if is_fast and depth <= MAX_NEIGHBORS else None
+
+
+def proven_neighbors(
+    coarse: Bfloat16Gallery | FaissGallery, rows: SimilarityRows, num_neighbors: int, gives_up: bool
+) -> Iterator[tuple[Int64[Tensor, " block"], Int64[Tensor, "block num_neighbors"]]]:
+    """Positions among the scored queries and their nearest items in order, where the first pass proves them."""
+    positions_Q = torch.arange(len(rows.scored_Q), device=rows.scored_Q.device)
+    num_open = 0
+    for start, stop in block_starts(len(positions_Q), rows.block):
+        queries_B = rows.scored_Q[start:stop]
+        neighbors_BK, proven_B = coarse.neighbors(
+            rows.queries_ND[queries_B], num_neighbors, queries_B if rows.excludes_self else None
+        )
+        if proven_B.any():
+            yield positions_Q[start:stop][proven_B], neighbors_BK[proven_B]
+        num_open += int((~proven_B).sum())
+        if gives_up and num_open > MAX_OPEN * stop:
+            return
 
 
 class ClassMembers:

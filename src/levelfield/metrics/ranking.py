@@ -11,14 +11,16 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float, Int64, Num
 from torch import Tensor
 
-from levelfield.metrics.distances import MIN_BLOCK
+from levelfield.metrics.distances import MIN_BLOCK, product
 
 Similarity = Callable[[Tensor, Tensor], Tensor]
 # Columns of a row are searched in strided groups of this size, whose maxima rule most of them out.
 GROUP = 16
+# Rows that are sorted at a time, which stay in the processor's cache.
+SORTED_ROWS = 8
 
 
 def block_starts(num_rows: int, block: int) -> list[tuple[int, int]]:
@@ -29,19 +31,28 @@ def block_starts(num_rows: int, block: int) -> list[tuple[int, int]]:
 
 
 def symmetric_blocks(
-    embeddings_GD: Float[Tensor, "gallery dim"], block: int, similarity: Similarity
+    embeddings_GD: Num[Tensor, "gallery dim"], block: int, similarity: Similarity
 ) -> Iterator[tuple[int, int, Float[Tensor, "block gallery"]]]:
-    """Rows of the similarity matrix of a set with itself: only blocks on and above the diagonal are computed.
+    """Rows of the similarity matrix of a set with itself; only blocks on and above the diagonal are computed.
 
-    Holds the whole (G, G) matrix; a block's rows below the diagonal are those that earlier blocks have mirrored.
+    Each block leaves its transpose for the blocks below it, G^2 / 2 values in all, freed as they are used. The rows
+    handed out are overwritten by the next ones.
     """
     num_items = len(embeddings_GD)
-    matrix_GG = torch.empty((num_items, num_items), device=embeddings_GD.device)
-    for start, stop in block_starts(num_items, block):
-        above = similarity(embeddings_GD[start:stop], embeddings_GD[start:])
-        matrix_GG[start:stop, start:] = above
-        matrix_GG[stop:, start:stop] = above[:, stop - start :].T
-        yield start, stop, matrix_GG[start:stop]
+    edges = block_starts(num_items, block)
+    lefts = [torch.empty((stop - start, start), device=embeddings_GD.device) for start, stop in edges]
+    buffer = torch.empty((max(stop - start for start, stop in edges), num_items), device=embeddings_GD.device)
+    for i, (start, stop) in enumerate(edges):
+        rows_BG = buffer[: stop - start]
+        rows_BG[:, :start] = lefts[i]
+        lefts[i] = lefts[i][:0]
+        if similarity is product and num_items >= MIN_BLOCK:
+            torch.mm(embeddings_GD[start:stop], embeddings_GD[start:].T, out=rows_BG[:, start:])
+        else:
+            rows_BG[:, start:] = similarity(embeddings_GD[start:stop], embeddings_GD[start:])
+        for left, (below, end) in zip(lefts[i + 1 :], edges[i + 1 :], strict=True):
+            left[:, start:stop] = rows_BG[:, below:end].T
+        yield start, stop, rows_BG
 
 
 def largest(
@@ -65,19 +76,6 @@ def largest(
     candidates_BC = torch.cat([candidates_BC, rest_R.expand(block, -1)], dim=1)
     values_BK, slots_BK = similarities_BG.gather(1, candidates_BC).topk(count, dim=1)
     return values_BK, candidates_BC.gather(1, slots_BK)
-
-
-def top_neighbors(
-    similarities_BG: Float[Tensor, "block gallery"], num_neighbors: int
-) -> Int64[Tensor, "block num_neighbors"]:
-    """Indices of the largest float32 similarities in descending order, equal ones in ascending order of index."""
-    num_gallery = similarities_BG.shape[1]
-    values_BK, indices_BK = largest(similarities_BG, min(num_neighbors + 1, num_gallery))
-    tied_T = (values_BK[:, 1:] == values_BK[:, :-1]).any(dim=1).nonzero().squeeze(1)
-    indices_BK = indices_BK[:, :num_neighbors]
-    for rows_t in tied_T.split(max(1, len(similarities_BG) // 4)):
-        indices_BK[rows_t] = tie_free_keys(similarities_BG[rows_t]).topk(indices_BK.shape[1], dim=1).indices
-    return indices_BK
 
 
 def tie_free_keys(similarities_BG: Float[Tensor, "block gallery"]) -> Int64[Tensor, "block gallery"]:
@@ -105,33 +103,64 @@ def places_of(
     similarities_BG: Float[Tensor, "block gallery"],
     items_BP: Int64[Tensor, "block items"],
     valid_BP: Bool[Tensor, "block items"],
+    depth: int,
 ) -> Int64[Tensor, "block items"]:
-    """Ascending places of chosen items in the full ranking of each row; those not valid come last, past the ranking.
+    """Ascending places of chosen items in each row's ranking; `depth + 1` for those not valid or further down.
 
-    The row's values are sorted and each item's looked up; where an item's value is not alone, the equal ones of lower
-    index are counted.
+    The `depth` largest values are sorted and each item's looked up; where an item's value is not alone, the equal ones
+    of lower index are counted.
     """
     num_gallery = similarities_BG.shape[1]
+    depth = min(depth, num_gallery)
+    # One more than the ranking holds shows whether its last value is alone.
+    sorted_BV = largest_values(similarities_BG, min(depth + 1, num_gallery))
     values_BP = similarities_BG.gather(1, items_BP)
-    sorted_BG = sort_values(similarities_BG)
-    ends_BP = torch.searchsorted(sorted_BG, values_BP, right=True)
-    places_BP = num_gallery - ends_BP + 1
-    tied_BP = valid_BP & (ends_BP >= 2) & (sorted_BG.gather(1, (ends_BP - 2).clamp(min=0)) == values_BP)
-    del sorted_BG
-    columns_G = torch.arange(num_gallery, device=places_BP.device)
-    for pairs_t2 in tied_BP.nonzero().split(max(1, len(similarities_BG) // 2)):
-        rows_t, slots_t = pairs_t2.unbind(1)
-        equal_tG = similarities_BG[rows_t] == values_BP[rows_t, slots_t, None]
-        places_BP[rows_t, slots_t] += (equal_tG & (columns_G < items_BP[rows_t, slots_t, None])).sum(dim=1)
-    return places_BP.masked_fill(~valid_BP, num_gallery + 1).sort(dim=1).values
+    places_BP, tied_BP = look_up(sorted_BV, values_BP)
+    tied_BP &= valid_BP & (places_BP <= depth)
+    if int(tied_BP.sum()) > len(similarities_BG):
+        keys_BG = tie_free_keys(similarities_BG)
+        places_BP, _ = look_up(largest_values(keys_BG, depth), keys_BG.gather(1, items_BP))
+    else:
+        columns_G = torch.arange(num_gallery, device=places_BP.device)
+        for pairs_t2 in tied_BP.nonzero().split(max(1, len(similarities_BG) // 4)):
+            rows_t, slots_t = pairs_t2.unbind(1)
+            equal_tG = similarities_BG[rows_t] == values_BP[rows_t, slots_t, None]
+            places_BP[rows_t, slots_t] += (equal_tG & (columns_G < items_BP[rows_t, slots_t, None])).sum(dim=1)
+    return places_BP.masked_fill(~valid_BP, depth + 1).clamp(max=depth + 1).sort(dim=1).values
 
 
-def sort_values(similarities_BG: Float[Tensor, "block gallery"]) -> Float[Tensor, "block gallery"]:
-    """Each row ascending. numpy sorts float32 on the CPU some twenty times faster than torch, which carries indices."""
+def look_up(
+    sorted_BV: Num[Tensor, "block values"], values_BP: Num[Tensor, "block items"]
+) -> tuple[Int64[Tensor, "block items"], Bool[Tensor, "block items"]]:
+    """1 + the number of larger values in each row of ascending ones, and whether the value is there more than once."""
+    ends_BP = torch.searchsorted(sorted_BV, values_BP, right=True)
+    tied_BP = (ends_BP >= 2) & (sorted_BV.gather(1, (ends_BP - 2).clamp(min=0)) == values_BP)
+    return sorted_BV.shape[1] - ends_BP + 1, tied_BP
+
+
+def largest_values(similarities_BG: Num[Tensor, "block gallery"], count: int) -> Num[Tensor, "block count"]:
+    """The `count` largest values of each row, ascending.
+
+    numpy selects and sorts values on the CPU some twenty times faster than torch, whose sort carries indices.
+    """
     if similarities_BG.device.type != "cpu":
-        return similarities_BG.sort(dim=1).values
-    sorted_BG = similarities_BG.clone(memory_format=torch.contiguous_format)
+        return similarities_BG.topk(count, dim=1).values.flip(1).contiguous()
+    num_gallery = similarities_BG.shape[1]
+    largest_BV = similarities_BG.new_empty((len(similarities_BG), count))
+
+    def sort_rows(rows: tuple[np.ndarray, np.ndarray]) -> None:
+        values, kept = rows
+        for start in range(0, len(values), SORTED_ROWS):
+            if 4 * count < num_gallery:
+                part = np.partition(values[start : start + SORTED_ROWS], num_gallery - count, axis=1)
+                part = part[:, num_gallery - count :]
+            else:
+                part = values[start : start + SORTED_ROWS].copy()
+            part.sort(axis=1)
+            kept[start : start + SORTED_ROWS] = part[:, part.shape[1] - count :]
+
     num_threads = torch.get_num_threads()
+    shares = (np.array_split(tensor.numpy(), num_threads) for tensor in (similarities_BG, largest_BV))
     with ThreadPoolExecutor(num_threads) as pool:
-        list(pool.map(lambda rows: rows.sort(axis=1), np.array_split(sorted_BG.numpy(), num_threads)))
-    return sorted_BG
+        list(pool.map(sort_rows, zip(*shares, strict=True)))
+    return largest_BV
