@@ -1,0 +1,165 @@
+"""Time and memory of `retrieval_metrics` beside the bare matrix product and pytorch-metric-learning.
+
+    python benchmarks/retrieval.py                   # CUB, Cars, SOP and 200,000 items; some minutes on 2 cores
+    python benchmarks/retrieval.py --sizes cub cars  # seconds
+    python benchmarks/retrieval.py --sizes sop million --device cuda
+
+Everything runs in one process, in turns, so that other load on the machine hits all alike; the table has the minimum
+over the repeats. It is printed and written to benchmarks/retrieval.md.
+"""
+
+import argparse
+import platform
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from levelfield.metrics import retrieval_metrics
+from levelfield.metrics.first_pass import has_fast_bfloat16
+
+SIZES = {
+    "cub": (5_924, 128, 100),
+    "cars": (8_131, 512, 98),
+    "sop": (60_502, 512, 11_316),
+    "large": (200_000, 128, 40_000),
+    "million": (1_000_000, 128, 200_000),
+}
+NEIGHBOR_METRICS = ("map_at_r", "r_precision", "precision_at_1", "recall")
+PEER_METRICS = ("mean_average_precision_at_r", "r_precision", "precision_at_1")
+
+
+def embedding_space(num_items: int, dim: int, num_classes: int) -> tuple[Tensor, Tensor]:
+    """Gaussian classes of unequal sizes about as hard as a trained trunk's unseen classes."""
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.randn(num_classes, dim, generator=generator)
+    shares = 0.6 + 0.8 * torch.rand(num_classes, generator=generator)
+    labels = torch.multinomial(shares, num_items, replacement=True, generator=generator)
+    labels[: 2 * num_classes] = torch.arange(num_classes).repeat(2)[:num_items]
+    noise = torch.randn(num_items, dim, generator=generator)
+    return torch.nn.functional.normalize(0.45 * centres[labels] + noise, dim=1), labels
+
+
+def bare_product(embeddings: Tensor, chunk: int = 1024) -> None:
+    """The whole similarity matrix in float32, a chunk at a time into one buffer, nothing done with it."""
+    out = embeddings.new_empty(chunk, len(embeddings))
+    for rows in embeddings.split(chunk):
+        torch.mm(rows, embeddings.T, out=out[: len(rows)])
+
+
+def peer(knn_func: object) -> Callable[[Tensor, Tensor], dict[str, float]]:
+    """pytorch-metric-learning's calculator of the same scores; it has no recall@k."""
+    from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
+
+    calculator = AccuracyCalculator(include=PEER_METRICS, k="max_bin_count", knn_func=knn_func)
+    return lambda embeddings, labels: calculator.get_accuracy(embeddings, labels)
+
+
+def contenders(embeddings: Tensor, labels: Tensor, with_peers: bool) -> dict[str, Callable[[], object]]:
+    runs: dict[str, Callable[[], object]] = {
+        "bare product": lambda: bare_product(embeddings),
+        "MAP@R, RP, P@1, R@{1,2,4,8}": lambda: retrieval_metrics(embeddings, labels, metrics=NEIGHBOR_METRICS),
+        "all, with MAP and MRR": lambda: retrieval_metrics(embeddings, labels),
+    }
+    if with_peers:
+        from pytorch_metric_learning.distances import CosineSimilarity
+        from pytorch_metric_learning.utils.inference import CustomKNN, FaissKNN
+
+        runs["AccuracyCalculator, faiss"] = lambda: peer(FaissKNN())(embeddings, labels)
+        runs["AccuracyCalculator, torch"] = lambda: peer(CustomKNN(CosineSimilarity(), batch_size=1024))(
+            embeddings, labels
+        )
+    return runs
+
+
+class PeakMemory:
+    """Largest growth of the resident memory while the block runs, in MiB (on a GPU, of its allocations)."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.added = device, 0.0
+
+    def resident(self) -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    def watch(self) -> None:
+        while not self.done.wait(0.01):
+            self.peak = max(self.peak, self.resident())
+
+    def __enter__(self) -> "PeakMemory":
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+            self.before = torch.cuda.memory_allocated()
+            return self
+        self.before = self.peak = self.resident()
+        self.done = threading.Event()
+        self.thread = threading.Thread(target=self.watch)
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.device.type == "cuda":
+            self.added = (torch.cuda.max_memory_allocated() - self.before) / 2**20
+            return
+        self.done.set()
+        self.thread.join()
+        self.added = (self.peak - self.before) / 2**20
+
+
+def measure(run: Callable[[], object], device: torch.device) -> tuple[float, float]:
+    with PeakMemory(device) as memory:
+        start = time.perf_counter()
+        run()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds = time.perf_counter() - start
+    return seconds, memory.added
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["cub", "cars", "sop", "large"])
+    parser.add_argument("--repeats", type=int, default=3, help="of cub and cars; the others run once")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".md"))
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    device = torch.device(arguments.device)
+
+    where = torch.cuda.get_device_name() if device.type == "cuda" else f"{arguments.threads} threads"
+    lines = [
+        f"torch {torch.__version__}, {platform.machine()}, {where}, bfloat16 first pass: {has_fast_bfloat16(device)}",
+        "",
+        "| items x dimensions, classes | what | seconds | of the bare product | added MiB |",
+        "| --- | --- | ---: | ---: | ---: |",
+    ]
+    print("\n".join(lines), flush=True)
+    for size in arguments.sizes:
+        num_items, dim, num_classes = SIZES[size]
+        embeddings, labels = (tensor.to(device) for tensor in embedding_space(num_items, dim, num_classes))
+        # The peers need minutes and gigabytes beyond SOP's size.
+        runs = contenders(embeddings, labels, with_peers=not arguments.no_peers and num_items < 100_000)
+        small = num_items < 10_000 or device.type == "cuda"
+        if small:
+            for run in runs.values():
+                run()
+        best: dict[str, tuple[float, float]] = {}
+        for _ in range(arguments.repeats if small else 1):
+            for name, run in runs.items():
+                seconds, added = measure(run, device)
+                before = best.get(name, (float("inf"), 0.0))
+                best[name] = (min(before[0], seconds), max(before[1], added))
+        for name, (seconds, added) in best.items():
+            ratio = seconds / best["bare product"][0]
+            row = f"| {num_items:,} x {dim}, {num_classes:,} | {name} | {seconds:.2f} | {ratio:.2f} | {added:.0f} |"
+            print(row, flush=True)
+            lines.append(row)
+    arguments.output.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
