@@ -1,0 +1,98 @@
+"""Clustering scores of embeddings: k-means with the true number of clusters against the labels.
+
+Shapes: N embeddings, D dimensions, C clusters.
+"""
+
+import importlib.util
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64, Integer
+from torch import Tensor
+
+from levelfield.metrics.checks import check_embeddings
+from levelfield.metrics.distances import normalize
+from levelfield.metrics.partitions import partition_scores
+
+METHODS = ("auto", "faiss", "exact", "mini-batch")
+
+
+def clustering_metrics(
+    embeddings: Float[Tensor, "items dim"],
+    labels: Integer[Tensor, " items"],
+    seed: int = 0,
+    *,
+    method: str = "auto",
+    average: str = "arithmetic",
+) -> dict[str, float]:
+    """Cluster L2-normalised embeddings by k-means into as many clusters as there are labels, and compare.
+
+    Args:
+        embeddings: (N, D) floating point, any scale.
+        labels: (N,) integers, any values.
+        seed: of the k-means.
+        method: `faiss`; scikit-learn's `exact` Lloyd iterations or `mini-batch`; `auto` takes faiss where it is
+            installed, otherwise exact up to 20,000 items and mini-batch beyond. Their clusters differ: compare scores
+            of one method only.
+        average: of the two entropies that NMI and AMI divide by: `arithmetic` or `geometric`, the literature's two.
+
+    Returns:
+        `nmi`, `ami` and `f1` (of the pairs that share a cluster, against those that share a label), as fractions;
+        `partition_scores` has the formulas.
+
+    Raises:
+        ValueError: empty or non-finite embeddings, shapes that do not go together, labels that are not integers or
+            fewer than two, or an unknown method or average.
+        ImportError: `method="faiss"` without faiss.
+
+    Example:
+        >>> embeddings = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])
+        >>> clustering_metrics(embeddings, torch.tensor([0, 0, 1, 1]), method="exact")
+        {'nmi': 1.0, 'ami': 1.0, 'f1': 1.0}
+    """
+    if method not in METHODS:
+        raise ValueError(f"no such method {method!r}; known are {', '.join(METHODS)}")
+    if average not in ("arithmetic", "geometric"):
+        raise ValueError(f"no such average {average!r}; known are arithmetic, geometric")
+    check_embeddings(embeddings, labels, "embeddings", "labels")
+    classes = labels.unique()
+    if len(classes) < 2:
+        raise ValueError(f"all {len(labels)} embeddings have the label {int(labels[0])}; two labels are needed")
+    clusters = k_means(normalize(embeddings), len(classes), seed, method)
+    return partition_scores(clusters, labels, average)
+
+
+def k_means(
+    embeddings: Float[Tensor, "items dim"], num_clusters: int, seed: int, method: str = "auto"
+) -> Int64[Tensor, " items"]:
+    """Cluster of each embedding; `method` as in `clustering_metrics`."""
+    embeddings_ND = np.ascontiguousarray(embeddings.cpu().numpy())
+    if method == "auto" and importlib.util.find_spec("faiss") is None:
+        method = "exact" if len(embeddings_ND) <= 20_000 else "mini-batch"
+    if method in ("auto", "faiss"):
+        return faiss_k_means(embeddings_ND, num_clusters, seed)
+    from sklearn.cluster import KMeans, MiniBatchKMeans  # takes a second, which only clustering should cost
+
+    if method == "exact":
+        found = KMeans(num_clusters, n_init=1, random_state=seed).fit_predict(embeddings_ND)
+    else:
+        batch = max(1024, 4 * num_clusters)
+        found = MiniBatchKMeans(num_clusters, n_init=1, batch_size=batch, random_state=seed).fit_predict(embeddings_ND)
+    return torch.from_numpy(found).long()
+
+
+def faiss_k_means(embeddings_ND: np.ndarray, num_clusters: int, seed: int) -> Int64[Tensor, " items"]:
+    import faiss  # an optional extra
+
+    search = faiss.Kmeans(
+        embeddings_ND.shape[1],
+        num_clusters,
+        niter=20,
+        seed=seed,
+        # All points take part, and classes of a few samples are no cause for faiss's warning.
+        min_points_per_centroid=1,
+        max_points_per_centroid=len(embeddings_ND),
+    )
+    search.train(embeddings_ND)
+    _, nearest = search.index.search(embeddings_ND, 1)
+    return torch.from_numpy(nearest[:, 0])

@@ -1,0 +1,124 @@
+"""Health of an embedding space and of a validation curve, cheap enough for every epoch.
+
+Shapes: N embeddings, D dimensions, C classes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float64, Int64, Integer, Num
+from torch import Tensor
+
+from levelfield.metrics.checks import check_embeddings
+from levelfield.metrics.distances import full_precision, normalize, product
+
+# Cosines lie between -1 and 1; bins of 0.02.
+NUM_BINS = 100
+# Items whose similarities make the histograms.
+MAX_HISTOGRAM_ITEMS = 4096
+
+
+@dataclass(frozen=True)
+class EmbeddingHealth:
+    """How an embedding space spreads.
+
+    Attributes:
+        intra_class_similarity: mean cosine of the pairs that share a label, over all pairs.
+        inter_class_similarity: mean cosine of the pairs that do not, over all pairs.
+        effective_rank: exp of the entropy of the normalised singular values of the L2-normalised embeddings, between 1
+            (collapsed to a line) and D.
+        spectrum: their normalised singular values in descending order, which sum to 1; its fall is the spectral decay.
+        intra_class_histogram: counts of the same-label cosines in 100 equal bins from -1 to 1, of at most 4,096 items.
+        inter_class_histogram: counts of the other cosines likewise.
+    """
+
+    intra_class_similarity: float
+    inter_class_similarity: float
+    effective_rank: float
+    spectrum: Float64[Tensor, " dim"]
+    intra_class_histogram: Int64[Tensor, " bins"]
+    inter_class_histogram: Int64[Tensor, " bins"]
+
+
+def embedding_health(
+    embeddings: Num[Tensor, "items dim"], labels: Integer[Tensor, " items"], seed: int = 0
+) -> EmbeddingHealth:
+    """Measure the spread of (N, D) embeddings, L2-normalised first, in O(N D^2).
+
+    The means over all pairs come from sums: those of a class's members add up to |sum of the class|^2.
+
+    Args:
+        embeddings: (N, D) floating point, any scale.
+        labels: (N,) integers.
+        seed: of the draw of items for the histograms, where there are more than 4,096.
+
+    Raises:
+        ValueError: empty or non-finite embeddings, shapes that do not go together, fewer than two labels, or no two
+            items with the same label.
+
+    Source: Roy and Vetterli, The Effective Rank, EUSIPCO 2007.
+    """
+    check_embeddings(embeddings, labels, "embeddings", "labels")
+    unit_ND = normalize(embeddings)
+    _, slots_N, counts_C = labels.unique(return_inverse=True, return_counts=True)
+    num_items, num_classes = len(labels), len(counts_C)
+    if num_classes in (1, num_items):
+        raise ValueError(f"{num_items} items with {num_classes} labels have no pairs of both kinds")
+    exact_ND = unit_ND.double()
+    sums_CD = exact_ND.new_zeros(num_classes, exact_ND.shape[1]).index_add_(0, slots_N, exact_ND)
+    own = exact_ND.square().sum()
+    intra = sums_CD.square().sum() - own
+    everything = sums_CD.sum(dim=0).square().sum() - own
+    num_intra = int((counts_C * (counts_C - 1)).sum())
+    num_inter = num_items * (num_items - 1) - num_intra
+
+    variances_D = torch.linalg.eigvalsh(exact_ND.T @ exact_ND).flip(0).clamp(min=0)
+    singular_D = variances_D.sqrt()
+    spectrum_D = singular_D / singular_D.sum()
+    histograms = similarity_histograms(unit_ND, slots_N, seed)
+    return EmbeddingHealth(
+        intra_class_similarity=float(intra / num_intra),
+        inter_class_similarity=float((everything - intra) / num_inter),
+        effective_rank=float(torch.special.entr(spectrum_D).sum().exp()),
+        spectrum=spectrum_D,
+        intra_class_histogram=histograms[0],
+        inter_class_histogram=histograms[1],
+    )
+
+
+def similarity_histograms(
+    unit_ND: Num[Tensor, "items dim"], slots_N: Int64[Tensor, " items"], seed: int
+) -> tuple[Int64[Tensor, " bins"], Int64[Tensor, " bins"]]:
+    """Counts of the cosines of same-label and other pairs, each unordered pair once."""
+    if len(unit_ND) > MAX_HISTOGRAM_ITEMS:
+        drawn = torch.randperm(len(unit_ND), generator=torch.Generator().manual_seed(seed))[:MAX_HISTOGRAM_ITEMS]
+        unit_ND, slots_N = unit_ND[drawn.to(unit_ND.device)], slots_N[drawn.to(unit_ND.device)]
+    with full_precision(unit_ND.device):
+        similarities_NN = product(unit_ND, unit_ND)
+    bins_NN = ((similarities_NN + 1) * (NUM_BINS / 2)).long().clamp(0, NUM_BINS - 1)
+    above_NN = torch.ones_like(bins_NN, dtype=torch.bool).triu(1)
+    same_NN = slots_N[:, None] == slots_N
+    return (
+        bins_NN[above_NN & same_NN].bincount(minlength=NUM_BINS),
+        bins_NN[above_NN & ~same_NN].bincount(minlength=NUM_BINS),
+    )
+
+
+def lag_one_autocorrelation(curve: Sequence[float]) -> float:
+    """Correlation of a validation curve with itself one evaluation later: how little noise is in its steps.
+
+    r = sum (x_t - m)(x_{t+1} - m) / sum (x_t - m)^2 with m the mean of all.
+
+    Raises:
+        ValueError: fewer than three values, values that are not finite, or a curve without any change.
+
+    Source: Box and Jenkins, Time Series Analysis; used in Musgrave et al. 2020, section 3.2, to compare metrics.
+    """
+    values = torch.as_tensor(curve, dtype=torch.float64)
+    if len(values) < 3 or not torch.isfinite(values).all():
+        raise ValueError(f"a curve needs at least three finite values, got {list(curve)}")
+    deviations = values - values.mean()
+    if not deviations.any():
+        raise ValueError("the curve never changes; its autocorrelation is undefined")
+    return float((deviations[:-1] * deviations[1:]).sum() / deviations.square().sum())

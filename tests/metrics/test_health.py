@@ -1,0 +1,49 @@
+"""Similarity means and histograms against all pairs, effective rank and autocorrelation by hand."""
+
+import math
+
+import pytest
+import torch
+
+from levelfield.metrics import embedding_health, lag_one_autocorrelation
+
+
+def test_similarities_equal_a_loop_over_all_pairs():
+    generator = torch.Generator().manual_seed(0)
+    embeddings, labels = torch.randn(40, 6, generator=generator), torch.arange(40) % 7 * 3
+    unit = torch.nn.functional.normalize(embeddings.double(), dim=1)
+    pairs = [(float(unit[i] @ unit[j]), bool(labels[i] == labels[j])) for i in range(40) for j in range(i)]
+    intra, inter = [s for s, same in pairs if same], [s for s, same in pairs if not same]
+    health = embedding_health(embeddings, labels)
+    assert health.intra_class_similarity == pytest.approx(sum(intra) / len(intra), abs=1e-6)
+    assert health.inter_class_similarity == pytest.approx(sum(inter) / len(inter), abs=1e-6)
+    expected = torch.histc(torch.tensor(inter), bins=100, min=-1, max=1)
+    assert (health.inter_class_histogram - expected).abs().sum() <= 2  # a value on an edge
+    assert int(health.intra_class_histogram.sum()) == len(intra)
+
+
+def test_effective_rank_is_the_number_of_equally_used_directions():
+    labels = torch.arange(24) % 2
+    assert embedding_health(torch.eye(8).repeat(3, 1), labels).effective_rank == pytest.approx(8)
+    spread = embedding_health(torch.eye(8)[:3].repeat(8, 1), labels)
+    assert spread.effective_rank == pytest.approx(3, abs=1e-5)
+    assert spread.spectrum.tolist() == pytest.approx([1 / 3] * 3 + [0] * 5, abs=1e-6)
+    assert embedding_health(torch.ones(24, 8), labels).effective_rank == pytest.approx(1, abs=1e-5)
+
+
+def test_lag_one_autocorrelation():
+    # Mean 2.5: (-1.5)(-0.5) + (-0.5)(0.5) + (0.5)(1.5) over 1.5^2 + 0.5^2 + 0.5^2 + 1.5^2.
+    assert lag_one_autocorrelation([1, 2, 3, 4]) == pytest.approx(1.25 / 5)
+    assert lag_one_autocorrelation([0.1, 0.9] * 50) == pytest.approx(-0.99)
+
+
+@pytest.mark.parametrize("curve", [[1.0, 2.0], [1.0, math.nan, 2.0], [0.3, 0.3, 0.3]])
+def test_curves_without_an_autocorrelation_raise(curve):
+    with pytest.raises(ValueError, match="curve"):
+        lag_one_autocorrelation(curve)
+
+
+@pytest.mark.parametrize("labels", [torch.zeros(4, dtype=torch.int64), torch.arange(4)])
+def test_pairs_of_both_kinds_are_needed(labels):
+    with pytest.raises(ValueError, match="no pairs of both kinds"):
+        embedding_health(torch.rand(4, 3), labels)
