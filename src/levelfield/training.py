@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 import yaml
+from jsonargparse import Namespace
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.loggers import CSVLogger, Logger
 from lightning.pytorch.utilities import rank_zero_only
 
-from levelfield.callbacks import RetrievalValidation
+from levelfield.callbacks import FinishTracking, RetrievalValidation
 from levelfield.contradictions import refuse_other_architecture, refuse_other_folds
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.learner import MetricLearner, read_checkpoint
@@ -130,6 +131,11 @@ class TrainingCLI(LightningCLI):
         """Lightning would silently replace what the user gave by what the checkpoint holds; `evaluate.py` refuses."""
 
     def instantiate_classes(self) -> None:
+        section = self.config if self.subcommand is None else self.config[self.subcommand]
+        if self.subcommand in (None, "fit"):
+            if self.folder is None:
+                self.folder = next_run_folder(Path(section.output) / "fit" / (section.name or default_name(section)))
+            self._place_trackers(section.trainer.logger)
         self.config_init = self.parser.instantiate(self.config)
         self.datamodule = self._get(self.config_init, "data")
         self.model = self._get(self.config_init, "model")
@@ -151,13 +157,10 @@ class TrainingCLI(LightningCLI):
         if not any(isinstance(callback, RetrievalValidation) for callback in callbacks):
             callbacks.insert(0, RetrievalValidation())
         if self.subcommand in (None, "fit"):
-            if self.folder is None:
-                section = self.config if self.subcommand is None else self.config[self.subcommand]
-                self.folder = new_run_folder(
-                    Path(section["output"]) / "fit" / (section["name"] or default_name(section))
-                )
+            assert self.folder is not None
             if config.get("enable_checkpointing") is not False:
                 callbacks.append(best_checkpoint(self.folder, weights_only=self.subcommand is None))
+            callbacks.append(FinishTracking())
             config["logger"] = [MetricsFile(str(self.folder), name="", version=""), *self._loggers()]
         else:
             config["logger"] = False
@@ -165,8 +168,23 @@ class TrainingCLI(LightningCLI):
             config["enable_progress_bar"] = False
         return Trainer(**config, callbacks=callbacks)
 
+    def _place_trackers(self, loggers: Any) -> None:
+        """Puts the trackers of the configuration into the run's folder; names the run, and groups it by study."""
+        assert self.folder is not None
+        for logger in loggers if isinstance(loggers, list) else [loggers]:
+            kind = logger.class_path.rpartition(".")[2] if isinstance(logger, Namespace) else None
+            if kind == "WandbLogger":
+                logger.init_args.save_dir = str(self.folder)
+                logger.init_args.name = self._name or "-".join(self.folder.parts[-2:])
+                logger.dict_kwargs = {
+                    **(logger.get("dict_kwargs") or {}),
+                    "group": self._group or self.folder.parent.name,
+                }
+            if kind == "TensorBoardLogger":
+                logger.init_args.save_dir, logger.init_args.name, logger.init_args.version = str(self.folder), "", ""
+
     def _loggers(self) -> list[Logger]:
-        """The trackers asked for in the configuration, with this run's folder, name and group filled in."""
+        """The trackers of the configuration; the CSV comes beside them in any case."""
         loggers = self._get(self.config_init, "trainer")["logger"]
         if loggers in (None, True, False):
             return []
@@ -265,7 +283,7 @@ def default_name(config: Any) -> str:
     return "-".join(name.rpartition(".")[2] for name in names)
 
 
-def new_run_folder(parent: Path) -> Path:
+def next_run_folder(parent: Path) -> Path:
     """`parent/<n>` with the next free number; under SLURM or torchrun the job's id, which all processes know."""
     job = os.environ.get("SLURM_JOB_ID") or os.environ.get("TORCHELASTIC_RUN_ID")
     if job and job != "none":
@@ -274,6 +292,5 @@ def new_run_folder(parent: Path) -> Path:
         return Path(os.environ["LEVELFIELD_RUN_FOLDER"])
     taken = [int(path.name) for path in parent.glob("*") if path.name.isdecimal()]
     folder = parent / str(max(taken, default=-1) + 1)
-    folder.mkdir(parents=True)
     os.environ["LEVELFIELD_RUN_FOLDER"] = str(folder)
     return folder

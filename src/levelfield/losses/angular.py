@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from levelfield.losses.base import IndicesTuple
-from levelfield.losses.pairs import PairLoss, cosines, log_weights, pair_weights
+from levelfield.losses.pairs import PairLoss, cosines, pair_weights
 from levelfield.losses.triplets import positive_pairs
 
 
@@ -58,7 +58,7 @@ class AngularLoss(PairLoss):
         dots_NM = cosines(anchors, others)
         dots_MM = dots_NM if ref_emb is None else cosines(others, others)
         tan2 = math.tan(math.radians(self.alpha)) ** 2
-        hidden_NM = log_weights(negatives)
+        hidden_NM = (negatives - 1) * 1e30  # minus infinity, nearly, where n is of the class
         # (u_i + u_p).u_n from rows of the matrices; the term of u_i.u_p does not depend on n
         triangles_KM = (4 * tan2 * dots_NM + hidden_NM).index_select(0, i) + (4 * tan2 * dots_MM).index_select(0, p)
         return softplus(triangles_KM.logsumexp(1) - 2 * (1 + tan2) * dots_NM[i, p]).mean()

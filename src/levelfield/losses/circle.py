@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.functional import softplus
+from torch.nn.functional import relu, softplus
 
-from levelfield.losses.pairs import PairLoss, log_weights, nonzero_mean
+from levelfield.losses.pairs import PairLoss, nonzero_mean, weighted_logsumexp
 
 
 class CircleLoss(PairLoss):
@@ -39,8 +39,8 @@ class CircleLoss(PairLoss):
         self, matrix: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
     ) -> Float[Tensor, ""]:
         fixed = matrix.detach()
-        push = self.gamma * (fixed + self.m).clamp_min(0) * (matrix - self.m)
-        pull = self.gamma * (1 + self.m - fixed).clamp_min(0) * (1 - self.m - matrix)
-        both = (push + log_weights(negatives)).logsumexp(1) + (pull + log_weights(positives)).logsumexp(1)
+        push = self.gamma * relu(fixed + self.m) * (matrix - self.m)
+        pull = self.gamma * relu(1 + self.m - fixed) * (1 - self.m - matrix)
+        both = weighted_logsumexp(push, negatives) + weighted_logsumexp(pull, positives)
         comparable = (positives.sum(1) > 0) & (negatives.sum(1) > 0)
         return nonzero_mean(softplus(both), comparable.to(matrix.dtype))

@@ -99,10 +99,17 @@ class ClassificationLoss(MetricLoss):
         self, embeddings: Float[Tensor, "N D"], class_weights: Float[Tensor, "CK D"], labels: Int[Tensor, " N"]
     ) -> Float[Tensor, "N C"]:
         """Logits of the classes in play; by default `logits` of the cosines."""
-        return self.logits(unit(embeddings) @ unit(class_weights).T, labels)
+        directions, K = unit(class_weights), self.centers_per_class
+        if K > 1:  # centre by centre: a reduction over centres then runs along whole rows of classes
+            directions = directions.unflatten(0, (-1, K)).transpose(0, 1).flatten(0, 1)
+        cosines = unit(embeddings) @ directions.T
+        return self.logits(cosines if K == 1 else cosines.unflatten(1, (K, -1)), labels)
 
-    def logits(self, cosines: Float[Tensor, "N CK"], labels: Int[Tensor, " N"]) -> Float[Tensor, "N C"]:
-        """Logits from the cosines between embeddings and class weights; `labels` says each row's own class."""
+    def logits(self, cosines: Float[Tensor, "N *K C"], labels: Int[Tensor, " N"]) -> Float[Tensor, "N C"]:
+        """Logits from the cosines between embeddings and class weights; `labels` says each row's own class.
+
+        `cosines` are (N, C), or (N, K, C) where a class has several centres.
+        """
         raise NotImplementedError
 
     @no_grad()

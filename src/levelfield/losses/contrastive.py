@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import relu
 
 from levelfield.losses.pairs import PairLoss, distances, nonzero_mean
 
@@ -43,8 +44,8 @@ class ContrastiveLoss(PairLoss):
     def pair_loss(
         self, matrix: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
     ) -> Float[Tensor, ""]:
-        pull = (matrix - self.pos_margin).clamp_min(0)
-        push = (self.neg_margin - matrix).clamp_min(0)
+        pull = relu(matrix - self.pos_margin)
+        push = relu(self.neg_margin - matrix)
         if self.hinge_power == 2:
             pull, push = pull.square(), push.square()
         return nonzero_mean(pull, positives) + nonzero_mean(push, negatives)

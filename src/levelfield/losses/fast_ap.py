@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, no_grad
+from torch.nn.functional import pad
 
 from levelfield.losses.base import IndicesTuple, MetricLoss, sample_weights
 from levelfield.losses.pairs import mean_over, pair_weights, squared_distances, unit
@@ -44,8 +45,8 @@ class FastAPLoss(MetricLoss):
         anchors = unit(embeddings)
         others = anchors if ref_emb is None else unit(ref_emb)
         heights = squared_distances(anchors, others) * (self.num_bins / 4)
-        positive_hist = self._histogram(heights, positives)
-        hist = positive_hist + self._histogram(heights, negatives)
+        positive_hist, negative_hist = self._histograms(heights, positives, negatives)
+        hist = positive_hist + negative_hist
         below = hist.cumsum(1)
         count = positives.sum(1)
         precision = positive_hist * positive_hist.cumsum(1) / torch.where(below > 0, below, 1.0)
@@ -54,9 +55,17 @@ class FastAPLoss(MetricLoss):
         weights = sample_weights(embeddings, indices_tuple, anchors_only=ref_emb is not None)
         return mean_over(losses * weights, usable)
 
-    def _histogram(self, heights: Float[Tensor, "N M"], counted: Float[Tensor, "N M"]) -> Float[Tensor, "N B+1"]:
-        """Each entry shared between the two nodes around it, in proportion to its nearness."""
-        node = heights.detach().long().clamp(0, self.num_bins - 1)
-        upper = counted * (heights - node).clamp(0, 1)
-        zeros = heights.new_zeros(len(heights), self.num_bins + 1)
-        return zeros.scatter_add(1, node, counted - upper).scatter_add(1, node + 1, upper)
+    def _histograms(
+        self, heights: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
+    ) -> tuple[Float[Tensor, "N B+1"], Float[Tensor, "N B+1"]]:
+        """Each entry shared between the two nodes around it, in proportion to its nearness: of positives, of negatives."""
+        B = self.num_bins
+        with no_grad():
+            node = heights.floor().clamp_(0, B - 1).nan_to_num_(0)
+            place = node.add(negatives, alpha=B).long()  # the negatives' bins follow the positives'
+            counted = positives + negatives
+            totals = heights.new_zeros(len(heights), 2 * B).scatter_add_(1, place, counted)
+        upper = heights.new_zeros(len(heights), 2 * B).scatter_add(1, place, (heights - node) * counted)
+        lower = totals - upper
+        both = pad(lower.unflatten(1, (2, B)), (0, 1)) + pad(upper.unflatten(1, (2, B)), (1, 0))
+        return both[:, 0], both[:, 1]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import relu
 
 from levelfield.losses.base import IndicesTuple
-from levelfield.losses.pairs import PairLoss, distances, log_weights, mean_over, pair_weights
+from levelfield.losses.pairs import PairLoss, distances, mean_over, pair_weights, weighted_logsumexp
 
 
 class LiftedStructureLoss(PairLoss):
@@ -50,8 +51,8 @@ class LiftedStructureLoss(PairLoss):
         if ref_emb is not None and ref_labels is not None:
             _, apart = pair_weights(ref_labels, None, ref_labels, dtype=embeddings.dtype)
             of_positive = self._pushes(distances(others, others), apart)
-        hinge = (of_anchor[:, None].logaddexp(of_positive[None, :]) + dist_NM - self.pos_margin).clamp_min(0)
+        hinge = relu(of_anchor[:, None].logaddexp(of_positive[None, :]) + dist_NM - self.pos_margin)
         return mean_over(hinge.square() / 2, positives)
 
     def _pushes(self, dist: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]) -> Float[Tensor, " N"]:
-        return (self.neg_margin - dist + log_weights(negatives)).logsumexp(1)
+        return weighted_logsumexp(self.neg_margin - dist, negatives)

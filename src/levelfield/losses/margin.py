@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn.functional import relu
 
 from levelfield.losses.base import IndicesTuple
 from levelfield.losses.classification import checked_classes
@@ -90,9 +91,9 @@ class MarginLoss(PairLoss):
                 )
         beta_N, in_range = self._beta_of(labels, embeddings.dtype)
         dist_NM = distances(*self.points(embeddings, ref_emb))
-        pull = (dist_NM - (beta_N - self.margin)[:, None]).clamp_min(0)
-        push = ((beta_N + self.margin)[:, None] - dist_NM).clamp_min(0)
-        active = (positives * (pull > 0)).sum() + (negatives * (push > 0)).sum()
+        pull = relu(dist_NM - (beta_N - self.margin)[:, None])
+        push = relu((beta_N + self.margin)[:, None] - dist_NM)
+        active = (positives * pull.sign()).sum().detach() + (negatives * push.sign()).sum().detach()
         loss = ((positives * pull).sum() + (negatives * push).sum()) / active.clamp_min(1)
         if self.learn_beta and self.nu:
             if self.beta_per_class:

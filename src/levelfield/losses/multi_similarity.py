@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from levelfield.losses.pairs import PairLoss, log_weights
+from levelfield.losses.pairs import PairLoss, weighted_logsumexp
 
 
 class MultiSimilarityLoss(PairLoss):
@@ -39,6 +39,6 @@ class MultiSimilarityLoss(PairLoss):
     def pair_loss(
         self, matrix: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
     ) -> Float[Tensor, ""]:
-        pull = (log_weights(positives) - self.alpha * (matrix - self.base)).logsumexp(1)
-        push = (log_weights(negatives) + self.beta * (matrix - self.base)).logsumexp(1)
+        pull = weighted_logsumexp(-self.alpha * (matrix - self.base), positives)
+        push = weighted_logsumexp(self.beta * (matrix - self.base), negatives)
         return (softplus(pull) / self.alpha + softplus(push) / self.beta).mean()

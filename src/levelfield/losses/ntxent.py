@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from levelfield.losses.pairs import PairLoss, log_weights, mean_over
+from levelfield.losses.pairs import PairLoss, mean_over, weighted_logsumexp
 
 
 class NTXentLoss(PairLoss):
@@ -38,7 +38,7 @@ class NTXentLoss(PairLoss):
         self, matrix: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
     ) -> Float[Tensor, ""]:
         logits = matrix / self.temperature
-        against = (logits + log_weights(negatives)).logsumexp(1, keepdim=True)
+        against = weighted_logsumexp(logits, negatives)[:, None]
         terms = softplus(against - logits)
         if self.probability_floor > 0:
             terms = -((-terms).exp() + self.probability_floor).log()

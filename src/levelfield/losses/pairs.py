@@ -5,13 +5,16 @@ N embeddings, M references (the embeddings themselves unless `ref_emb` is given)
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, no_grad
+from torch.nn.functional import threshold
 
 from levelfield.losses.base import IndicesTuple, MetricLoss
 
-# Added to a logit that must not count; finite, so that a row with nothing to compare has a zero gradient.
+# The log-sum-exp of nothing; finite, so that a row with nothing to compare has a zero gradient.
 HIDDEN = -1e30
 
 
@@ -38,7 +41,7 @@ def distances(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Fl
 
 def safe_sqrt(squares: Tensor) -> Tensor:
     """Square root whose gradient at 0 and below is 0, not infinite."""
-    return squares.clamp_min(1e-24).sqrt()
+    return threshold(squares, 1e-24, 1e-24).sqrt()
 
 
 class PairLoss(MetricLoss):
@@ -121,14 +124,37 @@ def as_pairs(indices_tuple: IndicesTuple) -> tuple[Tensor, Tensor, Tensor, Tenso
     return a1, p, a2, n
 
 
-def log_weights(weights: Float[Tensor, "N M"]) -> Float[Tensor, "N M"]:
-    """What to add to a logit for a term to count `weights` times in a log-sum-exp; weight 0 hides it."""
-    return weights.log().clamp_min(HIDDEN)
+def weighted_logsumexp(logits: Float[Tensor, "N M"], weights: Float[Tensor, "N M"]) -> Float[Tensor, " N"]:
+    """log sum_j w_ij e^(z_ij) of each row; `HIDDEN`, with a zero gradient, where a row's weights are all 0.
+
+    Weights are 0 or at least 1. Exact for logits of any size: each row is shifted by its largest logit that counts.
+    """
+    return _WeightedLogSumExp.apply(logits, weights)
+
+
+class _WeightedLogSumExp(torch.autograd.Function):
+    """One buffer, and no exponential below e^-80: those of terms that vanish beside the largest are slow on a CPU."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, weights: Tensor) -> Tensor:
+        largest = (logits + (weights.clamp_max(1) - 1) * -HIDDEN).amax(1, keepdim=True)
+        terms = (logits - largest).clamp_(-80, 0).exp_().mul_(weights)
+        total = terms.sum(1, keepdim=True)
+        empty = total == 0
+        shares = terms.div_(torch.where(empty, 1.0, total))
+        ctx.save_for_backward(shares)
+        return torch.where(empty, HIDDEN, largest + total.log()).squeeze(1)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (shares,) = ctx.saved_tensors
+        return shares * gradient[:, None], None
 
 
 def nonzero_mean(terms: Tensor, weights: Tensor) -> Float[Tensor, ""]:
-    """Weighted mean over the terms above 0 alone; 0 if there is none."""
-    active = (weights * (terms > 0)).sum()
+    """Weighted mean over the terms above 0 alone, none being below; 0 if there is none."""
+    with no_grad():
+        active = (weights * terms.sign()).sum()
     return (weights * terms).sum() / active.clamp_min(1)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from levelfield.losses.classification import ClassificationLoss, target_mask
-from levelfield.losses.pairs import log_weights, unit
+from levelfield.losses.classification import ClassificationLoss
+from levelfield.losses.pairs import unit, weighted_logsumexp
 
 
 class ProxyAnchorLoss(ClassificationLoss):
@@ -54,10 +55,10 @@ class ProxyAnchorLoss(ClassificationLoss):
         labels: Int[Tensor, " N"],
         sample_weights: Float[Tensor, " N"],
     ) -> Float[Tensor, ""]:
-        cosines = unit(embeddings) @ unit(class_weights).T
-        own = target_mask(cosines, labels)
-        extra = sample_weights[:, None] - 1
-        pull = (extra - self.alpha * (cosines - self.margin) + log_weights(own)).logsumexp(0)
-        push = (extra + self.alpha * (cosines + self.margin) + log_weights(1 - own)).logsumexp(0)
-        present = (own.sum(0) > 0).sum()
+        cosines_CN = unit(class_weights) @ unit(embeddings).T
+        own_CN = torch.zeros_like(cosines_CN).scatter_(0, labels[None, :], 1.0)
+        extra_N = sample_weights - 1
+        pull = weighted_logsumexp(extra_N - self.alpha * (cosines_CN - self.margin), own_CN)
+        push = weighted_logsumexp(extra_N + self.alpha * (cosines_CN + self.margin), 1 - own_CN)
+        present = (own_CN.sum(1) > 0).sum()
         return softplus(pull).sum() / present + softplus(push).mean()

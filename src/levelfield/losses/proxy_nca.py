@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from levelfield.losses.classification import ClassificationLoss, target_mask
-from levelfield.losses.pairs import HIDDEN
+from levelfield.losses.pairs import weighted_logsumexp
 
 
 class ProxyNCALoss(ClassificationLoss):
@@ -54,5 +54,5 @@ class ProxyNCALoss(ClassificationLoss):
             return cross_entropy(logits, labels, reduction="none")
         if logits.shape[1] == 1:
             return (logits * 0).sum(1)  # no other class to compare with
-        others = (logits + HIDDEN * target_mask(logits, labels)).logsumexp(1)
+        others = weighted_logsumexp(logits, 1 - target_mask(logits, labels))
         return others - logits.gather(1, labels[:, None]).squeeze(1)

@@ -6,6 +6,7 @@ from typing import Literal
 
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import relu
 
 from levelfield.losses.classification import ClassificationLoss, target_mask
 from levelfield.losses.pairs import mean_over, nonzero_mean, unit
@@ -50,7 +51,7 @@ class ProxyTripletLoss(ClassificationLoss):
     ) -> Float[Tensor, ""]:
         cosines = unit(embeddings) @ unit(class_weights).T
         own = cosines.gather(1, labels[:, None])
-        terms = (2 * (cosines - own) + self.margin).clamp_min(0)
+        terms = relu(2 * (cosines - own) + self.margin)
         counted = 1 - target_mask(cosines, labels)
         average = nonzero_mean if self.reduction == "nonzero" else mean_over
         return average(terms * sample_weights[:, None], counted)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
+import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, no_grad
+from torch.nn.functional import relu
 
-from levelfield.losses.pairs import PairLoss, distances, log_weights, mean_over, nonzero_mean
+from levelfield.losses.pairs import PairLoss, distances, mean_over, nonzero_mean
 
 
 class RankedListLoss(PairLoss):
@@ -66,6 +68,13 @@ def _weighted_mean(
     violations: Float[Tensor, "N M"], pairs: Float[Tensor, "N M"], sharpness: float
 ) -> Float[Tensor, " N"]:
     """Each row's mean of the violations above 0, weighted by e^(sharpness violation)."""
-    active = pairs * (violations > 0)
-    shares = (sharpness * violations + log_weights(active)).softmax(1)
-    return (shares * (violations * (active > 0))).sum(1)
+    violations = relu(violations)
+    with no_grad():
+        active = pairs * violations.sign()
+    weights = active
+    if sharpness:
+        with no_grad():  # a shift of the exponents changes nothing
+            largest = sharpness * (active * violations).amax(1, keepdim=True)
+        weights = active * (sharpness * violations - largest).clamp(-80, 0).exp()
+    total = weights.sum(1)
+    return (weights * violations).sum(1) / torch.where(total == 0, 1.0, total)

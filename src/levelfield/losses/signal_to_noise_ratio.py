@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import relu
 
 from levelfield.losses.base import IndicesTuple
 from levelfield.losses.pairs import PairLoss, nonzero_mean, squared_distances
@@ -41,7 +42,7 @@ class SignalToNoiseRatioContrastiveLoss(PairLoss):
         anchors = anchors - anchors.mean(1, keepdim=True)
         others = others - others.mean(1, keepdim=True)
         signal = anchors.square().sum(1, keepdim=True)
-        return squared_distances(anchors, others).clamp_min(0) / torch.where(signal > 0, signal, 1.0)
+        return relu(squared_distances(anchors, others)) / torch.where(signal > 0, signal, 1.0)
 
     def compute(
         self,
@@ -59,6 +60,6 @@ class SignalToNoiseRatioContrastiveLoss(PairLoss):
     def pair_loss(
         self, matrix: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
     ) -> Float[Tensor, ""]:
-        pull = (matrix - self.pos_margin).clamp_min(0)
-        push = (self.neg_margin - matrix).clamp_min(0)
+        pull = relu(matrix - self.pos_margin)
+        push = relu(self.neg_margin - matrix)
         return nonzero_mean(pull, positives) + nonzero_mean(push, negatives)

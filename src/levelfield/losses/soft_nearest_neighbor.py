@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from levelfield.losses.pairs import PairLoss, log_weights, mean_over
+from levelfield.losses.pairs import PairLoss, mean_over, weighted_logsumexp
 
 
 class SoftNearestNeighborLoss(PairLoss):
@@ -33,6 +33,6 @@ class SoftNearestNeighborLoss(PairLoss):
         self, matrix: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
     ) -> Float[Tensor, ""]:
         logits = matrix / self.temperature
-        same = (logits + log_weights(positives)).logsumexp(1)
-        different = (logits + log_weights(negatives)).logsumexp(1)
+        same = weighted_logsumexp(logits, positives)
+        different = weighted_logsumexp(logits, negatives)
         return mean_over(softplus(different - same), (positives.sum(1) > 0).to(matrix.dtype))

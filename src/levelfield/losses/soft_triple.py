@@ -55,9 +55,10 @@ class SoftTripleLoss(ClassificationLoss):
         bound = 1 / math.sqrt(num_classes * centers_per_class)  # the paper's code: Kaiming over the centres
         nn.init.uniform_(self.class_weights, -bound, bound)
 
-    def logits(self, cosines: Float[Tensor, "N CK"], labels: Int[Tensor, " N"]) -> Float[Tensor, "N C"]:
-        centers = cosines.unflatten(1, (-1, self.centers_per_class))
-        similarities = ((centers / self.gamma).softmax(2) * centers).sum(2)
+    def logits(self, cosines: Float[Tensor, "N *K C"], labels: Int[Tensor, " N"]) -> Float[Tensor, "N C"]:
+        similarities = cosines
+        if self.centers_per_class > 1:
+            similarities = ((cosines / self.gamma).softmax(1) * cosines).sum(1)
         return self.la * (similarities - self.margin * target_mask(similarities, labels))
 
     def class_loss(

@@ -47,8 +47,8 @@ class SubCenterArcFaceLoss(ClassificationLoss):
         self.margin = margin
         self.scale = scale
 
-    def logits(self, cosines: Float[Tensor, "N CK"], labels: Int[Tensor, " N"]) -> Float[Tensor, "N C"]:
-        nearest = cosines.unflatten(1, (-1, self.sub_centers)).amax(2)
+    def logits(self, cosines: Float[Tensor, "N *K C"], labels: Int[Tensor, " N"]) -> Float[Tensor, "N C"]:
+        nearest = cosines if self.sub_centers == 1 else cosines.max(1).values
         return self.scale * add_angle(nearest, labels, math.radians(self.margin))
 
     @no_grad()

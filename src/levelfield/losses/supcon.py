@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor
 
-from levelfield.losses.pairs import PairLoss, log_weights, nonzero_mean
+from levelfield.losses.pairs import PairLoss, nonzero_mean, weighted_logsumexp
 
 
 class SupConLoss(PairLoss):
@@ -34,7 +34,7 @@ class SupConLoss(PairLoss):
         self, matrix: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
     ) -> Float[Tensor, ""]:
         logits = matrix / self.temperature
-        everything = (logits + log_weights(positives + negatives)).logsumexp(1)
+        everything = weighted_logsumexp(logits, positives + negatives)
         count = positives.sum(1)
         losses = everything - (positives * logits).sum(1) / count.clamp_min(1)
         return nonzero_mean(losses, (count > 0) * negatives.any().to(matrix.dtype))

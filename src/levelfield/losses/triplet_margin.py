@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.functional import softplus
+from torch.nn.functional import relu, softplus
 
 from levelfield.losses.base import IndicesTuple
 from levelfield.losses.pairs import (
@@ -92,10 +92,10 @@ class TripletMarginLoss(PairLoss):
 
     def _distances(self, anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
         squares = squared_distances(anchors, others)
-        return squares.clamp_min(0) if self.power == 2 else safe_sqrt(squares)
+        return relu(squares) if self.power == 2 else safe_sqrt(squares)
 
     def _penalty(self, violation: Tensor) -> Tensor:
-        return softplus(violation) if self.smooth_loss else violation.clamp_min(0)
+        return softplus(violation) if self.smooth_loss else relu(violation)
 
     def _hinge_of_all(
         self, dist: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
@@ -105,7 +105,7 @@ class TripletMarginLoss(PairLoss):
         near = dist.gather(1, columns)
         per_positive, per_negative = count_violations(near, present, dist, negatives, self.margin)
         active = per_positive.sum()
-        total = (per_positive * near).sum() - torch.dot(per_negative.flatten(), dist.flatten()) + self.margin * active
+        total = ((per_positive * near).sum(1) - (per_negative * dist).sum(1)).sum() + self.margin * active
         return total / active.clamp_min(1)
 
     def _every(

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from levelfield.losses.pairs import PairLoss, log_weights, mean_over, safe_sqrt
+from levelfield.losses.pairs import PairLoss, mean_over, safe_sqrt, weighted_logsumexp
 
 
 class TupletMarginLoss(PairLoss):
@@ -38,6 +38,6 @@ class TupletMarginLoss(PairLoss):
         self, matrix: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
     ) -> Float[Tensor, ""]:
         b = math.radians(self.margin)
-        against = (self.scale * matrix + log_weights(negatives)).logsumexp(1, keepdim=True)
+        against = weighted_logsumexp(self.scale * matrix, negatives)[:, None]
         slackened = math.cos(b) * matrix + math.sin(b) * safe_sqrt(1 - matrix.square())
         return mean_over(softplus(against - self.scale * slackened), positives)

@@ -29,6 +29,8 @@ class Bfloat16Gallery:
     def __init__(self, gallery_GD: Float[Tensor, "gallery dim"]) -> None:
         self.exact_GD = gallery_GD
         self.coarse_GD = gallery_GD.bfloat16()
+        # Fresh memory for each block would cost as much as the product, in page faults.
+        self.buffer_BG = self.coarse_GD.new_empty((0, len(gallery_GD)))
         self.largest_error = max(
             float((exact - coarse.float()).norm(dim=1).max())
             for exact, coarse in zip(gallery_GD.split(8192), self.coarse_GD.split(8192), strict=True)
@@ -48,12 +50,14 @@ class Bfloat16Gallery:
         """
         num_candidates = min(max(32, num_neighbors + num_neighbors // 2 + 8), len(self.coarse_GD))
         coarse_BD = queries_BD.bfloat16()
-        coarse_BG = coarse_BD @ self.coarse_GD.T
+        if len(self.buffer_BG) < len(coarse_BD):
+            self.buffer_BG = self.coarse_GD.new_empty((len(coarse_BD), len(self.coarse_GD)))
+        coarse_BG = self.buffer_BG[: len(coarse_BD)]
+        torch.mm(coarse_BD, self.coarse_GD.T, out=coarse_BG)
         if self_index_B is not None:
             coarse_BG.scatter_(1, self_index_B[:, None], -torch.inf)
         coarse_BC, candidates_BC = largest(coarse_BG, num_candidates)
         floor_B = coarse_BC[:, -1].float()
-        del coarse_BG
         query_error_B = (queries_BD - coarse_BD.float()).norm(dim=1)
         accumulation = 2 * queries_BD.shape[1] * 2.0**-24
         error_B = query_error_B + 1.005 * self.largest_error + floor_B.abs() * 2.0**-8 + accumulation

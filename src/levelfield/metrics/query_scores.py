@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64, Integer, Num
 from torch import Tensor
 
-from levelfield.metrics.distances import full_precision, product
+from levelfield.metrics.distances import MIN_BLOCK, full_precision, product
 from levelfield.metrics.first_pass import Bfloat16Gallery, FaissGallery, has_fast_bfloat16
 from levelfield.metrics.ranking import (
     Similarity,
@@ -25,7 +25,7 @@ DEFAULT_MEMORY_BUDGET = 400 * 2**20
 # Rankings of more neighbours than this have too many candidates for a first pass to pay.
 MAX_NEIGHBORS = 256
 # More rows in a block bring no speed; with a mirrored matrix more of it is computed twice.
-MAX_BLOCK, MIRRORED_BLOCK = 1024, 256
+MAX_BLOCK, MIRRORED_BLOCK = 512, 256
 # Share of queries that a first pass may leave open before it is given up.
 MAX_OPEN = 0.2
 
@@ -125,16 +125,28 @@ class SimilarityRows:
     def blocks(
         self, positions_S: Int64[Tensor, " some"] | None = None
     ) -> Iterator[tuple[Int64[Tensor, " block"], Float[Tensor, "block gallery"]]]:
-        """Positions in `scored_Q` and their rows, -inf where a query meets itself; all, or those of `positions_S`."""
+        """Positions in `scored_Q` and their rows, -inf where a query meets itself; all, or those of `positions_S`.
+
+        The rows may be overwritten by the next ones.
+        """
         if positions_S is None and self.mirrored:
             yield from self.mirrored_blocks()
             return
         if positions_S is None:
             positions_S = torch.arange(len(self.scored_Q), device=self.scored_Q.device)
+        # Fresh memory for each block would cost a tenth of the product, in page faults.
+        in_place = self.similarity is product and min(len(positions_S), len(self.gallery_GD)) >= MIN_BLOCK
+        buffer_BG = self.gallery_GD.new_empty((0, 0))
         for start, stop in block_starts(len(positions_S), self.block):
             positions_B = positions_S[start:stop]
             queries_B = self.scored_Q[positions_B]
-            similarities_BG = self.similarity(self.queries_ND[queries_B], self.gallery_GD)
+            if in_place:
+                if len(buffer_BG) < stop - start:
+                    buffer_BG = self.gallery_GD.new_empty((stop - start, len(self.gallery_GD)))
+                similarities_BG = buffer_BG[: stop - start]
+                torch.mm(self.queries_ND[queries_B], self.gallery_GD.T, out=similarities_BG)
+            else:
+                similarities_BG = self.similarity(self.queries_ND[queries_B], self.gallery_GD)
             if self.excludes_self:
                 similarities_BG.scatter_(1, queries_B[:, None], -torch.inf)
             yield positions_B, similarities_BG

@@ -1,0 +1,15 @@
+"""Ends a W&B run with its training, so that the next training of the same process is a run of its own."""
+
+from __future__ import annotations
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers import WandbLogger
+
+
+class FinishTracking(Callback):
+    """Finishes the W&B runs of a Trainer when a fit ends."""
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        for logger in trainer.loggers:
+            if isinstance(logger, WandbLogger) and trainer.is_global_zero:
+                logger.experiment.finish()
