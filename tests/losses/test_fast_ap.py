@@ -10,6 +10,8 @@ def loop(case, bins):
     ref_y = (case.y if case.ref is None else case.ref_y).tolist()
     losses = []
     weights = sample_weights(case)
+    unit, other_unit = (t / t.norm(dim=1, keepdim=True) for t in (case.x, case.others))
+    squares = (unit[:, None] - other_unit[None]).square().sum(2)
     for i in range(len(case.y)):
         others = [j for j in range(len(ref_y)) if case.ref is not None or j != i]
         positives = [j for j in others if ref_y[j] == int(case.y[i])]
@@ -17,7 +19,7 @@ def loop(case, bins):
             continue
         cumulative = cumulative_positive = average = 0.0
         for k in range(bins + 1):
-            share = {j: (1 - (case.d(i, j) ** 2 - 4 * k / bins).abs() * bins / 4).clamp_min(0) for j in others}
+            share = {j: (1 - (squares[i, j] - 4 * k / bins).abs() * bins / 4).clamp_min(0) for j in others}
             h_positive = sum(share[j] for j in positives)
             cumulative = cumulative + sum(share.values())
             cumulative_positive = cumulative_positive + h_positive
@@ -28,7 +30,7 @@ def loop(case, bins):
 
 
 @pytest.mark.parametrize("situation", ["unit", "raw", "triplets", "reference"])
-@pytest.mark.parametrize("bins", [1, 10, 60])
+@pytest.mark.parametrize("bins", [1, 10, 25])
 def test_equals_the_equation(situation, bins):
     assert_equals_loop(FastAPLoss(bins), lambda case: loop(case, bins), batch(situation))
 

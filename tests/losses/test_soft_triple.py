@@ -64,7 +64,7 @@ def test_with_one_centre_it_is_cosface():
 
 
 def test_a_large_gamma_is_the_mean_of_the_centres_and_a_small_one_the_nearest():
-    cosines = torch.tensor([[0.9, 0.1, -0.4]], dtype=torch.float64)
+    cosines = torch.tensor([[[0.9], [0.1], [-0.4]]], dtype=torch.float64)
     target = torch.tensor([0])
     mean = SoftTripleLoss(1, 2, 3, la=1, gamma=1e6, margin=0).logits(cosines, target)
     nearest = SoftTripleLoss(1, 2, 3, la=1, gamma=1e-3, margin=0).logits(cosines, target)

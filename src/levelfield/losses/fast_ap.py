@@ -58,7 +58,7 @@ class FastAPLoss(MetricLoss):
     def _histograms(
         self, heights: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
     ) -> tuple[Float[Tensor, "N B+1"], Float[Tensor, "N B+1"]]:
-        """Each entry shared between the two nodes around it, in proportion to its nearness: of positives, of negatives."""
+        """Each entry shared between the two nodes around it by nearness: of the positives, of the negatives."""
         B = self.num_bins
         with no_grad():
             node = heights.floor().clamp_(0, B - 1).nan_to_num_(0)

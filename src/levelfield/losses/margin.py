@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor, nn, no_grad
 from torch.nn.functional import relu
 
 from levelfield.losses.base import IndicesTuple
@@ -93,7 +93,8 @@ class MarginLoss(PairLoss):
         dist_NM = distances(*self.points(embeddings, ref_emb))
         pull = relu(dist_NM - (beta_N - self.margin)[:, None])
         push = relu((beta_N + self.margin)[:, None] - dist_NM)
-        active = (positives * pull.sign()).sum().detach() + (negatives * push.sign()).sum().detach()
+        with no_grad():
+            active = (positives * pull.sign()).sum() + (negatives * push.sign()).sum()
         loss = ((positives * pull).sum() + (negatives * push).sum()) / active.clamp_min(1)
         if self.learn_beta and self.nu:
             if self.beta_per_class:

@@ -75,6 +75,6 @@ def _weighted_mean(
     if sharpness:
         with no_grad():  # a shift of the exponents changes nothing
             largest = sharpness * (active * violations).amax(1, keepdim=True)
-        weights = active * (sharpness * violations - largest).clamp(-80, 0).exp()
+        weights = active * (sharpness * violations - largest).clamp(-80, 1).exp()
     total = weights.sum(1)
     return (weights * violations).sum(1) / torch.where(total == 0, 1.0, total)

@@ -1,0 +1,193 @@
+"""Forward + backward time and peak memory of every loss, beside pytorch-metric-learning and beside the floor.
+
+The floor is forward + backward of the similarity matrix alone: N x N, or N x C for a loss with class weights, C being the
+classes in the batch. 4 samples a class, D = 128, 2 threads. Times are the least of several runs, ours and theirs by turns.
+Memory is the peak of traced allocations, in float32 buffers of N x N (N x C; angular: positive pairs x N).
+
+    python benchmarks/losses.py                          # all sizes, some minutes
+    python benchmarks/losses.py --sizes 32 128 --losses NTXentLoss ArcFaceLoss
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import itertools
+import math
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from pytorch_metric_learning import losses as peers
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
+
+from levelfield import losses
+
+DIM = 128
+SAMPLES_PER_CLASS = 4
+PEER_BYTES = 12 * 2**30
+PEER_SECONDS = 60.0
+
+
+@dataclass
+class Case:
+    """A loss, its peer, and the memory that the peer takes at batch size N, roughly, in bytes."""
+
+    name: str
+    kind: str  # "pair", "sorted", "angular" or "class"
+    arguments: dict
+    peer_bytes: Callable[[int], float] | None = None
+
+
+def dense(n: int) -> float:
+    return 60.0 * n * n
+
+
+def pairs_by_pairs(n: int) -> float:
+    return 3 * n * n * n * 20.0
+
+
+def triplets(n: int) -> float:
+    return 3 * n * n * 60.0 + n**3
+
+
+CASES = [
+    Case("ContrastiveLoss", "pair", {}, dense),
+    Case("TripletMarginLoss", "sorted", {}, triplets),
+    Case("NTXentLoss", "pair", {}, pairs_by_pairs),
+    Case("NPairsLoss", "pair", {}, dense),
+    Case("LiftedStructureLoss", "pair", {}, pairs_by_pairs),
+    Case("AngularLoss", "angular", {}, lambda n: 3 * n * n * 40.0),
+    Case("MarginLoss", "pair", {}, triplets),
+    Case("MultiSimilarityLoss", "pair", {}, dense),
+    Case("SignalToNoiseRatioContrastiveLoss", "pair", {}, lambda n: 12.0 * n * n * DIM),
+    Case("FastAPLoss", "pair", {}, lambda n: 40.0 * n * n * 11),
+    Case("TupletMarginLoss", "pair", {}, pairs_by_pairs),
+    Case("CircleLoss", "pair", {}, dense),
+    Case("SoftNearestNeighborLoss", "pair", {}),
+    Case("SupConLoss", "pair", {}, dense),
+    Case("CentroidTripletLoss", "pair", {}),
+    Case("PrototypicalLoss", "pair", {}),
+    Case("RankedListLoss", "pair", {"margin": 0.4, "Tn": 5}, dense),
+    Case("NormalizedSoftmaxLoss", "class", {}, dense),
+    Case("ProxyNCALoss", "class", {}, dense),
+    Case("ProxyTripletLoss", "class", {}),
+    Case("ProxyAnchorLoss", "class", {}, dense),
+    Case("CosFaceLoss", "class", {}, dense),
+    Case("ArcFaceLoss", "class", {}, dense),
+    Case("SphereFaceLoss", "class", {}, dense),
+    Case("SubCenterArcFaceLoss", "class", {}, dense),
+    Case("SoftTripleLoss", "class", {}, dense),
+    Case("StructuredClusteringLoss", "search", {}),
+]
+
+
+def batch(n: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(n) // SAMPLES_PER_CLASS
+    centers = torch.randn(n // SAMPLES_PER_CLASS, DIM, generator=generator)
+    return (centers[labels] + 2 * torch.randn(n, DIM, generator=generator)).requires_grad_(), labels
+
+
+def step(loss: Callable[[Tensor, Tensor], Tensor], embeddings: Tensor, labels: Tensor) -> float:
+    """Seconds of one forward + backward."""
+    embeddings.grad = None
+    begin = time.perf_counter()
+    loss(embeddings, labels).backward()
+    return time.perf_counter() - begin
+
+
+def floor(kind: str, weights: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    if kind == "class":
+        return lambda embeddings, labels: (embeddings @ weights.T).sum()
+    return lambda embeddings, labels: (embeddings @ embeddings.T).sum()
+
+
+def measure(steps: list[Callable[[], float]], seconds: float) -> list[float]:
+    """The least time of each, taken by turns until the time is spent; one turn of what takes longer."""
+    best = [run() for run in steps]  # a first turn also warms up
+    begin = time.perf_counter()
+    for _ in range(200):
+        for k, run in enumerate(steps):
+            if best[k] < seconds:
+                best[k] = min(best[k], run())
+        if time.perf_counter() - begin > seconds:
+            break
+    return best
+
+
+def build(case: Case, n: int) -> tuple[nn.Module, nn.Module | None]:
+    classes = {"num_classes": n // SAMPLES_PER_CLASS, "embedding_size": DIM} if case.kind == "class" else {}
+    ours = getattr(losses, case.name)(**classes, **case.arguments)
+    if case.peer_bytes is None or case.peer_bytes(n) > PEER_BYTES:
+        return ours, None
+    return ours, getattr(peers, case.name)(**classes, **case.arguments)
+
+
+def peak_bytes(loss: nn.Module, embeddings: Tensor, labels: Tensor) -> int:
+    """The most bytes that the allocator has handed out at once during one forward + backward."""
+    embeddings.grad = None
+    gc.collect()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as traced:
+        loss(embeddings, labels).backward()
+    events = [e for e in traced.profiler.kineto_results.events() if e.name() == "[memory]"]
+    held = itertools.accumulate(e.nbytes() for e in sorted(events, key=lambda e: e.start_ns()))
+    return max(held, default=0)
+
+
+def rows(case: Case, sizes: list[int], seconds: float) -> list[str]:
+    out = []
+    peer_last = 0.0
+    for n in sizes:
+        if case.kind == "search" and n > 128:
+            continue  # the papers' warning: a step is seconds
+        embeddings, labels = batch(n)
+        ours, peer = build(case, n)
+        if peer is not None and peer_last * 16 > PEER_SECONDS:
+            peer = None
+        weights = torch.randn(n // SAMPLES_PER_CLASS, DIM, requires_grad=True)
+        runs = [floor(case.kind, weights), ours] + ([peer] if peer is not None else [])
+        least = measure([partial(step, run, embeddings, labels) for run in runs], seconds)
+        peer_last = least[2] if peer is not None else peer_last
+        unit = n * n * 4 if case.kind != "class" else n * (n // SAMPLES_PER_CLASS) * 4
+        if case.kind == "angular":
+            unit = n * (SAMPLES_PER_CLASS - 1) * n * 4
+        buffers = peak_bytes(ours, embeddings, labels) / unit
+        theirs = f"{least[2] * 1e3:.2f} | {least[2] / least[1]:.1f}" if peer is not None else "- | -"
+        out.append(
+            f"| {case.name.removesuffix('Loss')} | {n} | {least[1] * 1e3:.2f} | {theirs} | {least[0] * 1e3:.2f} "
+            f"| {least[1] / least[0]:.1f} | {buffers:.1f} |"
+        )
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[32, 128, 512, 2048])
+    parser.add_argument("--losses", nargs="+", default=[case.name for case in CASES])
+    parser.add_argument("--seconds", type=float, default=1.0, help="time for each row")
+    parser.add_argument("--threads", type=int, default=2)
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(arguments.threads)
+    print("| loss | N | ours, ms | peer, ms | peer / ours | floor, ms | ours / floor | buffers |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    gains = []
+    for case in CASES:
+        if case.name in arguments.losses:
+            for row in rows(case, arguments.sizes, arguments.seconds):
+                print(row, flush=True)
+                cells = [cell.strip() for cell in row.split("|")]
+                if cells[2] == "512" and cells[5] != "-":
+                    gains.append(float(cells[5]))
+    if gains:
+        mean = math.exp(sum(map(math.log, gains)) / len(gains))
+        print(f"\nGeometric mean of peer / ours at 512 over {len(gains)} losses: {mean:.1f}")
+
+
+if __name__ == "__main__":
+    main()
