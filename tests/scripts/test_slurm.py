@@ -1,0 +1,63 @@
+"""The SLURM launcher, with an srun that only notes what it is to start."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from levelfield.cli import main as levelfield
+from levelfield.study.commands import split_dotted
+from levelfield.study.spec import load_spec
+
+REPOSITORY = Path(__file__).parents[2]
+SCRIPT = REPOSITORY / "scripts" / "slurm.sh"
+
+
+def submitted(folder: Path, *words: str) -> tuple[int, list[str]]:
+    """Exit code of the script on 2 nodes of 4 GPUs, and the words that it gave to srun."""
+    srun = folder / "srun"
+    srun.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {folder}/words\n')
+    srun.chmod(0o755)
+    environment = {
+        "PATH": f"{folder}:/usr/bin:/bin",
+        "SLURM_SUBMIT_DIR": str(REPOSITORY),
+        "SLURM_JOB_NUM_NODES": "2",
+        "SLURM_NTASKS_PER_NODE": "4",
+    }
+    ended = subprocess.run(["bash", str(SCRIPT), *words], env=environment, check=False, capture_output=True)
+    written = folder / "words"
+    return ended.returncode, written.read_text().splitlines() if written.exists() else []
+
+
+def test_fit_starts_a_task_for_each_gpu(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    options = ("--config", "configs/data/glyphs.yaml", "--model.loss", "ArcFaceLoss", "--trainer.precision", "32-true")
+    code, words = submitted(tmp_path, "fit", *options)
+    assert code == 0
+    assert words[0] == "levelfield"
+    with pytest.raises(SystemExit) as ended:
+        levelfield([*words[1:], "--print_config"])
+    assert ended.value.code in (None, 0)
+    trainer = yaml.safe_load(capsys.readouterr().out)["trainer"]
+    assert (trainer["num_nodes"], int(trainer["devices"])) == (2, 4)
+    assert (trainer["accelerator"], trainer["strategy"]) == ("gpu", "ddp")
+    assert trainer["precision"] == "32-true", "the options of the command line win"
+
+
+def test_a_study_is_one_task_on_one_gpu(tmp_path: Path) -> None:
+    code, words = submitted(tmp_path, "study", "run", "configs/study/quickstart.yaml", "--runs", "3")
+    assert code == 0
+    assert words[:5] == ["--nodes=1", "--ntasks=1", "levelfield", "study", "run"]
+    rest, overrides = split_dotted(words[4:])
+    assert rest == ["run", "configs/study/quickstart.yaml"]
+    spec = load_spec(REPOSITORY / rest[1], overrides, {})
+    assert spec.runs == 3
+    assert all(method["trainer"]["accelerator"] == "gpu" for method in spec.methods.values())
+    assert all(method["trainer"]["devices"] == 1 for method in spec.methods.values())
+
+
+def test_anything_else_is_refused_before_it_starts(tmp_path: Path) -> None:
+    assert submitted(tmp_path, "ift") == (2, [])
