@@ -1,8 +1,9 @@
 """Forward + backward time and peak memory of every loss, beside pytorch-metric-learning and beside the floor.
 
-The floor is forward + backward of the similarity matrix alone: N x N, or N x C for a loss with class weights, C being the
-classes in the batch. 4 samples a class, D = 128, 2 threads. Times are the least of several runs, ours and theirs by turns.
-Memory is the peak of traced allocations, in float32 buffers of N x N (N x C; angular: positive pairs x N).
+The floor is forward + backward of the similarity matrix alone: N x N, or N x C for a loss with class weights, C being
+their number (the classes in the batch, by the centres of a class). 4 samples a class, D = 128, 2 threads. Times are
+the least of several runs, ours and theirs by turns. Memory is the peak of traced allocations, in float32 buffers of N
+x N (N x C; angular: positive pairs x N).
 
     python benchmarks/losses.py                          # all sizes, some minutes
     python benchmarks/losses.py --sizes 32 128 --losses NTXentLoss ArcFaceLoss
@@ -41,6 +42,7 @@ class Case:
     kind: str  # "pair", "sorted", "angular" or "class"
     arguments: dict
     peer_bytes: Callable[[int], float] | None = None
+    centers: int = 1  # weight vectors a class
 
 
 def dense(n: int) -> float:
@@ -80,8 +82,8 @@ CASES = [
     Case("CosFaceLoss", "class", {}, dense),
     Case("ArcFaceLoss", "class", {}, dense),
     Case("SphereFaceLoss", "class", {}, dense),
-    Case("SubCenterArcFaceLoss", "class", {}, dense),
-    Case("SoftTripleLoss", "class", {}, dense),
+    Case("SubCenterArcFaceLoss", "class", {}, dense, centers=3),
+    Case("SoftTripleLoss", "class", {}, dense, centers=10),
     Case("StructuredClusteringLoss", "search", {}),
 ]
 
@@ -149,11 +151,12 @@ def rows(case: Case, sizes: list[int], seconds: float) -> list[str]:
         ours, peer = build(case, n)
         if peer is not None and peer_last * 16 > PEER_SECONDS:
             peer = None
-        weights = torch.randn(n // SAMPLES_PER_CLASS, DIM, requires_grad=True)
+        vectors = n // SAMPLES_PER_CLASS * case.centers
+        weights = torch.randn(vectors, DIM, requires_grad=True)
         runs = [floor(case.kind, weights), ours] + ([peer] if peer is not None else [])
         least = measure([partial(step, run, embeddings, labels) for run in runs], seconds)
         peer_last = least[2] if peer is not None else peer_last
-        unit = n * n * 4 if case.kind != "class" else n * (n // SAMPLES_PER_CLASS) * 4
+        unit = n * n * 4 if case.kind != "class" else n * vectors * 4
         if case.kind == "angular":
             unit = n * (SAMPLES_PER_CLASS - 1) * n * 4
         buffers = peak_bytes(ours, embeddings, labels) / unit

@@ -70,11 +70,14 @@ def _weighted_mean(
     """Each row's mean of the violations above 0, weighted by e^(sharpness violation)."""
     violations = relu(violations)
     with no_grad():
-        active = pairs * violations.sign()
-    weights = active
-    if sharpness:
-        with no_grad():  # a shift of the exponents changes nothing
-            largest = sharpness * (active * violations).amax(1, keepdim=True)
-        weights = active * (sharpness * violations - largest).clamp(-80, 1).exp()
-    total = weights.sum(1)
-    return (weights * violations).sum(1) / torch.where(total == 0, 1.0, total)
+        shares = pairs * violations.sign()
+        if sharpness:
+            exponents = sharpness * violations
+            exponents -= (exponents * shares).amax(1, keepdim=True)
+            shares *= exponents.clamp_(-80, 1).exp_()
+        total = shares.sum(1, keepdim=True)
+        shares /= torch.where(total == 0, 1.0, total)
+        mean = (shares * violations).sum(1, keepdim=True)
+        slopes = shares * (1 + sharpness * (violations - mean))  # of the mean, through the weights too
+    linear = (slopes * violations).sum(1)
+    return linear + (mean.squeeze(1) - linear).detach()

@@ -1,0 +1,47 @@
+"""The page on losses: it names them all, and its own loss works as it is printed."""
+
+import re
+from pathlib import Path
+
+import torch
+
+from levelfield import losses, miners
+
+PAGE = (Path(__file__).parents[2] / "docs" / "losses.md").read_text(encoding="utf-8")
+
+
+def test_every_loss_and_miner_has_a_row_and_its_own_arguments():
+    rows = dict(re.findall(r"^\| `(\w+)` \|(.*)\|$", PAGE, flags=re.M))
+    bases = {"MetricLoss", "PairLoss", "ClassificationLoss", "CrossBatchMemory", "Miner"}
+    assert set(rows) == (set(losses.__all__) | set(miners.__all__)) - bases
+    for name, row in rows.items():
+        cls = getattr(losses, name, None) or getattr(miners, name)
+        arguments = set(cls.__init__.__annotations__) - {"return", "num_classes", "embedding_size", "class_fraction"}
+        missing = {a for a in arguments if not re.search(rf"\b{a}\b", row)}
+        assert not missing, f"{name}: {missing}"
+
+
+def test_the_loss_of_ten_lines_trains_as_shown(tmp_path):
+    (source,) = re.findall(r"```python\n(.*?class MyLoss.*?)```", PAGE, flags=re.S)
+    assert len([line for line in source.splitlines() if line.strip()]) <= 12
+    scope: dict = {}
+    exec(compile(source, "my_loss.py", "exec"), scope)
+    loss = scope["MyLoss"](margin=0.2)
+    torch.manual_seed(0)
+    samples, labels = torch.randn(16, 8), torch.arange(16) % 4
+    trunk = torch.nn.Linear(8, 4)
+    optimizer = torch.optim.Adam(trunk.parameters(), lr=0.05)
+    values = []
+    for _ in range(30):
+        embeddings = trunk(samples)
+        value = loss(embeddings, labels, miners.MultiSimilarityMiner()(embeddings, labels))
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+        values.append(float(loss(embeddings.detach(), labels)))
+    assert values[-1] < values[0] / 2
+    unit = embeddings.detach() / embeddings.detach().norm(dim=1, keepdim=True)
+    cosines, same = unit @ unit.T, labels[:, None] == labels[None, :]
+    pull = (1 - cosines)[same & ~torch.eye(16, dtype=torch.bool)].mean()
+    push = (cosines - 0.2).clamp_min(0)[~same].mean()
+    torch.testing.assert_close(loss(embeddings.detach(), labels), pull + push)
