@@ -91,6 +91,35 @@ def test_reality_check_table_3(correct, r_precision, map_at_r):
     assert result["map_at_r"] == pytest.approx(map_at_r)
 
 
+@pytest.mark.parametrize("gallery_apart", [False, True])
+def test_equals_pytorch_metric_learning(gallery_apart):
+    accuracy_calculator = pytest.importorskip("pytorch_metric_learning.utils.accuracy_calculator")
+    inference = pytest.importorskip("pytorch_metric_learning.utils.inference")
+    distances = pytest.importorskip("pytorch_metric_learning.distances")
+    generator = torch.Generator().manual_seed(0)
+    draws = [torch.randn(size, 12, generator=generator) for size in (150, 180)]
+    labels = [torch.arange(150) % 11, torch.arange(180) % 13]
+    embeddings = [draw + torch.eye(13)[own][:, :12] for draw, own in zip(draws, labels, strict=True)]
+    names = {
+        "map_at_r": "mean_average_precision_at_r",
+        "r_precision": "r_precision",
+        "precision_at_1": "precision_at_1",
+        "map": "mean_average_precision",
+        "mrr": "mean_reciprocal_rank",
+    }
+    calculator = accuracy_calculator.AccuracyCalculator(
+        include=tuple(names.values()), k=None, knn_func=inference.CustomKNN(distances.CosineSimilarity())
+    )
+    used = 2 if gallery_apart else 1
+    sets = [part for pair in zip(embeddings, labels, strict=True) for part in pair][: 2 * used]
+    # In float64: its float32 values differ from these by up to 1e-2 where counts flip.
+    theirs = calculator.get_accuracy(*[part.double() if part.is_floating_point() else part for part in sets])
+    ours = retrieval_metrics(*sets, metrics=tuple(names))
+    assert {name: ours[name] for name in names} == pytest.approx(
+        {name: theirs[other] for name, other in names.items()}, abs=1e-6
+    )
+
+
 def test_a_query_never_retrieves_itself_but_does_its_duplicate():
     embeddings = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])
     result = retrieval_metrics(embeddings, torch.tensor([0, 1, 0, 1]), metrics=("precision_at_1",), per_query=True)

@@ -1,0 +1,186 @@
+"""Every way of ranking gives the scores of a product in float64."""
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from levelfield.metrics import pack_bits, query_scores, retrieval_metrics
+from levelfield.metrics.first_pass import Bfloat16Gallery
+
+NEIGHBOR_METRICS = ("map_at_r", "r_precision", "precision_at_1", "recall", "map_at_5")
+NO_MEMORY = 1
+
+
+def embedding_space(num_items=2500, dim=24, num_classes=300, seed=0, spread=1.0):
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(0, num_classes, (num_items,), generator=generator)
+    centres = torch.randn(num_classes, dim, generator=generator)
+    embeddings = spread * (0.7 * centres[labels] + torch.randn(num_items, dim, generator=generator))
+    embeddings[100:150] = embeddings[:50]
+    return embeddings, labels
+
+
+def scores_in_float64(similarities, labels, excludes_self=True, gallery_labels=None):
+    """Scores from a stable sort of whole rows of float64 similarities."""
+    gallery_labels = labels if gallery_labels is None else gallery_labels
+    if excludes_self:
+        similarities = similarities.clone().fill_diagonal_(-torch.inf)
+    order = similarities.sort(dim=1, descending=True, stable=True).indices
+    hits = gallery_labels[order] == labels[:, None]
+    if excludes_self:
+        hits[:, -1] = False
+    relevant = hits.sum(1)
+    hits, relevant = hits[relevant > 0], relevant[relevant > 0]
+    place = torch.arange(1, hits.shape[1] + 1)
+    precision = hits * hits.cumsum(1) / place
+    first = hits.int().argmax(1) + 1
+    scores = {
+        "map_at_r": (precision * (place <= relevant[:, None])).sum(1) / relevant,
+        "r_precision": (hits * (place <= relevant[:, None])).sum(1) / relevant,
+        "precision_at_1": hits[:, 0].double(),
+        "map": precision.sum(1) / relevant,
+        "mrr": 1 / first,
+        "map_at_5": precision[:, :5].sum(1) / relevant.clamp(max=5),
+        **{f"recall_at_{k}": (first <= k).double() for k in (1, 2, 4, 8)},
+    }
+    means = {name: float(values.double().mean()) for name, values in scores.items()}
+    return {**means, "num_skipped": len(labels) - len(hits)}
+
+
+def expected(scores, result):
+    return pytest.approx({name: scores[name] for name in result}, abs=1e-6)
+
+
+@pytest.fixture
+def fast_bfloat16(monkeypatch):
+    """The first pass is exact on any processor, only slower."""
+    monkeypatch.setattr(query_scores, "has_fast_bfloat16", lambda device: True)
+
+
+@pytest.mark.parametrize("budget", [NO_MEMORY, 2**30])
+@pytest.mark.parametrize("metrics", [NEIGHBOR_METRICS, (*NEIGHBOR_METRICS, "map", "mrr")])
+@pytest.mark.parametrize("bfloat16", [True, False])
+def test_every_way_equals_float64(budget, metrics, bfloat16, monkeypatch):
+    monkeypatch.setattr(query_scores, "has_fast_bfloat16", lambda device: bfloat16)
+    embeddings, labels = embedding_space()
+    unit = normalize(embeddings.double(), dim=1)
+    result = retrieval_metrics(embeddings, labels, metrics=metrics, memory_budget=budget)
+    assert result == expected(scores_in_float64(unit @ unit.T, labels), result)
+
+
+@pytest.mark.parametrize("metrics", [NEIGHBOR_METRICS, (*NEIGHBOR_METRICS, "map", "mrr")])
+def test_gallery_apart(metrics, fast_bfloat16):
+    embeddings, labels = embedding_space()
+    gallery, gallery_labels = embedding_space(seed=1, num_classes=250)
+    result = retrieval_metrics(embeddings, labels, gallery, gallery_labels, metrics=metrics)
+    similarities = normalize(embeddings.double(), dim=1) @ normalize(gallery.double(), dim=1).T
+    assert result == expected(scores_in_float64(similarities, labels, False, gallery_labels), result)
+
+
+def test_the_first_pass_proves_most_queries_and_only_what_is_true(fast_bfloat16):
+    embeddings, _ = embedding_space(dim=64)
+    unit = normalize(embeddings, dim=1)
+    index = torch.arange(len(unit))
+    neighbors, proven = Bfloat16Gallery(unit).neighbors(unit, 10, index)
+    exact = (unit.double() @ unit.double().T).fill_diagonal_(-torch.inf)
+    values = exact.topk(10, dim=1).values
+    assert proven.float().mean() > 0.9
+    torch.testing.assert_close(exact.gather(1, neighbors)[proven], values[proven], atol=1e-6, rtol=0)
+
+
+def test_embeddings_too_close_for_bfloat16_are_still_exact(fast_bfloat16):
+    embeddings, labels = embedding_space(spread=0.02)
+    embeddings = embeddings + 1
+    unit = normalize(embeddings, dim=1)
+    _, proven = Bfloat16Gallery(unit).neighbors(unit, 10, torch.arange(len(unit)))
+    assert not proven.any()
+    result = retrieval_metrics(embeddings, labels, metrics=NEIGHBOR_METRICS, memory_budget=NO_MEMORY)
+    unit = unit.double()
+    # Float32 products of such embeddings differ from float64's by more than some neighbours do.
+    scores = scores_in_float64(unit @ unit.T, labels)
+    assert result == pytest.approx({name: scores[name] for name in result}, abs=2e-3)
+
+
+@pytest.mark.parametrize("metrics", [NEIGHBOR_METRICS, ("map", "mrr", "map_at_r")])
+def test_collapsed_embeddings_are_ranked_by_index(metrics, fast_bfloat16):
+    labels = torch.arange(400) % 7
+    result = retrieval_metrics(torch.ones(400, 16), labels, metrics=metrics, memory_budget=NO_MEMORY)
+    scores = scores_in_float64(torch.zeros(400, 400, dtype=torch.float64), labels)
+    assert result == expected(scores, result)
+
+
+@pytest.mark.parametrize("precision", ["high", "medium"])
+def test_lower_matmul_precision_outside_changes_nothing(precision):
+    embeddings, labels = embedding_space(num_items=600)
+    before = retrieval_metrics(embeddings, labels)
+    torch.set_float32_matmul_precision(precision)
+    try:
+        with torch.autocast("cpu", torch.bfloat16):
+            assert retrieval_metrics(embeddings, labels) == before
+        assert torch.get_float32_matmul_precision() == precision
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.parametrize("budget", [NO_MEMORY, 2**30])
+def test_euclidean_on_raw_embeddings(budget):
+    embeddings, labels = embedding_space(num_items=900)
+    embeddings = embeddings + 50
+    exact = embeddings.double()
+    similarities = -(exact[:, None] - exact).square().sum(2)
+    result = retrieval_metrics(embeddings, labels, distance="euclidean", memory_budget=budget)
+    assert result == expected(scores_in_float64(similarities, labels), result)
+
+
+@pytest.mark.parametrize("budget", [NO_MEMORY, 2**30])
+def test_hamming_on_packed_bits(budget):
+    embeddings, labels = embedding_space(num_items=900, dim=21)
+    bits = embeddings > 0
+    similarities = -(bits[:, None] != bits).sum(2).double()
+    result = retrieval_metrics(embeddings, labels, distance="hamming", memory_budget=budget)
+    assert result == expected(scores_in_float64(similarities, labels), result)
+    packed = pack_bits(embeddings)
+    assert packed.shape == (900, 3)
+    assert packed.dtype == torch.uint8
+    assert retrieval_metrics(packed, labels, distance="hamming", memory_budget=budget) == result
+
+
+def test_faiss_agrees():
+    pytest.importorskip("faiss")
+    embeddings, labels = embedding_space()
+    ours = retrieval_metrics(embeddings, labels, metrics=NEIGHBOR_METRICS)
+    assert retrieval_metrics(embeddings, labels, metrics=NEIGHBOR_METRICS, backend="faiss") == pytest.approx(
+        ours, abs=1e-6
+    )
+    with pytest.raises(ValueError, match="neither map, mrr"):
+        retrieval_metrics(embeddings, labels, backend="faiss")
+
+
+def test_a_sample_of_the_queries_estimates_the_mean_with_its_interval():
+    embeddings, labels = embedding_space(num_items=800, num_classes=100)
+    exact = retrieval_metrics(embeddings, labels, metrics=("map_at_r",))["map_at_r"]
+    covered = 0
+    for seed in range(100):
+        result = retrieval_metrics(embeddings, labels, metrics=("map_at_r",), num_queries=150, seed=seed)
+        covered += abs(result["map_at_r"] - exact) <= result["map_at_r_ci95"]
+    # Binomial(100, 0.95) lies outside 88..100 once in a thousand.
+    assert covered >= 88
+    again = retrieval_metrics(embeddings, labels, metrics=("map_at_r",), num_queries=150, seed=99)
+    assert again == result
+    whole = retrieval_metrics(embeddings, labels, metrics=("map_at_r",), num_queries=10_000)
+    assert whole["map_at_r"] == pytest.approx(exact, abs=1e-9)
+    assert whole["map_at_r_ci95"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"distance": "manhattan"}, "no such distance 'manhattan'; known are cosine"),
+        ({"backend": "annoy"}, "no such backend 'annoy'; known are torch, faiss"),
+        ({"num_queries": 1}, "an interval needs at least 2"),
+    ],
+)
+def test_mistakes_raise(arguments, message):
+    embeddings, labels = embedding_space(num_items=200)
+    with pytest.raises(ValueError, match=message):
+        retrieval_metrics(embeddings, labels, **arguments)
