@@ -17,14 +17,7 @@ def test_every_loss_and_miner_has_a_row_and_its_own_arguments():
     shared = {"return", "num_classes", "embedding_size", "class_fraction", "args", "kwargs"}
     for name, row in rows.items():
         cls = getattr(losses, name, None) or getattr(miners, name)
-        arguments = set(cls.__init__.__annotations__) - {
-            "return",
-            "num_classes",
-            "embedding_size",
-            "class_fraction",
-            "args",
-            "kwargs",
-        }
+        arguments = set(cls.__init__.__annotations__) - shared
         missing = {a for a in arguments if not re.search(rf"\b{a}\b", row)}
         assert not missing, f"{name}: {missing}"
 
