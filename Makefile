@@ -13,8 +13,7 @@ help:
 
 quickstart: $(VENV)/installed
 	$(BIN)/levelfield study run configs/study/quickstart.yaml
-	@echo
-	@echo "next: $(BIN)/levelfield fit --config configs/data/glyphs.yaml --model.loss ArcFaceLoss"
+	@echo "(levelfield is $(BIN)/levelfield; my_loss.py is in README.md)"
 
 test: $(VENV)/installed-dev
 	$(BIN)/pytest

@@ -36,7 +36,7 @@ def embed(
     """
     if device is None:
         device = next((p.device for p in module.parameters()), torch.device("cpu"))
-    training = module.training
+    modes = [(part, part.training) for part in module.modules()]  # batch norm may be frozen inside a training trunk
     module.to(device).eval()
     parts = []
     for number, (samples, labels, index) in enumerate(dataloader, start=1):
@@ -44,11 +44,7 @@ def embed(
         parts.append((module(samples).float().cpu(), labels, index))
         if progress is not None:
             progress(number, len(dataloader))
-    module.train(training)
+    for part, training in modes:
+        part.training = training
     embeddings, labels, index = (torch.cat(part) for part in zip(*parts, strict=True))
     return EmbeddedSet(embeddings, labels, index)
-
-
-def trunk_features(trunk: nn.Module, dataloader: DataLoader, **kwargs: Any) -> EmbeddedSet:
-    """Features of a trunk alone, as the pretrained baseline uses them; arguments as `embed`."""
-    return embed(trunk, dataloader, **kwargs)

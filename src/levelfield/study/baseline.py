@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 
 from levelfield.data.datasets.base import SampleIndex
 from levelfield.data.subset import ClassSubset
-from levelfield.embedding import trunk_features
+from levelfield.embedding import embed
 from levelfield.metrics import retrieval_metrics
 from levelfield.metrics.pca import PCA
 from levelfield.study.atomic import write_atomically
@@ -52,7 +52,7 @@ class TrunkFeatures:
             subset = ClassSubset(data.dataset, index, data.transforms.evaluate())
             device = training.trainer.strategy.root_device
             loader = data.eval_dataloader(subset)
-            self._features = trunk_features(training.model.trunk, loader, device=device, progress=progress).embeddings
+            self._features = embed(training.model.trunk, loader, device=device, progress=progress).embeddings
             self._keys = keys
         return {key: position for position, key in enumerate(keys)}, self._features
 

@@ -150,6 +150,9 @@ def _run_study(
         )
         return 130
     print_study(console, folder, spec, rows)
+    if not arguments.add_method:
+        again = shlex.join(["levelfield", "study", "run", arguments.file, "--add-method", "my_loss.MyLoss"])
+        console.print(f"next: your own loss beside these: {again}", highlight=False, markup=False, soft_wrap=True)
     return 0
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torch.utils.data import DataLoader
 
-from levelfield.embedding import EmbeddedSet, embed, trunk_features
+from levelfield.embedding import EmbeddedSet, embed
 from levelfield.errors import UserError
 from levelfield.learner import MetricLearner
 from levelfield.metrics import retrieval_metrics
@@ -130,7 +130,7 @@ class _Opening:
         device = training.trainer.strategy.root_device
         steps = self.progress.advance
         if jobs[0].method == BASELINE:
-            features = trunk_features(training.model.trunk, loader, device=device, progress=steps)
+            features = embed(training.model.trunk, loader, device=device, progress=steps)
             projections = (load_pca(self.study_folder / job.checkpoint) for job in jobs)
             return [features._replace(embeddings=reduce(pca, features.embeddings)) for pca in projections]
         learners = [MetricLearner.load_from_checkpoint(self.study_folder / job.checkpoint) for job in jobs]
