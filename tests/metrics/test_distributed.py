@@ -1,5 +1,6 @@
 """The same numbers on one process and on several, whatever the sampler pads."""
 
+import json
 import os
 import socket
 
@@ -21,48 +22,55 @@ def validation_set(size):
     return embeddings, labels
 
 
-def score_share(rank, num_processes, size, port, results):
+def score_share(rank, port, folder):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=num_processes)
-    embeddings, labels = validation_set(size)
-    metric = RetrievalMetrics(METRICS, num_samples=size)
-    # As torch's DistributedSampler deals them: round robin, padded with repeats from the front.
-    share = [i % size for i in range(rank, -(-size // num_processes) * num_processes, num_processes)]
-    for start in range(0, len(share), 7):
-        batch = torch.tensor(share[start : start + 7])
-        metric.update(embeddings[batch], labels[batch], batch)
-    results[rank] = metric.compute()
-    metric.reset()
-    # A process may see no batch at all.
-    if rank == 0:
-        metric.update(embeddings, labels, torch.arange(size))
-    results[rank + num_processes] = metric.compute()
-    wrong = RetrievalMetrics(METRICS, num_samples=size + 1)
-    wrong.update(embeddings, labels, torch.arange(size))
-    try:
-        wrong.compute()
-    except ValueError as error:
-        results[rank + 2 * num_processes] = str(error)
+    dist.init_process_group("gloo", rank=rank, world_size=3)
+    pair = dist.new_group([0, 1])
+    results = {}
+    for num_processes, size, group in ((2, 101, pair), (3, 100, None)):
+        if rank >= num_processes:
+            continue
+        embeddings, labels = validation_set(size)
+        metric = RetrievalMetrics(METRICS, num_samples=size, process_group=group)
+        # As torch's DistributedSampler deals them: round robin, padded with repeats from the front.
+        share = [i % size for i in range(rank, -(-size // num_processes) * num_processes, num_processes)]
+        for start in range(0, len(share), 7):
+            batch = torch.tensor(share[start : start + 7])
+            metric.update(embeddings[batch], labels[batch], batch)
+        results[f"{num_processes} dealt"] = metric.compute()
+        metric.reset()
+        # A process may see no batch at all.
+        if rank == 0:
+            metric.update(embeddings, labels, torch.arange(size))
+        results[f"{num_processes} first process only"] = metric.compute()
+        wrong = RetrievalMetrics(METRICS, num_samples=size + 1, process_group=group)
+        wrong.update(embeddings, labels, torch.arange(size))
+        try:
+            wrong.compute()
+        except ValueError as error:
+            results[f"{num_processes} error"] = str(error)
+    (folder / f"{rank}.json").write_text(json.dumps(results))
     dist.destroy_process_group()
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize(("num_processes", "size"), [(2, 101), (3, 100)])
-def test_equal_on_every_number_of_processes(num_processes, size):
+def test_equal_on_one_two_and_three_processes(tmp_path):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    with mp.Manager() as manager:
-        results = manager.dict()
-        mp.spawn(score_share, (num_processes, size, port, results), nprocs=num_processes)
-        results = dict(results)
-    expected = retrieval_metrics(*validation_set(size), metrics=METRICS)
-    for rank in range(num_processes):
-        assert results[rank] == pytest.approx(expected, abs=1e-6)
-        assert results[rank] == results[0]
-        assert results[num_processes + rank] == results[0]
-        assert results[2 * num_processes + rank].startswith(f"{size} different samples were scored, {size + 1} were")
+    mp.spawn(score_share, (port, tmp_path), nprocs=3)
+    results = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(3)]
+    for num_processes, size in ((2, 101), (3, 100)):
+        expected = retrieval_metrics(*validation_set(size), metrics=METRICS)
+        dealt = f"{num_processes} dealt"
+        for own in results[:num_processes]:
+            assert own[dealt] == pytest.approx(expected, abs=1e-6)
+            assert own[dealt] == results[0][dealt]
+            assert own[f"{num_processes} first process only"] == results[0][dealt]
+            assert own[f"{num_processes} error"].startswith(
+                f"{size} different samples were scored, {size + 1} were expected"
+            )
 
 
 def test_repeats_of_an_index_count_once():
