@@ -12,8 +12,9 @@ from levelfield.cli import main
 
 
 @pytest.fixture(scope="session", autouse=True)
-def two_threads():
-    torch.set_num_threads(2)
+def one_thread():
+    """These trunks are too small to gain from two, and two lose much where something else runs."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture

@@ -3,8 +3,10 @@
 import csv
 import json
 import shutil
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -151,6 +153,22 @@ def test_fit_goes_on_from_a_checkpoint_of_the_same_architecture_only(fitted, tin
     assert code == 0, complaint
     with open(tmp_path / "fit" / "Glyphs-ArcFaceLoss" / "0" / "metrics.csv") as file:
         assert [row["epoch"] for row in csv.DictReader(file) if row["val/map_at_r"]][-1] == "2"
+
+
+@pytest.mark.processes
+def test_ctrl_c_ends_a_fit_in_one_line_and_its_best_checkpoint_stays(tiny, tmp_path):
+    words = ["fit", *tiny, "--trainer.max_epochs", "1000", "--model.loss", "ContrastiveLoss", "--output", str(tmp_path)]
+    command = [sys.executable, "-m", "levelfield", *words]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    best = tmp_path / "fit" / "Glyphs-ContrastiveLoss" / "0" / "best.ckpt"
+    deadline = time.monotonic() + 120
+    while not best.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, complaint = process.communicate(timeout=60)
+    assert process.returncode == 130, complaint
+    assert complaint.strip().splitlines()[-1] == f"stopped; best so far: {best}"
+    assert "Traceback" not in complaint
 
 
 def test_commands_are_checked_too(run):

@@ -42,8 +42,8 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     try:
         return _commands(args[0])(args)
-    except KeyboardInterrupt:
-        print("\nstopped; nothing that was finished is lost", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        print(f"\nstopped{f'; {stop}' if str(stop) else ''}", file=sys.stderr)
         return 130
     except Exception as error:
         if debug or not _is_users(error):

@@ -193,6 +193,15 @@ class TrainingCLI(LightningCLI):
     def before_fit(self) -> None:
         self.write_config()
 
+    def fit(self, **kwargs: Any) -> None:
+        """Trainer.fit, whose answer to Ctrl-C becomes a KeyboardInterrupt again."""
+        try:
+            self.trainer.fit(**kwargs)
+        except SystemExit:
+            if self.trainer.interrupted:
+                raise KeyboardInterrupt(f"best so far: {self.folder}/best.ckpt") from None
+            raise
+
     def _refuse_contradictions(self) -> None:
         """A fit that goes on from a checkpoint has its architecture, data set and fold."""
         path = self.config.fit.ckpt_path
