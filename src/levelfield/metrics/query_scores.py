@@ -68,7 +68,9 @@ def score_queries(
     depth = num_gallery - int(excludes_self)
     if not wanted.needs_full_ranking:
         depth = min(depth, wanted.num_neighbors(int(num_relevant_Q.max())))
-    rows = SimilarityRows(queries_ND, gallery_GD, scored_Q, similarity, excludes_self, memory_budget // 5)
+    # A block's float32 values and, where rows are sorted to the end, as many sorted ones.
+    max_values = memory_budget // 8
+    rows = SimilarityRows(queries_ND, gallery_GD, scored_Q, similarity, excludes_self, max_values)
 
     def keep(positions_B: Tensor, places_BP: Tensor, found_BP: Tensor) -> None:
         block = scores_from_places(places_BP, found_BP, num_relevant_Q[positions_B], wanted)
