@@ -174,9 +174,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[32, 128, 512, 2048])
     parser.add_argument("--losses", nargs="+", default=[case.name for case in CASES])
     parser.add_argument("--seconds", type=float, default=1.0, help="time for each row")
-    parser.add_argument(
-        "--busy", action="store_true", help="one thread and its CPU time, where others work too"
-    )
+    parser.add_argument("--busy", action="store_true", help="one thread and its CPU time, where others work too")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1 if arguments.busy else 2)
