@@ -6,7 +6,7 @@
 
 Everything runs in one process, in turns, so that other load on the machine hits all alike; the table has the minimum
 over the repeats. On a machine that others load, two threads wait for each other: `--threads 1` and the CPU time tell
-more there. The table is printed and written to benchmarks/retrieval.md.
+more there.
 """
 
 import argparse
@@ -15,7 +15,6 @@ import platform
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -128,20 +127,19 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--no-peers", action="store_true")
-    parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".md"))
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     device = torch.device(arguments.device)
 
     where = torch.cuda.get_device_name() if device.type == "cuda" else f"{arguments.threads} threads"
-    lines = [
+    header = [
         f"torch {torch.__version__}, {platform.machine()}, {where}, bfloat16 first pass: {has_fast_bfloat16(device)}, "
         f"load average at the start {os.getloadavg()[0]:.1f}",
         "",
         "| items x dimensions, classes | what | seconds | of the bare product | the same in CPU time | added MiB |",
         "| --- | --- | ---: | ---: | ---: | ---: |",
     ]
-    print("\n".join(lines), flush=True)
+    print("\n".join(header), flush=True)
     for size in arguments.sizes:
         num_items, dim, num_classes = SIZES[size]
         embeddings, labels = (tensor.to(device) for tensor in embedding_space(num_items, dim, num_classes))
@@ -164,8 +162,6 @@ def main() -> None:
                 f"| {cpu_seconds / bare_cpu_seconds:.2f} | {added:.0f} |"
             )
             print(row, flush=True)
-            lines.append(row)
-    arguments.output.write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":
