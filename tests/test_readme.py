@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import sys
 
 import pytest
 from tiny_fit import REPOSITORY
@@ -36,6 +37,7 @@ def test_the_ten_line_loss_trains_from_the_working_directory(tiny, run, tmp_path
     (tmp_path / "my_loss.py").write_text(LOSS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "my_loss", raising=False)  # another test's
     words = ["fit", *tiny, "--model.loss", "my_loss.MyLoss", "--model.loss.margin", "0.4"]
     code, _, complaint = run(*words)
     assert code == 0, complaint

@@ -12,10 +12,12 @@ import yaml
 from lightning.pytorch import Callback, LightningModule, Trainer
 from safetensors.torch import save_file
 
+from levelfield.checkpoint import loadable_config, read_checkpoint
 from levelfield.contradictions import refuse_other_data, refuse_other_folds, refuse_other_model
 from levelfield.errors import UserError
-from levelfield.learner import MetricLearner, gather_rows, loadable_config, read_checkpoint
-from levelfield.training import TrainingCLI, is_first_process
+from levelfield.learner import MetricLearner, gather_rows
+from levelfield.run_folder import is_first_process
+from levelfield.training import TrainingCLI
 
 
 class EvaluationCLI(TrainingCLI):

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import warnings
 from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from levelfield.checkpoint import import_spec, instantiate, loadable_config, read_checkpoint
 from levelfield.errors import UserError
 from levelfield.losses.base import MetricLoss
 from levelfield.models import LinearEmbedder, Trunk
@@ -102,9 +100,9 @@ class MetricLearner(LightningModule):
         }
         self.save_hyperparameters(
             {
-                "trunk": _import_spec(trunk),
-                "loss": _import_spec(loss),
-                "embedder": _import_spec(embedder),
+                "trunk": import_spec(trunk),
+                "loss": import_spec(loss),
+                "embedder": import_spec(embedder),
                 "embedding_size": embedding_size,
                 "normalize": normalize,
                 "freeze_batch_norm": freeze_batch_norm,
@@ -229,7 +227,7 @@ class MetricLearner(LightningModule):
                 stacklevel=2,
             )
             state = {name: tensor for name, tensor in state.items() if not name.startswith("loss.")}
-        learner = _instantiate(config)
+        learner = instantiate(config)
         learner.on_load_checkpoint(checkpoint if config["loss"] else {})
         try:
             learner.load_state_dict(state, strict=strict)
@@ -250,76 +248,6 @@ def gather_rows(module: LightningModule, rows: Tensor, sync_grads: bool = False)
     return gathered.flatten(0, 1)
 
 
-def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
-    """A checkpoint's content, read without running code.
-
-    Raises:
-        UserError: no such file, unreadable, or not written by levelfield.
-    """
-    if not Path(path).is_file():
-        raise UserError(f"no checkpoint '{path}': give the best.ckpt of a fit with --ckpt_path")
-    try:
-        checkpoint = torch.load(path, map_location=map_location, weights_only=True)
-    except Exception as error:
-        raise UserError(f"cannot read checkpoint '{path}' ({type(error).__name__}): is it a complete file?") from error
-    if not isinstance(checkpoint, dict) or "levelfield" not in checkpoint:
-        raise UserError(f"'{path}' is not a levelfield checkpoint: give the best.ckpt of a fit")
-    return checkpoint
-
-
-def loadable_config(checkpoint: dict[str, Any]) -> dict[str, Any]:
-    """The learner's arguments in a checkpoint: trunk without pretrained weights, None for what cannot be imported."""
-    config = dict(checkpoint["hyper_parameters"])
-    config["trunk"] = _without_weights(config["trunk"])
-    for name in ("loss", "miner"):
-        if not _importable(config.get(name)):
-            config[name] = None
-    return config
-
-
-def _instantiate(config: dict[str, Any]) -> MetricLearner:
-    from jsonargparse import ArgumentParser
-
-    if config["loss"] is None:
-        config = {**config, "loss": {"class_path": "torch.nn.Identity"}}
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(MetricLearner, "model")
-    learner = parser.instantiate(parser.parse_object({"model": config})).model
-    learner.save_hyperparameters(config)
-    return learner
-
-
 def _step_seed(seed: int, step: int, stream: int) -> int:
     """A seed that depends on nothing but its arguments, so that a resumed run draws what an undisturbed one would."""
     return hash((seed, step, stream)) % 2**63
-
-
-def _import_spec(thing: Any) -> Any:
-    """A module, class or partial as import path and plain arguments; None for an object that does not know its own."""
-    if isinstance(thing, nn.Module):
-        arguments = getattr(thing, "init_args", None)
-        return None if arguments is None else {"class_path": _import_path(type(thing)), "init_args": arguments}
-    if isinstance(thing, partial):
-        return {"class_path": _import_path(thing.func), "init_args": dict(thing.keywords)}
-    return {"class_path": _import_path(thing)} if inspect.isclass(thing) else None
-
-
-def _import_path(thing: Any) -> str:
-    return f"{thing.__module__}.{thing.__qualname__}"
-
-
-def _importable(spec: dict[str, Any] | None) -> bool:
-    if spec is None:
-        return False
-    module, _, name = spec["class_path"].rpartition(".")
-    try:
-        return hasattr(importlib.import_module(module), name)
-    except ImportError:
-        return False
-
-
-def _without_weights(spec: dict[str, Any]) -> dict[str, Any]:
-    arguments = dict(spec.get("init_args", {}))
-    if "weights" in arguments:
-        arguments["weights"] = None
-    return {**spec, "init_args": arguments}

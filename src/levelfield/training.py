@@ -16,16 +16,15 @@ from jsonargparse import Namespace
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningCLI
-from lightning.pytorch.loggers import CSVLogger, Logger
-from lightning.pytorch.utilities import rank_zero_only
+from lightning.pytorch.loggers import Logger
 
 from levelfield.callbacks import FinishTracking, RetrievalValidation
+from levelfield.checkpoint import read_checkpoint
 from levelfield.contradictions import refuse_other_architecture, refuse_other_folds
 from levelfield.data.datamodule import MetricDataModule
-from levelfield.learner import MetricLearner, read_checkpoint
+from levelfield.learner import MetricLearner
 from levelfield.parser import LevelfieldParser
-
-MONITOR = "val/map_at_r"
+from levelfield.run_folder import MetricsFile, best_checkpoint, default_name, is_first_process, next_run_folder
 
 # Notices of Lightning about choices that levelfield made on purpose, or that a laptop user can do nothing about.
 EXPECTED_NOTICES = (
@@ -257,49 +256,3 @@ def _without_roots(data: dict[str, Any]) -> dict[str, Any]:
     dataset = data["dataset"]
     arguments = {name: value for name, value in dataset.get("init_args", {}).items() if name != "root"}
     return {**data, "root": None, "dataset": {**dataset, "init_args": arguments}}
-
-
-def is_first_process() -> bool:
-    """Whether this process, of a run's several, is the one that writes."""
-    return getattr(rank_zero_only, "rank", 0) in (0, None)
-
-
-class MetricsFile(CSVLogger):
-    """`metrics.csv` alone: the hyper-parameters stand in `config.yaml`."""
-
-    def log_hyperparams(self, params: Any = None) -> None:
-        pass
-
-
-def best_checkpoint(folder: Path, weights_only: bool = False) -> ModelCheckpoint:
-    """Keeps `best.ckpt`, the epoch with the best validation MAP@R (the first of equals).
-
-    A study's jobs store weights alone, a third of the size; a fit's checkpoint holds what going on from it needs.
-    """
-    return ModelCheckpoint(
-        dirpath=folder,
-        filename="best",
-        monitor=MONITOR,
-        mode="max",
-        save_weights_only=weights_only,
-        enable_version_counter=False,
-    )
-
-
-def default_name(config: Any) -> str:
-    """`<data set>-<loss>`, in the words of the command line."""
-    names = (config["data"]["dataset"]["class_path"], config["model"]["loss"]["class_path"])
-    return "-".join(name.rpartition(".")[2] for name in names)
-
-
-def next_run_folder(parent: Path) -> Path:
-    """`parent/<n>` with the next free number; under SLURM or torchrun the job's id, which all processes know."""
-    job = os.environ.get("SLURM_JOB_ID") or os.environ.get("TORCHELASTIC_RUN_ID")
-    if job and job != "none":
-        return parent / job
-    if "LOCAL_RANK" in os.environ:  # this process was started by the first one of its run
-        return Path(os.environ["LEVELFIELD_RUN_FOLDER"])
-    taken = [int(path.name) for path in parent.glob("*") if path.name.isdecimal()]
-    folder = parent / str(max(taken, default=-1) + 1)
-    os.environ["LEVELFIELD_RUN_FOLDER"] = str(folder)
-    return folder
