@@ -1,0 +1,48 @@
+"""Every loss of pairs runs at batch 8,192 with 128 dimensions in 16 GiB, the process included."""
+
+import subprocess
+import sys
+
+import pytest
+
+LOSSES = {
+    "ContrastiveLoss": "",
+    "TripletMarginLoss": "",
+    "NTXentLoss": "",
+    "NPairsLoss": "",
+    "LiftedStructureLoss": "",
+    "AngularLoss": "",
+    "MarginLoss": "",
+    "MultiSimilarityLoss": "",
+    "SignalToNoiseRatioContrastiveLoss": "",
+    "FastAPLoss": "",
+    "TupletMarginLoss": "",
+    "CircleLoss": "",
+    "SoftNearestNeighborLoss": "",
+    "SupConLoss": "",
+    "CentroidTripletLoss": "",
+    "PrototypicalLoss": "",
+    "RankedListLoss": "margin=0.4, Tn=5",
+}
+SCRIPT = """
+import resource, sys, torch
+from levelfield import losses
+torch.manual_seed(0)
+labels = torch.arange(8192) // 4
+embeddings = (torch.randn(2048, 128)[labels] + 2 * torch.randn(8192, 128)).requires_grad_()
+loss = losses.{name}({arguments})(embeddings, labels)
+loss.backward()
+assert loss.isfinite() and embeddings.grad.isfinite().all() and embeddings.grad.abs().sum() > 0
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+"""
+
+
+@pytest.mark.full
+@pytest.mark.processes
+@pytest.mark.parametrize("name", LOSSES)
+def test_peak_memory(name):
+    script = SCRIPT.format(name=name, arguments=LOSSES[name])
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    print(f"{name}: {float(done.stdout):.1f} GiB")
+    assert float(done.stdout) < 16
