@@ -2,9 +2,11 @@
 
     python benchmarks/retrieval.py                   # CUB, Cars, SOP and 200,000 items; some minutes on 2 cores
     python benchmarks/retrieval.py --sizes cub cars  # seconds
+    python benchmarks/retrieval.py --sizes n8k n16k n32k n64k --no-peers  # how the time grows with N
     python benchmarks/retrieval.py --sizes sop million --device cuda
 
-Everything runs in one process, in turns, so that other load on the machine hits all alike; the table has the minimum
+open-metric-learning joins in where it is installed (an environment of its own: it pins old versions). Everything runs
+in one process, in turns, so that other load on the machine hits all alike; the table has the minimum
 over the repeats. On a machine that others load, two threads wait for each other: `--threads 1` and the CPU time tell
 more there.
 """
@@ -14,8 +16,12 @@ import os
 import platform
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,6 +33,10 @@ SIZES = {
     "cars": (8_131, 512, 98),
     "sop": (60_502, 512, 11_316),
     "large": (200_000, 128, 40_000),
+    "n8k": (8_000, 128, 1_600),
+    "n16k": (16_000, 128, 3_200),
+    "n32k": (32_000, 128, 6_400),
+    "n64k": (64_000, 128, 12_800),
     "million": (1_000_000, 128, 200_000),
 }
 NEIGHBOR_METRICS = ("map_at_r", "r_precision", "precision_at_1", "recall")
@@ -59,6 +69,21 @@ def peer(knn_func: object) -> Callable[[Tensor, Tensor], dict[str, float]]:
     return lambda embeddings, labels: calculator.get_accuracy(embeddings, labels)
 
 
+def open_metric_learning(embeddings: Tensor, labels: Tensor) -> dict[str, object]:
+    """Its nearest neighbours, as many as the largest class has, and from them CMC, precision and MAP."""
+    from oml.functional.knn import batched_knn
+    from oml.functional.metrics import calc_retrieval_metrics
+
+    ids = torch.arange(len(labels))
+    largest = int(labels.bincount().max())
+    _, retrieved, relevant = batched_knn(
+        embeddings=embeddings, ids_query=ids, ids_gallery=ids, labels_gt=labels, top_n=largest
+    )
+    return calc_retrieval_metrics(
+        retrieved, relevant, cmc_top_k=(1, 2, 4, 8), precision_top_k=(1,), map_top_k=(largest,), verbose=False
+    )
+
+
 def contenders(embeddings: Tensor, labels: Tensor, with_peers: bool) -> dict[str, Callable[[], object]]:
     runs: dict[str, Callable[[], object]] = {
         "bare product": lambda: bare_product(embeddings),
@@ -73,6 +98,8 @@ def contenders(embeddings: Tensor, labels: Tensor, with_peers: bool) -> dict[str
         runs["AccuracyCalculator, torch"] = lambda: peer(CustomKNN(CosineSimilarity(), batch_size=1024))(
             embeddings, labels
         )
+        if find_spec("oml") is not None:
+            runs["open-metric-learning"] = lambda: open_metric_learning(embeddings, labels)
     return runs
 
 
@@ -140,6 +167,7 @@ def main() -> None:
         "| --- | --- | ---: | ---: | ---: | ---: |",
     ]
     print("\n".join(header), flush=True)
+    times: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for size in arguments.sizes:
         num_items, dim, num_classes = SIZES[size]
         embeddings, labels = (tensor.to(device) for tensor in embedding_space(num_items, dim, num_classes))
@@ -162,6 +190,11 @@ def main() -> None:
                 f"| {cpu_seconds / bare_cpu_seconds:.2f} | {added:.0f} |"
             )
             print(row, flush=True)
+            times[name].append((num_items, seconds))
+    for name, points in times.items():
+        if len(points) > 2 and all(SIZES[size][1] == dim for size in arguments.sizes):
+            items, seconds_of = (np.log([point[axis] for point in points]) for axis in (0, 1))
+            print(f"{name}: time grows as N to the power of {np.polyfit(items, seconds_of, 1)[0]:.2f}")
 
 
 if __name__ == "__main__":
