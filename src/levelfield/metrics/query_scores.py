@@ -24,8 +24,8 @@ from levelfield.metrics.scores import Wanted, scores_from_places
 DEFAULT_MEMORY_BUDGET = 400 * 2**20
 # Rankings of more neighbours than this have too many candidates for a first pass to pay.
 MAX_NEIGHBORS = 256
-# More rows in a block bring no speed; with a mirrored matrix more of it is computed twice.
-MAX_BLOCK, MIRRORED_BLOCK = 512, 256
+# More rows in a block bring no speed.
+MAX_BLOCK, MIRRORED_BLOCK = 512, 512
 # Share of queries that a first pass may leave open before it is given up.
 MAX_OPEN = 0.2
 
