@@ -14,9 +14,11 @@ from levelfield.callbacks import RetrievalValidation
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets import Glyphs
 from levelfield.data.transforms import ImageTransforms
+from levelfield.embedding import embed
 from levelfield.errors import UserError
 from levelfield.learner import MetricLearner
 from levelfield.losses import ArcFaceLoss, ContrastiveLoss, MultiSimilarityLoss
+from levelfield.metrics import retrieval_metrics
 from levelfield.miners import MultiSimilarityMiner
 from levelfield.models import LayerNormLinearEmbedder, TimmTrunk
 
@@ -96,6 +98,30 @@ def test_embeddings_have_unit_length_unless_told_otherwise():
     torch.testing.assert_close(small_learner(ContrastiveLoss())(images).norm(dim=1), torch.ones(4))
     raw = small_learner(ContrastiveLoss(), normalize=False)(images).norm(dim=1)
     assert not torch.allclose(raw, torch.ones(4), atol=1e-2)
+
+
+def test_raw_embeddings_can_be_ranked_by_euclidean_distance():
+    scores = {}
+    for distance in ("cosine", "euclidean"):
+        learner = small_learner(ContrastiveLoss(), normalize=False, distance=distance)
+        data = small_data()
+        scores[distance] = small_trainer().validate(learner, datamodule=data, verbose=False)[0]["val/map_at_r"]
+        embedded = embed(learner, data.eval_dataloader(data.val_subset))
+        alone = retrieval_metrics(embedded.embeddings, embedded.labels, metrics=("map_at_r",), distance=distance)
+        assert scores[distance] == pytest.approx(alone["map_at_r"], abs=1e-6)
+    assert scores["cosine"] != scores["euclidean"]
+
+
+def test_health_of_the_embedding_space_is_logged_on_request():
+    learner, data = small_learner(ContrastiveLoss()), small_data(eval_batch_size=17)
+    logged = small_trainer(callbacks=[RetrievalValidation(health=True)]).validate(learner, data, verbose=False)[0]
+    embedded = embed(learner, data.eval_dataloader(data.val_subset))
+    similarities = embedded.embeddings @ embedded.embeddings.T
+    same = embedded.labels[:, None] == embedded.labels
+    pairs = ~torch.eye(len(same), dtype=torch.bool)
+    assert logged["val/intra_class_similarity"] == pytest.approx(float(similarities[same & pairs].mean()), abs=1e-5)
+    assert logged["val/inter_class_similarity"] == pytest.approx(float(similarities[~same].mean()), abs=1e-5)
+    assert 1 <= logged["val/effective_rank"] <= 16
 
 
 def test_frozen_batch_norm_keeps_its_statistics_and_trains_its_scale():

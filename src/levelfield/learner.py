@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -40,6 +40,7 @@ class MetricLearner(LightningModule):
         embedding_size: length D of an embedding.
         miner: chooses the pairs or triplets of a batch that the loss sees.
         normalize: whether embeddings are L2-normalised before the loss and for retrieval.
+        distance: what retrieval ranks by; euclidean is for methods whose embeddings stay raw.
         freeze_batch_norm: keeps the trunk's batch norm layers in eval mode; their scale and shift still train.
         optimizer: class; its groups carry the rates below.
         trunk_lr: learning rate of the trunk.
@@ -69,6 +70,7 @@ class MetricLearner(LightningModule):
         embedding_size: int = 128,
         miner: nn.Module | None = None,
         normalize: bool = True,
+        distance: Literal["cosine", "euclidean"] = "cosine",
         freeze_batch_norm: bool = True,
         optimizer: OptimizerFactory = adamw,
         trunk_lr: float = 1e-4,
@@ -86,6 +88,7 @@ class MetricLearner(LightningModule):
         self.loss = loss if isinstance(loss, nn.Module) else None
         self.miner = miner
         self.normalize = normalize
+        self.distance = distance
         self.freeze_batch_norm = freeze_batch_norm
         self.loss_lr = loss_lr
         self.seed = seed
@@ -105,6 +108,7 @@ class MetricLearner(LightningModule):
                 "embedder": import_spec(embedder),
                 "embedding_size": embedding_size,
                 "normalize": normalize,
+                "distance": distance,
                 "freeze_batch_norm": freeze_batch_norm,
                 "seed": seed,
             }

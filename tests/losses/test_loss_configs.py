@@ -25,7 +25,7 @@ def test_a_configuration_builds_its_loss_and_its_space_names_arguments(file):
     config = yaml.safe_load(file.read_text())
     model = config["model"]
     assert set(config) <= {"model", "data"}
-    assert set(model) <= {"loss", "miner", "loss_lr", "normalize"}
+    assert set(model) <= {"loss", "miner", "loss_lr", "normalize", "distance"}
     cls = getattr(losses, model["loss"]["class_path"].rpartition(".")[2])
     needed = {"num_classes": 3, "embedding_size": 4} if issubclass(cls, ClassificationLoss) else {}
     parser = ArgumentParser()

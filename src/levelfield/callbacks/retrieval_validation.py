@@ -4,24 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from levelfield.metrics import RetrievalMetrics
+from levelfield.learner import gather_rows
+from levelfield.metrics import RetrievalMetrics, embedding_health
+
+HEALTH = ("intra_class_similarity", "inter_class_similarity", "effective_rank")
 
 
 class RetrievalValidation(Callback):
     """Logs `val/map_at_r` (and `test/...`) from all embeddings of the fold, gathered over processes.
 
     Every process computes the same scores from the same gathered embeddings, so nothing is averaged over processes.
-    How often is the Trainer's `check_val_every_n_epoch`.
+    The distance is the learner's. How often is the Trainer's `check_val_every_n_epoch`.
 
     Args:
         metrics: names of `levelfield.metrics.retrieval_metrics`.
+        health: whether the mean similarities within and between classes and the effective rank are logged too.
     """
 
-    def __init__(self, metrics: tuple[str, ...] = ("map_at_r", "r_precision", "precision_at_1")) -> None:
+    def __init__(
+        self, metrics: tuple[str, ...] = ("map_at_r", "r_precision", "precision_at_1"), health: bool = False
+    ) -> None:
         self.metrics = metrics
+        self.health = health
+        self._parts: list[dict[str, Tensor]] = []
         self._scores: RetrievalMetrics | None = None
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -50,15 +59,32 @@ class RetrievalValidation(Callback):
 
     def _start(self, dataloader: Any, pl_module: LightningModule) -> None:
         num_samples = len(dataloader.dataset)
-        self._scores = RetrievalMetrics(metrics=self.metrics, num_samples=num_samples).to(pl_module.device)
+        self._parts = []
+        distance = getattr(pl_module, "distance", "cosine")
+        scores = RetrievalMetrics(metrics=self.metrics, num_samples=num_samples, distance=distance)
+        self._scores = scores.to(pl_module.device)
 
     def _update(self, outputs: dict[str, Tensor]) -> None:
         assert self._scores is not None
         self._scores.update(outputs["embeddings"], outputs["labels"], outputs["index"])
+        if self.health:
+            self._parts.append(outputs)
 
     def _log(self, pl_module: LightningModule, stage: str) -> None:
         assert self._scores is not None
         for name, value in self._scores.compute().items():
             if name in self.metrics:
                 pl_module.log(f"{stage}/{name}", float(value), prog_bar=name == "map_at_r", rank_zero_only=False)
-        self._scores = None
+        if self.health:
+            self._log_health(pl_module, stage)
+        self._scores, self._parts = None, []
+
+    def _log_health(self, pl_module: LightningModule, stage: str) -> None:
+        names = ("embeddings", "labels", "index")
+        embeddings, labels, index = (gather_rows(pl_module, torch.cat([p[n] for p in self._parts])) for n in names)
+        once = torch.full((int(index.max()) + 1,), -1, device=index.device)
+        once[index] = torch.arange(len(index), device=index.device)  # one of a sample's repeats
+        once = once[once >= 0]
+        health = embedding_health(embeddings[once], labels[once])
+        for name in HEALTH:
+            pl_module.log(f"{stage}/{name}", float(getattr(health, name)), rank_zero_only=False)

@@ -2,7 +2,7 @@
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import safetensors.torch
 import torch
@@ -91,7 +91,8 @@ class _Opening:
                 assert torch.equal(other.index, folds[0].index)
                 assert torch.equal(other.labels, folds[0].labels)
             labels = folds[0].labels
-            separated = [retrieval_metrics(fold.embeddings, labels, metrics=METRICS) for fold in folds]
+            distance = self.distance(method)
+            separated = [retrieval_metrics(f.embeddings, labels, metrics=METRICS, distance=distance) for f in folds]
             together = concatenate([fold.embeddings for fold in folds])
             concatenated = retrieval_metrics(together, labels, metrics=METRICS)
             write_json(
@@ -107,6 +108,10 @@ class _Opening:
                     "num_skipped": int(concatenated["num_skipped"]),
                 },
             )
+
+    def distance(self, method: str) -> Literal["cosine", "euclidean"]:
+        """What the method's setting ranks separated embeddings by; concatenated ones are of unit length."""
+        return "cosine" if method == BASELINE else self.spec.methods[method]["model"].get("distance", "cosine")
 
     def embeddings(self, jobs: list[Job]) -> list[EmbeddedSet]:
         """Test embeddings of a run's folds, from their `embeddings.safetensors` where this opening wrote them."""
