@@ -133,6 +133,7 @@ def test_what_contradicts_the_checkpoint_is_refused(fitted, run, command, option
         (["--model.loss", "ArcFaceLoss", "--model.trunk.weights", "none.pth"], ["none.pth"]),
         (["--model.loss", "ArcFaceLoss", "--data.fold", "9"], ["--data.fold 9", "0 to 3"]),
         (["--model.loss", "ArcFaceLoss", "--data.dataset", "Glyph"], ["--data.dataset", "'Glyphs'"]),
+        (["--model.loss", "ArcFaceLoss", "--data.dataset", "ImageTable"], ["--data.dataset.table is required"]),
         (["--model.loss", "missing_module.MyLoss"], ["--model.loss", "missing_module"]),
         (["--model.loss", "ArcFaceLoss", "--config", "nothing.yaml"], ["nothing.yaml"]),
         (["--model.loss", "ArcFaceLoss", "--data.dataset.num_classes", "12"], ["16"]),

@@ -111,6 +111,8 @@ def one_line(message: str, parser: LightningArgumentParser) -> str:
         owner = _search(r"given class_path '([\w.]+)'", message)
         names = _parameters(owner) if owner else [name.removeprefix("--") for name in _options(parser)]
         return (f"--{key}: " if key else "") + f"no such argument '{option}'{nearest(option, names)}"
+    if key and (name := _search(r"(?:--|\b)([\w.]+) is required", message)):
+        return f"--{key}.{name} is required"
     if missing := _search(r"arguments are required: ([\w., ]+)", message):
         keys = [name.strip().removeprefix("fit.") for name in missing.split(",")]
         return "; ".join(f"--{name} is required{EXAMPLES.get(name, '')}" for name in keys)
