@@ -90,7 +90,6 @@ class MetricLearner(LightningModule):
         self.normalize = normalize
         self.distance = distance
         self.freeze_batch_norm = freeze_batch_norm
-        self.loss_lr = loss_lr
         self.seed = seed
         self.num_classes: int | None = None
         self._loss_factory = None if isinstance(loss, nn.Module) else loss
