@@ -127,7 +127,7 @@ class TrainingCLI(LightningCLI):
         self.config = parser.parse_object(args) if isinstance(args, Mapping) else parser.parse_args(args)
 
     def _parse_ckpt_path(self) -> None:
-        """Lightning would silently replace what the user gave by what the checkpoint holds; `contradictions.py` refuses."""
+        """Not Lightning's way, which silently takes what the checkpoint holds: `contradictions.py` refuses."""
 
     def instantiate_classes(self) -> None:
         section = self.config if self.subcommand is None else self.config[self.subcommand]
