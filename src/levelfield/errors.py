@@ -6,3 +6,7 @@ class UserError(ValueError):
 
     The command line prints the message and exits with code 2; `--debug` shows the traceback.
     """
+
+
+class TrainingFailed(UserError):  # noqa: N818  # it says what happened to a trial
+    """A training without a result: its loss is not finite, or it needs more memory than there is."""

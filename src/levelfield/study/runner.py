@@ -12,7 +12,7 @@ from rich.console import Console
 from levelfield.errors import UserError
 from levelfield.study.atomic import write_atomically
 from levelfield.study.baseline import TrunkFeatures, fit_baseline
-from levelfield.study.jobs import Job, done_jobs, job_config, study_jobs
+from levelfield.study.jobs import Job, done_jobs, finish_job, job_config, study_jobs
 from levelfield.study.ledger import Ledger
 from levelfield.study.lock import StudyLock
 from levelfield.study.progress import StudyProgress
@@ -83,7 +83,8 @@ def do_job(study_folder: Path, spec: StudySpec, job: Job, features: TrunkFeature
     if job.method == BASELINE:
         result = fit_baseline(study_folder, spec, job, features, progress.advance)
     else:
-        result = train(study_folder, spec, job, progress.advance)
+        trained = train(study_folder, spec, job, job_config(spec, job), progress.advance)
+        result = finish_job(study_folder, spec, job, trained)
     progress.finish(job, result["seconds"], result["validation"]["map_at_r"])
     gc.collect()  # a Trainer's objects refer to each other: without this a study grows by megabytes a job
 

@@ -1,4 +1,4 @@
-"""One training of a study, from an empty folder to its `result.json`."""
+"""One training of a study: all of a job but its `result.json`."""
 
 import signal
 import threading
@@ -10,7 +10,8 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from levelfield.study.jobs import Job, empty_folder, finish_job, job_config
+from levelfield.study.configuration import Config
+from levelfield.study.jobs import Job, empty_folder
 from levelfield.study.provenance import provenance
 from levelfield.study.spec import StudySpec
 
@@ -41,39 +42,44 @@ def _interruptible(trainer: Trainer) -> Iterator[None]:
             signal.signal(signal.SIGINT, handler)
 
 
-def train(study_folder: Path, spec: StudySpec, job: Job, progress: Callable[[int, int], Any]) -> dict[str, Any]:
-    """Do a job from its start and write its result, last.
+def train(
+    study_folder: Path,
+    spec: StudySpec,
+    job: Job,
+    config: Config,
+    progress: Callable[[int, int], Any],
+    checkpoint_seconds: float = 30.0,
+) -> dict[str, Any]:
+    """Do a job's training.
 
     Args:
-        study_folder: The study's folder; the job's is emptied first.
+        study_folder: The study's folder.
         spec: The study.
         job: Which training.
+        config: What `levelfield fit --config` would take to do it.
         progress: Called with (steps done, steps in all).
+        checkpoint_seconds: How often, at an epoch's end, `last.ckpt` is written.
 
     Returns:
-        The content of `result.json`.
+        The training's part of `result.json`.
 
     Raises:
-        UserError: a setting or the data is not usable, or the loss is not finite.
+        TrainingFailed: the loss is not finite, or memory is exhausted.
+        UserError: a setting or the data is not usable.
     """
     from levelfield.training import build
 
     folder = study_folder / job.path
     empty_folder(folder)
     started = time.monotonic()
-    training = build(job_config(spec, job), folder, progress=False, group=spec.name, name=str(job))
+    training = build(config, folder, progress=False, group=spec.name, name=str(job))
     training.trainer.callbacks.append(_Steps(progress))  # type: ignore[attr-defined]
     with _interruptible(training.trainer):
         training.trainer.fit(training.model, datamodule=training.datamodule)
-    return finish_job(
-        study_folder,
-        spec,
-        job,
-        {
-            "validation": {"map_at_r": training.best_score},
-            "best_epoch": training.best_epoch,
-            "seconds": time.monotonic() - started,
-            "data": training.datamodule.identity(),
-            "provenance": provenance(training.trainer),
-        },
-    )
+    return {
+        "validation": {"map_at_r": training.best_score},
+        "best_epoch": training.best_epoch,
+        "seconds": time.monotonic() - started,
+        "data": training.datamodule.identity(),
+        "provenance": provenance(training.trainer),
+    }
