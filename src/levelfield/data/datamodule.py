@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,7 +36,7 @@ class MetricDataModule(LightningDataModule):
         steps_per_epoch: batches of an epoch.
         eval_batch_size: samples a batch when embedding.
         num_workers: loader processes.
-        transforms: crops and flips, e.g. `--data.transforms.crop_size 64`.
+        transforms: crops and flips of images, e.g. `--data.transforms.crop_size 64`.
         seed: of batches and augmentation.
 
     Attributes:
@@ -174,6 +175,12 @@ class MetricDataModule(LightningDataModule):
             pin_memory=self._on_gpu,
         )
 
+    def transform(self, train: bool = False) -> Callable[[Any], Any] | None:
+        """What is done to a sample before it joins a batch; nothing to a text."""
+        if self.dataset.modality == "text":
+            return None
+        return self.transforms.train() if train else self.transforms.evaluate()
+
     @property
     def _rank(self) -> int:
         return 0 if self.trainer is None else self.trainer.global_rank
@@ -188,8 +195,7 @@ class MetricDataModule(LightningDataModule):
 
     def _subset(self, index: SampleIndex, classes: np.ndarray, train: bool = False) -> ClassSubset:
         selected = index.select(np.flatnonzero(np.isin(index.labels, classes)))
-        transform = self.transforms.train() if train else self.transforms.evaluate()
-        return ClassSubset(self.dataset, selected, transform, seed=self.seed)
+        return ClassSubset(self.dataset, selected, self.transform(train), seed=self.seed)
 
     def _dataset_spec(self) -> dict[str, Any]:
         """The data set as import path and plain arguments, without the root, which differs between machines."""

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Bool, Int
@@ -60,6 +60,8 @@ class MetricDataset(Dataset[tuple[Any, int]], ABC):
     """As `levelfield data` calls it."""
     licence: ClassVar[str] = "your own"
     source: ClassVar[str] = "your own"
+    modality: ClassVar[Literal["image", "text"]] = "image"
+    """What `load` gives; texts reach the trunk as they are, without a transform."""
     num_classes_published: ClassVar[int | None] = None
     num_samples_published: ClassVar[int | None] = None
 
