@@ -1,0 +1,285 @@
+"""The search for a method's arguments: what a trial tries is a function of the trials that have ended.
+
+A sampler is made anew for each trial and seeded from (study seed, method, k); no state lives between trials, so a
+study that was killed and resumed, or shared between workers, searches exactly like one that was not.
+"""
+
+import hashlib
+import json
+import math
+import statistics
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from levelfield.errors import UserError
+
+if TYPE_CHECKING:
+    import optuna
+
+SAMPLERS = ("gp", "tpe", "random")
+SCALES = ("linear", "log")
+# Quasi-random trials before a model of the scores is trusted.
+FIRST_POINTS = 5
+# A value this close to a bound, as a fraction of the range, may mean that the best lies beyond it.
+NEAR_BOUND = 0.01
+# Earlier trials that a trial is compared with before it may be pruned.
+PRUNE_AFTER = 5
+
+
+@dataclass(frozen=True)
+class Range:
+    """Where one argument is searched.
+
+    Args:
+        low: Smallest value, in the argument's own unit.
+        high: Largest value, tried too.
+        scale: `linear`, or `log` for an argument whose order of magnitude is sought.
+        integer: Whether only whole numbers are tried.
+    """
+
+    low: float
+    high: float
+    scale: str = "linear"
+    integer: bool = False
+
+    def position(self, value: float) -> float:
+        """Where `value` lies between `low` (0) and `high` (1), in the range's scale."""
+        if self.scale == "log":
+            return math.log(value / self.low) / math.log(self.high / self.low)
+        return (value - self.low) / (self.high - self.low)
+
+    def at(self, position: float) -> float:
+        """The value at a position in [0, 1]."""
+        # A whole number's share reaches half a step to either side, the bounds' as well.
+        half = 0.5 if self.integer else 0.0
+        low, high = self.low - half, self.high + half
+        value = low * (high / low) ** position if self.scale == "log" else low + (high - low) * position
+        value = min(max(round(value) if self.integer else value, self.low), self.high)
+        return int(value) if self.integer else value
+
+
+Space = dict[str, Range]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One setting that was tried.
+
+    Args:
+        number: Which trial of its method, from 0.
+        parameters: Dotted key to value.
+        value: Mean over folds of the best validation MAP@R; None where the trial failed or was pruned.
+        failure: Why it failed.
+        pruned: Whether it was given up after its first fold.
+    """
+
+    number: int
+    parameters: dict[str, float]
+    value: float | None
+    failure: str | None = None
+    pruned: bool = False
+
+
+def read_space(content: Mapping[str, Any], where: str) -> Space:
+    """Read a search space: dotted keys, each with `{low, high, scale, integer}`.
+
+    Args:
+        content: What the file or the study's `spaces:` holds.
+        where: Its name in messages.
+
+    Raises:
+        UserError: names `where`, the key and what is wrong with it.
+
+    Example:
+        >>> read_space({"model.loss.init_args.margin": {"low": 0, "high": 90}}, "my_space.yaml")
+        {'model.loss.init_args.margin': Range(low=0.0, high=90.0, scale='linear', integer=False)}
+    """
+    if not isinstance(content, Mapping):
+        raise UserError(f"{where} must map dotted keys to ranges, such as 'model.loss_lr: {{low: 1e-5, high: 1}}'")
+    return {str(key): _read_range(entry, f"{where}: {key}") for key, entry in content.items()}
+
+
+def _read_range(entry: Any, place: str) -> Range:
+    if not isinstance(entry, Mapping):
+        raise UserError(f"{place} must be a range, such as {{low: 0, high: 1, scale: linear}}, not {entry!r}")
+    unknown = [key for key in entry if key not in ("low", "high", "scale", "integer")]
+    if unknown:
+        raise UserError(f"{place} has an unknown {unknown[0]!r}; a range has low, high, scale and integer")
+    for key in ("low", "high"):
+        value = entry.get(key)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise UserError(f"{place}: {key} must be a number, not {value!r}")
+    low, high = float(entry["low"]), float(entry["high"])
+    scale, integer = entry.get("scale", "linear"), entry.get("integer", False)
+    if scale not in SCALES:
+        raise UserError(f"{place}: scale must be linear or log, not {scale!r}")
+    if not isinstance(integer, bool):
+        raise UserError(f"{place}: integer must be true or false, not {integer!r}")
+    if integer and not (low.is_integer() and high.is_integer()):
+        raise UserError(f"{place}: the bounds of an integer range must be whole numbers, not {low:g} and {high:g}")
+    if low >= high:
+        raise UserError(f"{place}: low ({low:g}) must be below high ({high:g}); fix the argument in the method instead")
+    if scale == "log" and low <= 0:
+        raise UserError(f"{place}: a log scale needs a low above 0, not {low:g}; use scale: linear")
+    return Range(low, high, scale, integer)
+
+
+def suggest(
+    space: Space, finished: Sequence[Trial], number: int, seed: int, method: str, sampler: str = "gp"
+) -> dict[str, float]:
+    """What trial `number` of a method tries.
+
+    The first five trials are scrambled Sobol points, then the sampler decides (`random` from the first trial on). It is
+    told the trials in `finished`; those before `number` that are missing there, the earlier ones of the same batch, it
+    is told as running, which keeps the trials of a batch apart. A failed or pruned trial counts as the lower quartile
+    of the values so far: low enough to keep the search away, and no outlier that would spoil the model of the others.
+
+    Args:
+        space: What is searched; an empty one suggests nothing.
+        finished: Trials that have ended, in any order.
+        number: Which trial, from 0.
+        seed: The study's.
+        method: Its name in the study; two names of one loss search differently.
+        sampler: `gp` (Gaussian process, expected improvement), `tpe` or `random`.
+
+    Returns:
+        Dotted key to value, the same for the same arguments in any process.
+
+    Raises:
+        ValueError: there is no such sampler.
+    """
+    if sampler not in SAMPLERS:
+        raise ValueError(f"no sampler {sampler!r}; there are {', '.join(SAMPLERS)}")
+    if not space:
+        return {}
+    if sampler == "random":
+        return _random_point(space, number, seed, method)
+    ended = sorted(finished, key=lambda trial: trial.number)
+    told = _told_values(ended)
+    known = {trial.number for trial in ended}
+    running: list[dict[str, float]] = []
+    for trial_number in (*(earlier for earlier in range(number) if earlier not in known), number):
+        if trial_number < FIRST_POINTS or not told:
+            running.append(_sobol_point(space, trial_number, seed, method))
+        else:
+            running.append(_ask(space, told, running, _draw(seed, method, trial_number), sampler))
+    return running[-1]
+
+
+def _told_values(ended: Sequence[Trial]) -> list[tuple[dict[str, float], float]]:
+    """Parameters and value of every ended trial; nothing before one has a value."""
+    values = [trial.value for trial in ended if trial.value is not None]
+    if not values:
+        return []
+    low = statistics.quantiles(values, n=4, method="inclusive")[0] if len(values) > 1 else values[0]
+    return [(trial.parameters, low if trial.value is None else trial.value) for trial in ended]
+
+
+def _draw(*key: object) -> int:
+    """A 32-bit seed for `key`."""
+    return int.from_bytes(hashlib.sha256(json.dumps(key).encode()).digest()[:4], "big")
+
+
+def _sobol_point(space: Space, number: int, seed: int, method: str) -> dict[str, float]:
+    from scipy.stats.qmc import Sobol  # scipy.stats takes a second to import
+
+    engine = Sobol(len(space), scramble=True, seed=_draw(seed, method))
+    # A Sobol sequence is drawn in powers of two.
+    positions = engine.random_base2(number.bit_length())[number]
+    return {key: place.at(float(position)) for (key, place), position in zip(space.items(), positions, strict=True)}
+
+
+def _random_point(space: Space, number: int, seed: int, method: str) -> dict[str, float]:
+    import numpy as np
+
+    positions = np.random.default_rng(_draw(seed, method, number)).random(len(space))
+    return {key: place.at(float(position)) for (key, place), position in zip(space.items(), positions, strict=True)}
+
+
+def _ask(
+    space: Space,
+    told: Sequence[tuple[dict[str, float], float]],
+    running: Sequence[dict[str, float]],
+    seed: int,
+    sampler: str,
+) -> dict[str, float]:
+    """The parameters that a new Optuna sampler suggests after the trials told to it."""
+    import optuna
+    from optuna.trial import TrialState, create_trial
+
+    distributions = {key: _distribution(place) for key, place in space.items()}
+    with _undisturbed():
+        study = optuna.create_study(direction="maximize", sampler=_sampler(sampler, seed))
+        for parameters, value in told:
+            study.add_trial(create_trial(params=parameters, distributions=distributions, value=value))
+        for parameters in running:
+            study.add_trial(create_trial(params=parameters, distributions=distributions, state=TrialState.RUNNING))
+        return dict(study.ask(fixed_distributions=distributions).params)
+
+
+def _distribution(place: Range) -> "optuna.distributions.BaseDistribution":
+    from optuna.distributions import FloatDistribution, IntDistribution
+
+    if place.integer:
+        return IntDistribution(int(place.low), int(place.high), log=place.scale == "log")
+    return FloatDistribution(place.low, place.high, log=place.scale == "log")
+
+
+def _sampler(name: str, seed: int) -> "optuna.samplers.BaseSampler":
+    from optuna.samplers import GPSampler, TPESampler
+
+    # Ours are the first points: the sampler has none of its own.
+    if name == "gp":
+        return GPSampler(seed=seed, n_startup_trials=1)
+    return TPESampler(seed=seed, n_startup_trials=1)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Optuna in silence and on one thread, whatever the process has, and nothing of it left behind."""
+    import optuna
+    import torch
+
+    verbosity, threads = optuna.logging.get_verbosity(), torch.get_num_threads()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    torch.set_num_threads(1)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.set_num_threads(threads)
+        optuna.logging.set_verbosity(verbosity)
+
+
+def best_trial(trials: Sequence[Trial]) -> Trial | None:
+    """The trial of the highest value, the first of equals; None where none has a value."""
+    scored = [trial for trial in trials if trial.value is not None]
+    return max(scored, key=lambda trial: (trial.value, -trial.number), default=None)
+
+
+def at_bound(space: Space, parameters: Mapping[str, float]) -> list[str]:
+    """One sentence for each value on, or within 1% of the range of, a bound, with the advice to widen it."""
+    sentences = []
+    for key, place in space.items():
+        position = place.position(parameters[key])
+        for distance, side, bound in ((position, "lower", place.low), (1 - position, "upper", place.high)):
+            if distance <= NEAR_BOUND + 1e-9:  # exactly 1% is not exact in binary
+                sentences.append(
+                    f"{key} is {parameters[key]:.4g}, on or within 1% of the {side} bound {bound:g} of its space: "
+                    "the best may lie beyond; widen the space and search again"
+                )
+    return sentences
+
+
+def is_unpromising(score: float, earlier: Sequence[float]) -> bool:
+    """Whether to give a trial up after its first fold: it is below the median of the earlier trials' first folds.
+
+    Args:
+        score: The trial's validation MAP@R on fold 0.
+        earlier: The same of the trials before it; with fewer than 5 of them no trial is given up.
+    """
+    return len(earlier) >= PRUNE_AFTER and score < statistics.median(earlier)
