@@ -1,0 +1,117 @@
+"""Cars-196: photographs of 196 makes and models of cars."""
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from levelfield.data.datasets.base import MetricDataset, SampleIndex, named_folder
+from levelfield.data.datasets.image_folder import file_size
+from levelfield.data.datasets.images import open_image
+from levelfield.errors import UserError
+
+ALL_IMAGES = "cars_annos.mat"
+TRAIN_IMAGES = "devkit/cars_train_annos.mat"
+TEST_IMAGES = "cars_test_annos_withlabels.mat"
+CLASS_NAMES = "devkit/cars_meta.mat"
+
+
+class Cars196(MetricDataset):
+    """Krause, Stark, Deng and Fei-Fei, "3D Object Representations for Fine-Grained Categorization", 2013.
+
+    Classes are in the order of their official numbers. Both official layouts hold the same 16,185 photographs:
+
+    - `cars_annos.mat` and `car_ims/`;
+    - `cars_train/`, `cars_test/`, `cars_test_annos_withlabels.mat` (here or in `devkit/`) and `devkit/`.
+
+    The second is a closed-set split: each class is in both parts. They are pooled and split by class, and one part
+    without the other is refused, for a model would be tested on the classes it was trained on.
+
+    Args:
+        root: holds `cars196/` with one of the two official layouts; None takes the environment's LEVELFIELD_DATA.
+
+    Raises:
+        UserError: from `read_index`, files that are missing or malformed, or one part of the closed-set split.
+    """
+
+    name = "cars196"
+    licence = "non-commercial research and education"
+    source = "https://ai.stanford.edu/~jkrause/cars/car_dataset.html"
+    num_classes_published = 196
+    num_samples_published = 16185
+
+    def __init__(self, root: str | Path | None = None) -> None:
+        self.root = root
+
+    def read_index(self) -> SampleIndex:
+        folder = named_folder(self.root, self.name)
+        if (folder / ALL_IMAGES).is_file():
+            keys, class_ids = self._annotations(folder / ALL_IMAGES, "relative_im_path")
+            class_names = self._variable(folder / ALL_IMAGES, "class_names")
+        else:
+            keys, class_ids = self._both_parts(folder)
+            class_names = self._variable(folder / CLASS_NAMES, "class_names")
+        names = [str(name) for name in np.atleast_1d(class_names)]
+        outside = [class_id for class_id in class_ids if not 1 <= class_id <= len(names)]
+        if outside:
+            raise UserError(
+                f"{folder}: an image of class {outside[0]}, and names of {len(names)} classes: {self._remedy}"
+            )
+        return SampleIndex(tuple(keys), np.array(class_ids, dtype=np.int64) - 1, tuple(names))
+
+    def load(self, key: str) -> Image.Image:
+        return open_image(named_folder(self.root, self.name) / key)
+
+    def size_of(self, key: str) -> int:
+        return file_size(named_folder(self.root, self.name) / key)
+
+    @property
+    def _remedy(self) -> str:
+        return f"fetch it again, see levelfield data prepare {self.name}"
+
+    def _both_parts(self, folder: Path) -> tuple[list[str], list[int]]:
+        labelled = [path for path in (folder / TEST_IMAGES, folder / "devkit" / TEST_IMAGES) if path.is_file()]
+        missing = [
+            name
+            for name, there in (
+                ("cars_train/", (folder / "cars_train").is_dir()),
+                ("cars_test/", (folder / "cars_test").is_dir()),
+                (TRAIN_IMAGES, (folder / TRAIN_IMAGES).is_file()),
+                (TEST_IMAGES, bool(labelled)),
+            )
+            if not there
+        ]
+        if len(missing) == 4:
+            raise UserError(
+                f"{folder} holds neither {ALL_IMAGES} with car_ims/ nor cars_train/ with cars_test/: {self._remedy}"
+            )
+        if missing:
+            raise UserError(
+                f"{folder} holds one part of the closed-set split, which trains on every class that it tests, and is "
+                f"refused: add {', '.join(missing)}, for all 16,185 images are pooled and split by class"
+            )
+        keys, class_ids = [], []
+        for part, file in (("cars_train", folder / TRAIN_IMAGES), ("cars_test", labelled[0])):
+            found = self._annotations(file, "fname")
+            keys += [f"{part}/{name}" for name in found[0]]
+            class_ids += found[1]
+        return keys, class_ids
+
+    def _annotations(self, file: Path, path_field: str) -> tuple[list[str], list[int]]:
+        annotations = np.atleast_1d(self._variable(file, "annotations"))
+        for wanted in (path_field, "class"):
+            if wanted not in (annotations.dtype.names or ()):
+                raise UserError(f"{file}: its annotations have no field {wanted}: {self._remedy}")
+        return [str(path) for path in annotations[path_field]], [int(number) for number in annotations["class"]]
+
+    def _variable(self, file: Path, name: str) -> np.ndarray:
+        from scipy.io import loadmat  # slow to import, and only this data set needs it
+
+        try:
+            return loadmat(file, squeeze_me=True)[name]
+        except FileNotFoundError:
+            raise UserError(f"no file {file}: {self._remedy}") from None
+        except KeyError:
+            raise UserError(f"{file} has no variable {name}: {self._remedy}") from None
+        except Exception as error:  # on a broken file scipy raises ValueError, TypeError, zlib.error and more
+            raise UserError(f"{file} is not a whole MATLAB file ({error}): {self._remedy}") from None

@@ -1,0 +1,69 @@
+"""CUB-200-2011: photographs of 200 species of birds."""
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from levelfield.data.datasets.base import MetricDataset, SampleIndex, named_folder
+from levelfield.data.datasets.image_folder import file_size
+from levelfield.data.datasets.images import open_image
+from levelfield.data.datasets.lists import check_listed_once, read_columns
+from levelfield.errors import UserError
+
+
+class CUB200(MetricDataset):
+    """Wah, Branson, Welinder, Perona and Belongie, "The Caltech-UCSD Birds-200-2011 Dataset", 2011.
+
+    Classes are in the order of `classes.txt`. The official split in `train_test_split.txt` has every species on both
+    sides and is passed over.
+
+    Args:
+        root: holds `cub200/CUB_200_2011/` with `images.txt`, `image_class_labels.txt`, `classes.txt` and `images/`,
+            as in the official archive; None takes the environment's LEVELFIELD_DATA.
+
+    Raises:
+        UserError: from `read_index`, a list that is missing or malformed, or does not fit the others.
+    """
+
+    name = "cub200"
+    licence = "non-commercial research and education"
+    source = "https://www.vision.caltech.edu/datasets/cub_200_2011/"
+    num_classes_published = 200
+    num_samples_published = 11788
+
+    def __init__(self, root: str | Path | None = None) -> None:
+        self.root = root
+
+    def read_index(self) -> SampleIndex:
+        remedy = f"fetch it again, see levelfield data prepare {self.name}"
+        images_file, labels_file, classes_file = (
+            self._folder() / name for name in ("images.txt", "image_class_labels.txt", "classes.txt")
+        )
+        images = read_columns(images_file, {"image_id": int, "path": str}, remedy)
+        labels = read_columns(labels_file, {"image_id": int, "class_id": int}, remedy)
+        classes = read_columns(classes_file, {"class_id": int, "name": str}, remedy)
+        check_listed_once(images_file, [(row, path) for row, (_, path) in images], remedy)
+        class_of = dict(values for _, values in labels)
+        name_of = dict(sorted(values for _, values in classes))
+        label_of = {class_id: label for label, class_id in enumerate(name_of)}
+        for row, (image, _) in images:
+            if image not in class_of:
+                raise UserError(f"{labels_file} has no class for image {image} of {images_file}, row {row}: {remedy}")
+        for row, (_, class_id) in labels:
+            if class_id not in label_of:
+                raise UserError(f"{labels_file}, row {row}: {classes_file} does not name class {class_id}: {remedy}")
+        return SampleIndex(
+            tuple(path for _, (_, path) in images),
+            np.array([label_of[class_of[image]] for _, (image, _) in images], dtype=np.int64),
+            tuple(name_of.values()),
+        )
+
+    def load(self, key: str) -> Image.Image:
+        return open_image(self._folder() / "images" / key)
+
+    def size_of(self, key: str) -> int:
+        return file_size(self._folder() / "images" / key)
+
+    def _folder(self) -> Path:
+        return named_folder(self.root, self.name) / "CUB_200_2011"

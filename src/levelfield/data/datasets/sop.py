@@ -1,0 +1,71 @@
+"""Stanford Online Products: 22,634 things that were for sale, a few photographs of each."""
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from levelfield.data.datasets.base import MetricDataset, SampleIndex, named_folder
+from levelfield.data.datasets.image_folder import file_size
+from levelfield.data.datasets.images import open_image
+from levelfield.data.datasets.lists import check_listed_once, read_columns
+from levelfield.errors import UserError
+
+COLUMNS = {"image_id": int, "class_id": int, "super_class_id": int, "path": str}
+
+
+class StanfordOnlineProducts(MetricDataset):
+    """Song, Xiang, Jegelka and Savarese, "Deep Metric Learning via Lifted Structured Feature Embedding", CVPR 2016.
+
+    Classes are in the order of their official numbers: 1 to 11318 are the official training half, 11319 to 22634 the
+    test half.
+
+    Args:
+        root: holds `sop/Stanford_Online_Products/` with `Ebay_train.txt`, `Ebay_test.txt` and the folders of images,
+            as in the official archive; None takes the environment's LEVELFIELD_DATA.
+
+    Raises:
+        UserError: from `read_index`, a list that is missing or malformed, or a class in both lists.
+    """
+
+    name = "sop"
+    licence = "see LICENSE in the archive"
+    source = "https://cvgl.stanford.edu/projects/lifted_struct/"
+    num_classes_published = 22634
+    num_samples_published = 120053
+
+    def __init__(self, root: str | Path | None = None) -> None:
+        self.root = root
+
+    def read_index(self) -> SampleIndex:
+        remedy = f"fetch it again, see levelfield data prepare {self.name}"
+        paths: list[str] = []
+        class_ids: list[int] = []
+        name_of: dict[int, str] = {}
+        train_classes: set[int] = set()
+        for part in ("train", "test"):
+            file = self._folder() / f"Ebay_{part}.txt"
+            rows = read_columns(file, COLUMNS, remedy, headers=1)
+            check_listed_once(file, [(row, values[-1]) for row, values in rows], remedy)
+            for row, (_, class_id, _, path) in rows:
+                if class_id in train_classes and part == "test":
+                    raise UserError(f"{file}, row {row}: class {class_id} stands in Ebay_train.txt already: {remedy}")
+                paths.append(path)
+                class_ids.append(class_id)
+                name_of.setdefault(class_id, f"{path.partition('_final/')[0]}/{class_id}")
+            train_classes = set(name_of)
+        label_of = {class_id: label for label, class_id in enumerate(sorted(name_of))}
+        return SampleIndex(
+            tuple(paths),
+            np.array([label_of[class_id] for class_id in class_ids], dtype=np.int64),
+            tuple(name_of[class_id] for class_id in label_of),
+        )
+
+    def load(self, key: str) -> Image.Image:
+        return open_image(self._folder() / key)
+
+    def size_of(self, key: str) -> int:
+        return file_size(self._folder() / key)
+
+    def _folder(self) -> Path:
+        return named_folder(self.root, self.name) / "Stanford_Online_Products"
