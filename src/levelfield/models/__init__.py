@@ -1,6 +1,14 @@
 """Trunks and embedders."""
 
+from levelfield.models.bn_inception import BNInceptionTrunk
 from levelfield.models.embedders import Embedder, LayerNormLinearEmbedder, LinearEmbedder
 from levelfield.models.trunks import TimmTrunk, Trunk
 
-__all__ = ["Embedder", "LayerNormLinearEmbedder", "LinearEmbedder", "TimmTrunk", "Trunk"]
+__all__ = [
+    "BNInceptionTrunk",
+    "Embedder",
+    "LayerNormLinearEmbedder",
+    "LinearEmbedder",
+    "TimmTrunk",
+    "Trunk",
+]

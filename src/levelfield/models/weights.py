@@ -2,15 +2,58 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from levelfield.errors import UserError
 
 SUFFIXES = (".pth", ".pt", ".bin", ".safetensors")
+
+
+def load_weights(model: nn.Module, source: str | None, url: str = "", sha256: str = "") -> str:
+    """Loads weights into a trunk's network and says where they came from, in words that name no place on this machine.
+
+    Args:
+        model: the network, without its classification head.
+        source: None (random weights stay), `pretrained` (what lies at `url`), or what `find_weights` takes.
+        url: the official file.
+        sha256: its checksum, or the beginning of it.
+
+    Raises:
+        UserError: weights that cannot be had, or that do not fit the network.
+    """
+    if source is None:
+        return "random"
+    path = download_weights(url, sha256) if source == "pretrained" else find_weights(source)
+    model.load_state_dict(match_tensors(read_state_dict(path), model.state_dict(), source), strict=False)
+    if source == "pretrained":
+        return url
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return f"{source if source.startswith('package:') else path.name} (sha256 {digest[:16]})"
+
+
+def download_weights(url: str, sha256: str) -> Path:
+    """The file at `url`, kept in torch's hub folder (`TORCH_HOME`) and downloaded once.
+
+    Raises:
+        UserError: it cannot be downloaded, or what comes is another file.
+    """
+    path = Path(torch.hub.get_dir(), "checkpoints", url.rpartition("/")[2])
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            torch.hub.download_url_to_file(url, str(path), hash_prefix=sha256, progress=False)
+        except (OSError, RuntimeError) as error:
+            raise UserError(
+                f"cannot download {url} ({' '.join(str(error).split())}): put the file into {path.parent}, or give "
+                "--model.trunk.weights a file, package:<import name> or null"
+            ) from error
+    return path
 
 
 def find_weights(source: str) -> Path:
@@ -64,19 +107,22 @@ def match_tensors(
 
     Tensors are matched by name, or, when the names differ, by position: two implementations of one architecture
     list the same tensors in the same order. Tensors past the end of `target` belong to the head and are left out.
+    Old files have no counters of batches, and give the vectors of batch norm a leading dimension of 1.
 
     Raises:
         UserError: the shapes do not belong to this architecture.
     """
-    if target.keys() <= state.keys():
-        matched = {name: state[name] for name in target}
+    has_counters = any(name.endswith("num_batches_tracked") for name in state)
+    names = [n for n in target if has_counters or not n.endswith("num_batches_tracked")]
+    if state.keys() >= set(names):
+        matched = {name: state[name] for name in names}
+    elif len(state) < len(names):
+        raise UserError(f"weights from '{origin}' have {len(state)} tensors, this trunk needs {len(names)}")
     else:
-        has_counters = any(name.endswith("num_batches_tracked") for name in state)
-        names = [n for n in target if has_counters or not n.endswith("num_batches_tracked")]
-        if len(state) < len(names):
-            raise UserError(f"weights from '{origin}' have {len(state)} tensors, this trunk needs {len(names)}")
         matched = dict(zip(names, state.values(), strict=False))
     for name, tensor in matched.items():
+        if tensor.shape == (1, *target[name].shape):
+            matched[name] = tensor = tensor[0]
         if tensor.shape != target[name].shape:
             expected, found = tuple(target[name].shape), tuple(tensor.shape)
             raise UserError(

@@ -1,0 +1,167 @@
+"""BN-Inception: the public checkpoint's names and shapes, its weights from a server or a file, its input."""
+
+import csv
+import hashlib
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import torch
+
+from levelfield.errors import UserError
+from levelfield.models import BNInceptionTrunk, bn_inception
+from levelfield.models.bn_inception import BNInception
+
+PUBLISHED = Path(__file__).parent / "bn_inception_tensors.csv"
+
+
+def published_tensors() -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the public ImageNet checkpoint, in its order."""
+    with PUBLISHED.open() as file:
+        return {
+            row["name"]: () if row["shape"] == "scalar" else tuple(int(side) for side in row["shape"].split("x"))
+            for row in csv.DictReader(file)
+        }
+
+
+@pytest.fixture(scope="module")
+def checkpoint() -> dict[str, torch.Tensor]:
+    """A file with the published names and shapes; variances are positive."""
+    generator = torch.Generator().manual_seed(0)
+    tensors = {}
+    for name, shape in published_tensors().items():
+        if name.endswith("num_batches_tracked"):
+            tensors[name] = torch.tensor(7)
+        elif name.endswith("running_var"):
+            tensors[name] = 0.5 + torch.rand(shape, generator=generator)
+        else:
+            tensors[name] = 0.05 * torch.randn(shape, generator=generator)
+    return tensors
+
+
+def test_names_shapes_and_parameters_are_the_published_ones():
+    network = BNInception(num_classes=1000)
+    assert {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()} == published_tensors()
+    assert list(network.state_dict()) == list(published_tensors())
+    assert sum(parameter.numel() for parameter in network.parameters()) == 11_295_240
+
+
+def test_a_227_px_image_comes_to_7_by_7_maps_of_1024_features_and_trains():
+    trunk = BNInceptionTrunk(weights=None).train()
+    sides = []
+    trunk.model.inception_5b_1x1.register_forward_hook(lambda module, inputs, maps: sides.append(maps.shape[2:]))
+    with torch.no_grad():
+        trunk(torch.rand(1, 3, 227, 227))
+        trunk.eval()(torch.rand(1, 3, 224, 224))
+    assert sides == [(7, 7), (7, 7)]
+    features = trunk.train()(torch.rand(2, 3, 64, 64))
+    assert features.shape == (2, 1024)
+    features.square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in trunk.parameters())
+
+
+def test_images_enter_as_bgr_from_0_to_255_less_the_mean():
+    trunk = BNInceptionTrunk(weights=None)
+    entered = []
+    trunk.model.conv1_7x7_s2.register_forward_pre_hook(lambda module, inputs: entered.append(inputs[0]))
+    red, green, blue = 0.2, 0.4, 0.8
+    trunk.eval()(torch.tensor([red, green, blue]).view(1, 3, 1, 1).expand(1, 3, 32, 32))
+    expected = [0.8 * 255 - 104, 0.4 * 255 - 117, 0.2 * 255 - 128]
+    torch.testing.assert_close(entered[0][0, :, 0, 0], torch.tensor(expected))
+
+
+def test_a_pool_of_a_block_averages_over_nine_and_5b_takes_the_maximum():
+    network = BNInception()
+    entered = {}
+    for block in ("3a", "5b"):
+        getattr(network, f"inception_{block}_pool_proj").register_forward_pre_hook(
+            lambda module, inputs, block=block: entered.update({block: inputs[0]})
+        )
+    ramp = torch.arange(9.0).view(1, 1, 3, 3)
+    network.eval()._apply_block("3a", ramp.expand(1, 192, 3, 3))
+    network._apply_block("5b", ramp.expand(1, 1024, 3, 3))
+    assert entered["3a"][0, 0].tolist() == [
+        [pytest.approx(8 / 9), pytest.approx(15 / 9), pytest.approx(12 / 9)],
+        [pytest.approx(21 / 9), pytest.approx(36 / 9), pytest.approx(27 / 9)],
+        [pytest.approx(20 / 9), pytest.approx(33 / 9), pytest.approx(24 / 9)],
+    ]
+    assert entered["5b"][0, 0].tolist() == [[4, 5, 5], [7, 8, 8], [7, 8, 8]]
+
+
+@pytest.mark.parametrize("age", ["today", "no counters", "leading dimension", "no head"])
+def test_weights_of_any_age_load(age, checkpoint, tmp_path):
+    state = dict(checkpoint)
+    if age in ("no counters", "leading dimension"):
+        state = {name: tensor for name, tensor in state.items() if not name.endswith("num_batches_tracked")}
+    if age == "leading dimension":
+        state = {name: tensor[None] if "_bn." in name else tensor for name, tensor in state.items()}
+    if age == "no head":
+        state = {name: tensor for name, tensor in state.items() if not name.startswith("last_linear")}
+    # A file is a mapping: the order of its names carries nothing.
+    file = tmp_path / "weights.pth"
+    torch.save(dict(sorted(state.items())), file)
+    trunk = BNInceptionTrunk(weights=str(file))
+    assert trunk.weights_origin.startswith("weights.pth (sha256 ")
+    loaded = trunk.model.state_dict()
+    for name in published_tensors():
+        if name.endswith("num_batches_tracked"):
+            assert loaded[name] == (0 if age in ("no counters", "leading dimension") else 7)
+        elif not name.startswith("last_linear"):
+            assert torch.equal(loaded[name], checkpoint[name]), name
+
+
+def test_pretrained_weights_are_downloaded_once_and_checked(checkpoint, tmp_path, monkeypatch):
+    served = tmp_path / "served"
+    served.mkdir()
+    torch.save(checkpoint, served / "bn_inception-52deb4733.pth")
+    requests = []
+
+    class Handler(SimpleHTTPRequestHandler):
+        def log_message(self, *words) -> None:
+            requests.append(self.path)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(served)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}/bn_inception-52deb4733.pth"
+    monkeypatch.setattr(bn_inception, "WEIGHTS_URL", url)
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+    try:
+        with pytest.raises(UserError, match=r"cannot download http://127\.0\.0\.1.*hash.*put the file into"):
+            BNInceptionTrunk()
+        digest = hashlib.sha256((served / "bn_inception-52deb4733.pth").read_bytes()).hexdigest()
+        monkeypatch.setattr(bn_inception, "WEIGHTS_SHA256", digest)
+        trunk = BNInceptionTrunk()
+        assert torch.equal(trunk.model.conv1_7x7_s2.weight, checkpoint["conv1_7x7_s2.weight"])
+        assert (trunk.weights_origin, trunk.licence) == (url, bn_inception.WEIGHTS_LICENCE)
+        BNInceptionTrunk()
+        assert len(requests) == 2
+        monkeypatch.setattr(bn_inception, "WEIGHTS_URL", url.replace("bn_inc", "no_such"))
+        with pytest.raises(UserError, match="404"):
+            BNInceptionTrunk()
+    finally:
+        server.shutdown()
+        server.server_close()
+    monkeypatch.setattr(bn_inception, "WEIGHTS_URL", url.replace("bn_inc", "nobody_there"))
+    with pytest.raises(UserError, match="cannot download"):
+        BNInceptionTrunk()
+
+
+def test_the_official_address_carries_the_beginning_of_the_checksum():
+    stem = bn_inception.WEIGHTS_URL.rpartition("/")[2].removesuffix(".pth")
+    assert bn_inception.WEIGHTS_SHA256.startswith(stem.rpartition("-")[2])
+    assert len(bn_inception.WEIGHTS_SHA256) == 64
+
+
+def test_wrong_weights_and_sizes_are_one_clear_line(checkpoint, tmp_path):
+    other = dict(checkpoint)
+    other["inception_4e_3x3.weight"] = torch.zeros(192, 128, 5, 5)
+    torch.save(other, tmp_path / "other.pth")
+    with pytest.raises(UserError, match=r"other\.pth' are of another architecture: 'inception_4e_3x3\.weight' is"):
+        BNInceptionTrunk(weights=str(tmp_path / "other.pth"))
+    torch.save({"conv.weight": torch.zeros(3)}, tmp_path / "few.pth")
+    with pytest.raises(UserError, match=r"few\.pth' have 1 tensors, this trunk needs 414"):
+        BNInceptionTrunk(weights=str(tmp_path / "few.pth"))
+    with pytest.raises(UserError, match="112 px evenly: give a crop_size of 227, or any multiple of 32"):
+        BNInceptionTrunk(weights=None)(torch.rand(1, 3, 112, 112))
