@@ -1,7 +1,8 @@
 """Published search spaces and optima, as data.
 
 `reality_check_search.json` holds, for each search of the Reality Check (Musgrave et al. 2020), the space, the optimum
-and its validation MAP@R. Losses have the names of `configs/loss/`.
+and its validation MAP@R. `reality_check_curves.json` holds every trial of the nine searches of one argument whose
+scores are public. Losses have the names of `configs/loss/`.
 """
 
 from __future__ import annotations
@@ -43,3 +44,15 @@ def reality_check_search(loss: str, dataset: str, batch_size: int = 32) -> dict[
         f"no search of '{loss}' on '{dataset}' at batch size {batch_size}; losses are {known}, data sets cars196, "
         "cub200 and sop at 32, and cub200 at 256"
     )
+
+
+@lru_cache(maxsize=1)
+def reality_check_curves() -> list[dict[str, Any]]:
+    """The nine searches of one argument with their trials: what was `tried`, and the `val_map_at_r` it reached.
+
+    Example:
+        >>> len(reality_check_curves()[0]["tried"])
+        50
+    """
+    text = files(__name__).joinpath("reality_check_curves.json").read_text(encoding="utf-8")
+    return json.loads(text)["curves"]
