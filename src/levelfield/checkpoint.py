@@ -37,7 +37,7 @@ def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, An
 def loadable_config(checkpoint: dict[str, Any]) -> dict[str, Any]:
     """The learner's arguments in a checkpoint: trunk without pretrained weights, None for what cannot be imported."""
     config = dict(checkpoint["hyper_parameters"])
-    config["trunk"] = _without_weights(config["trunk"])
+    config["trunk"] = _without_weights(config["trunk"], checkpoint["levelfield"].get("trunk_args", {}))
     for name in ("loss", "miner"):
         if not _importable(config.get(name)):
             config[name] = None
@@ -83,8 +83,8 @@ def _importable(spec: dict[str, Any] | None) -> bool:
         return False
 
 
-def _without_weights(spec: dict[str, Any]) -> dict[str, Any]:
-    arguments = dict(spec.get("init_args", {}))
+def _without_weights(spec: dict[str, Any], trunk_args: dict[str, Any]) -> dict[str, Any]:
+    arguments = {**spec.get("init_args", {}), **trunk_args}
     if "weights" in arguments:
         arguments["weights"] = None
     return {**spec, "init_args": arguments}

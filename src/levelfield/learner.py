@@ -132,10 +132,20 @@ class MetricLearner(LightningModule):
         if stage != "fit":
             return
         datamodule = getattr(self.trainer, "datamodule", None)
+        self._check_modality(getattr(datamodule, "dataset", None))
         num_classes = getattr(datamodule, "num_train_classes", None)
         self.build_loss(num_classes)
         if self.loss is None:
             raise UserError("this checkpoint was loaded without its loss: train a new learner with --model.loss")
+
+    def _check_modality(self, dataset: Any) -> None:
+        given = getattr(dataset, "modality", self.trunk.modality)
+        if given != self.trunk.modality:
+            known = {"text": "configs/trunk/minilm.yaml", "image": "configs/trunk/efficientnet_lite0.yaml"}
+            raise UserError(
+                f"{type(dataset).__name__} holds {given}s, {type(self.trunk).__name__} takes {self.trunk.modality}s: "
+                f"give another --model.trunk, e.g. --config {known[given]}"
+            )
 
     def build_loss(self, num_classes: int | None) -> None:
         """Gives the loss the number of training classes; does nothing when it was given before."""
@@ -205,7 +215,11 @@ class MetricLearner(LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         datamodule = getattr(self._trainer, "datamodule", None)
         data = datamodule.identity() if datamodule is not None and hasattr(datamodule, "identity") else None
-        checkpoint["levelfield"] = {"num_classes": self.num_classes, "data": data}
+        checkpoint["levelfield"] = {
+            "num_classes": self.num_classes,
+            "data": data,
+            "trunk_args": dict(self.trunk.checkpoint_args),
+        }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.build_loss(checkpoint.get("levelfield", {}).get("num_classes"))
