@@ -18,13 +18,13 @@ from rich.console import Console
 from levelfield.errors import UserError
 from levelfield.report.table import comparison_table, footnotes, print_report
 from levelfield.study.conditions import differing_conditions
-from levelfield.study.configuration import Config, parse_value
+from levelfield.study.configuration import Config, nearest, parse_value
 from levelfield.study.jobs import done_jobs, study_jobs
 from levelfield.study.ledger import Ledger
 from levelfield.study.lock import running
 from levelfield.study.progress import duration, seconds_left
 from levelfield.study.results import ResultRow, method_runs, read_tests, summarise, write_tables
-from levelfield.study.spec import BASELINE, COUNTS, StudySpec, load_spec, nearest, spec_from_yaml
+from levelfield.study.spec import BASELINE, COUNTS, StudySpec, load_spec, spec_from_yaml
 
 STUDY_FILES = Path("configs/study")
 TABLE_WIDTH = 120

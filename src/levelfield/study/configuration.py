@@ -2,7 +2,8 @@
 
 import copy
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -125,3 +126,33 @@ def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[st
         if before != now:
             return key, before, now
     return None
+
+
+def nearest(name: str, names: Sequence[str]) -> str:
+    """`; did you mean 'x'?`, or the list of what there is."""
+    close = get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else f"; there are: {', '.join(names)}"
+
+
+def stack(layers: Any, folder: Path, wanted_by: str) -> Config:
+    """Merge a list of paths (relative to `folder`) and inline mappings, in order."""
+    merged: Config = {}
+    for layer in layers if isinstance(layers, list) else [layers]:
+        if isinstance(layer, dict):
+            merged = merge(merged, layer)
+        elif isinstance(layer, str):
+            merged = merge(merged, read_yaml(folder / layer, wanted_by))
+        else:
+            raise UserError(f"{wanted_by} must list files or mappings, not {layer!r}")
+    return merged
+
+
+def whole_number(path: Path, key: str, value: Any, smallest: int) -> int:
+    """`value` if it is a whole number of at least `smallest`.
+
+    Raises:
+        UserError: names the file and the key.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
+        raise UserError(f"{path}: {key} must be a whole number of at least {smallest}, not {value!r}")
+    return value

@@ -3,20 +3,37 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from difflib import get_close_matches
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from levelfield.errors import UserError
-from levelfield.study.configuration import Config, first_difference, merge, read_yaml, set_dotted
+from levelfield.study.configuration import (
+    Config,
+    first_difference,
+    merge,
+    nearest,
+    read_yaml,
+    set_dotted,
+    stack,
+    whole_number,
+)
+from levelfield.study.search import Space, read_space
+from levelfield.study.search_settings import (
+    REPLICATE,
+    SearchSettings,
+    further_searches,
+    read_spaces,
+    search_settings,
+)
 
 BASELINE = "pretrained"
 COUNTS = {"folds": 4, "runs": 2, "seed": 0, "threads": 2}
-KEYS = ("name", "base", "overrides", "methods", *COUNTS)
+SMALLEST = {"folds": 2, "seed": 0}
+KEYS = ("name", "base", "overrides", "methods", "search", "spaces", "a_a", *COUNTS)
 SECTIONS = ("model", "data", "trainer")
 # Where the data lies and how many processes read it change no number.
 NOT_IDENTITY = ("root", "num_workers")
@@ -35,7 +52,10 @@ class StudySpec:
         runs: Repetitions with fresh seeds.
         seed: Every job's seed is a function of this and its run.
         threads: CPU threads of a job, whoever executes it: 1 and 2 threads give different weights.
-        methods: Method name to the configuration that `levelfield fit --config` takes.
+        methods: Method name to the configuration that `levelfield fit --config` takes; `arcface@2` is a second search
+            and other seeds of `arcface`, for the difference that a method has with itself.
+        search: How arguments are searched.
+        spaces: Method name to its search space, dotted keys to ranges; a method without one is not searched.
     """
 
     name: str
@@ -44,6 +64,16 @@ class StudySpec:
     seed: int
     threads: int
     methods: dict[str, Config]
+    search: SearchSettings = field(default_factory=SearchSettings)
+    spaces: dict[str, Config] = field(default_factory=dict)
+
+    def trials(self, method: str) -> int:
+        """Number of trials of a method, 0 for one that is not searched."""
+        return self.search.trials if self.spaces.get(method) else 0
+
+    def space(self, method: str) -> Space:
+        """What is searched for a method."""
+        return read_space(self.spaces.get(method, {}), f"spaces of {self.name}: {method}")
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -69,6 +99,7 @@ class StudySpec:
         """SHA-256 of what determines one method's jobs, so that adding a method leaves the others' valid."""
         identity = self.identity()
         identity["methods"] = identity["methods"][method]
+        identity["spaces"] = identity["spaces"].get(method, {})
         del identity["runs"]
         return digest(identity)
 
@@ -100,29 +131,11 @@ def _init_args(dataset: Any) -> Config:
     return (dataset.get("init_args") or {}) if isinstance(dataset, dict) else {}
 
 
-def nearest(name: str, names: Sequence[str]) -> str:
-    """`; did you mean 'x'?`, or the list of what there is."""
-    close = get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else f"; there are: {', '.join(names)}"
-
-
-def _stack(layers: Any, folder: Path, wanted_by: str) -> Config:
-    """Merge a list of paths (relative to `folder`) and inline mappings, in order."""
-    merged: Config = {}
-    for layer in layers if isinstance(layers, list) else [layers]:
-        if isinstance(layer, dict):
-            merged = merge(merged, layer)
-        elif isinstance(layer, str):
-            merged = merge(merged, read_yaml(folder / layer, wanted_by))
-        else:
-            raise UserError(f"{wanted_by} must list files or mappings, not {layer!r}")
-    return merged
-
-
 def load_spec(
     path: Path,
     overrides: Mapping[str, Any] | None = None,
     added_methods: Mapping[str, Config] | None = None,
+    added_spaces: Mapping[str, Config] | None = None,
 ) -> StudySpec:
     """Read a study file and resolve it.
 
@@ -130,9 +143,10 @@ def load_spec(
         path: The study file; the files it names are relative to it.
         overrides: Dotted keys and values for all methods (`data.dataset.table`) or the study itself (`runs`).
         added_methods: Further methods, laid over the same base.
+        added_spaces: The search spaces of some of these.
 
     Raises:
-        UserError: a missing file, an unknown key, a count that is not one.
+        UserError: a missing file, an unknown key, a count that is not one, a space that is none.
     """
     content = read_yaml(path)
     overrides = dict(overrides or {})
@@ -143,41 +157,45 @@ def load_spec(
     if not isinstance(methods, dict) or not methods:
         raise UserError(f"{path}: 'methods' must map method names to lists of configuration files")
     counts = {key: content.get(key, default) for key, default in COUNTS.items()}
+    search = dict(content.get("search") or {})
     for key in list(overrides):
         if key in COUNTS:
             counts[key] = overrides.pop(key)
+        elif key.startswith("search."):
+            search[key.removeprefix("search.")] = overrides.pop(key)
         elif key == "name" or key in PER_JOB:
             raise UserError(f"--{key} cannot be overridden: a study sets it itself (--folds, --runs and --seed can)")
         elif key in ("model.loss", "model.miner"):
             raise UserError(f"--{key} would give every method of the study the same one; use --add-method")
         elif key.split(".")[0] not in SECTIONS:
             raise UserError(f"unknown option --{key}{nearest(key.split('.')[0], [*SECTIONS, *COUNTS])}")
-    base = merge(_stack(content.get("base", []), path.parent, f"base of {path}"), content.get("overrides") or {})
+    base = merge(stack(content.get("base", []), path.parent, f"base of {path}"), content.get("overrides") or {})
+    layers = {
+        **{name: stack(method, path.parent, f"method {name} of {path}") for name, method in methods.items()},
+        **_without_clash(added_methods or {}, methods),
+    }
+    replicates = whole_number(path, "search.replicates", search.pop("replicates", 1), 1)
+    settings = search_settings(path, search)
+    resolved = {name: _resolve(name, merge(base, layer), overrides) for name, layer in layers.items()}
+    spaces = {**read_spaces(path, content, settings), **(added_spaces or {} if settings.trials else {})}
+    for name, number in further_searches(path, content.get("a_a") or [], list(resolved), replicates):
+        resolved[f"{name}{REPLICATE}{number}"] = resolved[name]
+        if name in spaces:
+            spaces[f"{name}{REPLICATE}{number}"] = spaces[name]
     return StudySpec(
         name=str(content.get("name", path.stem)),
-        **{key: _count(path, key, value) for key, value in counts.items()},
-        methods={
-            name: _resolve(name, merge(base, layers), overrides)
-            for name, layers in [
-                *((name, _stack(layers, path.parent, f"method {name} of {path}")) for name, layers in methods.items()),
-                *_without_clash(added_methods or {}, methods),
-            ]
-        },
+        **{key: whole_number(path, key, value, SMALLEST.get(key, 1)) for key, value in counts.items()},
+        methods=resolved,
+        search=settings,
+        spaces={name: spaces[name] for name in resolved if spaces.get(name)},
     )
 
 
-def _without_clash(added: Mapping[str, Config], methods: Mapping[str, Any]) -> list[tuple[str, Config]]:
+def _without_clash(added: Mapping[str, Config], methods: Mapping[str, Any]) -> Mapping[str, Config]:
     for name in added:
         if name in methods:
             raise UserError(f"--add-method: the study has a method named {name!r} already; rename the class")
-    return list(added.items())
-
-
-def _count(path: Path, key: str, value: Any) -> int:
-    smallest = {"folds": 2, "seed": 0}.get(key, 1)
-    if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
-        raise UserError(f"{path}: {key} must be a whole number of at least {smallest}, not {value!r}")
-    return value
+    return added
 
 
 def _resolve(name: str, config: Config, overrides: Mapping[str, Any]) -> Config:
@@ -197,7 +215,7 @@ def spec_from_yaml(path: Path) -> StudySpec:
     """Read the resolved `study.yaml` of a study folder."""
     content = read_yaml(path)
     try:
-        return StudySpec(**content)
+        return StudySpec(**{**content, "search": SearchSettings(**content.get("search", {}))})
     except TypeError:
         raise UserError(f"{path} is not the study.yaml of a study folder; choose another --output") from None
 
@@ -209,9 +227,9 @@ def check_same_study(path: Path, asked: StudySpec) -> None:
         UserError: names the first key that differs, both values and the remedy.
     """
     old, new = spec_from_yaml(path).identity(), asked.identity()
-    added = [name for name in new["methods"] if name not in old["methods"]]
     if set(old["methods"]) <= set(new["methods"]):
-        new["methods"] = {name: config for name, config in new["methods"].items() if name not in added}
+        for part in ("methods", "spaces"):
+            new[part] = {name: config for name, config in new[part].items() if name in old["methods"]}
     difference = first_difference(old, new)
     if difference is not None:
         key, before, now = difference
