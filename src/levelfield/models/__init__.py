@@ -2,6 +2,7 @@
 
 from levelfield.models.bn_inception import BNInceptionTrunk
 from levelfield.models.embedders import Embedder, LayerNormLinearEmbedder, LinearEmbedder
+from levelfield.models.text import TransformersTrunk
 from levelfield.models.trunks import TimmTrunk, Trunk
 
 __all__ = [
@@ -10,5 +11,6 @@ __all__ = [
     "LayerNormLinearEmbedder",
     "LinearEmbedder",
     "TimmTrunk",
+    "TransformersTrunk",
     "Trunk",
 ]

