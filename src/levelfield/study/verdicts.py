@@ -26,7 +26,7 @@ def in_words(comparison: Comparison, same_loss: Comparison | None = None) -> str
         ArcFace over contrastive: +0.4 points MAP@R, 95% interval -0.1 to +0.9: no difference shown
     """
     if comparison.kind != OVER_BASELINE and comparison.difference < 0:
-        comparison = _turned(comparison)
+        comparison = turned(comparison)
     if comparison.kind == SAME_LOSS:
         return (
             f"the same loss under two names ({comparison.method} and {comparison.other}) differed by "
@@ -76,6 +76,7 @@ def _p_in_words(p: float) -> str:
     return "Holm's p < 0.001" if p < 0.001 else f"Holm's p = {math.floor(1000 * p) / 1000:.3f}"
 
 
-def _turned(c: Comparison) -> Comparison:
+def turned(c: Comparison) -> Comparison:
+    """The same comparison with the methods exchanged."""
     low, high = (None if end is None else -end for end in (c.high, c.low))
     return replace(c, method=c.other, other=c.method, difference=-c.difference, low=low, high=high)
