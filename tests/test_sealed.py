@@ -11,13 +11,26 @@ def outcome(folder):
     return {name: (folder / name).read_bytes() for name in ("best.ckpt", "metrics.csv", "config.yaml")}
 
 
-@pytest.mark.parametrize("source", ["table", "folder"])
+def give_split_and_roles(table):
+    """The columns of a table whose last eight classes are its test half, the first image of each the query."""
+    header, *rows = table.read_text().splitlines()
+    extended = [f"{header},split,role"]
+    for row in rows:
+        image, _, label = row.partition(",")
+        role = "query" if image.endswith("_0.png") else "gallery"
+        extended.append(f"{row},test,{role}" if label >= "class 08" else f"{row},train,")
+    table.write_text("\n".join(extended) + "\n")
+
+
+@pytest.mark.parametrize("source", ["table", "table with split and roles", "folder"])
 def test_deleting_test_images_and_permuting_test_labels_changes_no_byte(tiny, run, tmp_path, source):
     data = tmp_path / "data"
     data.mkdir()
     table = own_images(data)
-    if source == "table":
+    if source != "folder":
         options = image_options(tiny, table)
+        if source != "table":
+            give_split_and_roles(table)
     else:
         for image in sorted(data.glob("*.png")):
             target = data / "classes" / f"class {int(image.name.partition('_')[0]):02d}"
@@ -43,13 +56,13 @@ def test_deleting_test_images_and_permuting_test_labels_changes_no_byte(tiny, ru
     assert len(test_images) == 32
     for path in test_images:
         path.unlink()
-    if source == "table":
-        lines = table.read_text().splitlines()
-        test_rows = [number for number, line in enumerate(lines) if line.partition(",")[2] >= "class 08" and number]
-        labels = [lines[number].partition(",")[2] for number in test_rows]
+    if source != "folder":
+        rows = [line.split(",") for line in table.read_text().splitlines()]
+        test_rows = [row for row in rows if row[1].startswith("class") and row[1] >= "class 08"]
+        labels = [row[1] for row in test_rows]
         random.Random(0).shuffle(labels)
-        for number, label in zip(test_rows, labels, strict=True):
-            lines[number] = lines[number].partition(",")[0] + "," + label
-        table.write_text("\n".join(lines) + "\n")
+        for row, label in zip(test_rows, labels, strict=True):
+            row[1] = label
+        table.write_text("\n".join(",".join(row) for row in rows) + "\n")
     sealed = fit_and_validate()
     assert sealed == whole

@@ -99,3 +99,15 @@ def test_mistakes_raise():
     metric.update(torch.eye(3), torch.arange(3), torch.arange(3))
     with pytest.raises(ValueError, match="none of the 3 samples shares its label"):
         metric.compute()
+
+
+def test_queries_are_scored_against_the_rest():
+    embeddings, labels = validation_set(60)
+    is_query = (torch.arange(60) % 3 == 0).numpy()
+    metric = RetrievalMetrics(METRICS, num_samples=60, is_query=is_query)
+    for batch in torch.randperm(60, generator=torch.Generator().manual_seed(1)).split(7):
+        metric.update(embeddings[batch], labels[batch], batch)
+    asks = torch.from_numpy(is_query)
+    expected = retrieval_metrics(embeddings[asks], labels[asks], embeddings[~asks], labels[~asks], metrics=METRICS)
+    assert metric.compute() == pytest.approx(expected, abs=1e-6)
+    assert expected["num_skipped"] == 1  # label 99 is in no gallery

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
+from levelfield.errors import TrainingFailed
 from levelfield.learner import gather_rows
 from levelfield.metrics import RetrievalMetrics, embedding_health
 
@@ -18,11 +20,15 @@ class RetrievalValidation(Callback):
     """Logs `val/map_at_r` (and `test/...`) from all embeddings of the fold, gathered over processes.
 
     Every process computes the same scores from the same gathered embeddings, so nothing is averaged over processes.
-    The distance is the learner's. How often is the Trainer's `check_val_every_n_epoch`.
+    Test samples with roles are scored query against gallery. The distance is the learner's. How often is the Trainer's
+    `check_val_every_n_epoch`.
 
     Args:
         metrics: names of `levelfield.metrics.retrieval_metrics`.
         health: whether the mean similarities within and between classes and the effective rank are logged too.
+
+    Raises:
+        TrainingFailed: an embedding that is not finite.
     """
 
     def __init__(
@@ -37,7 +43,8 @@ class RetrievalValidation(Callback):
         self._start(trainer.val_dataloaders, pl_module)
 
     def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._start(trainer.test_dataloaders, pl_module)
+        dataset = trainer.test_dataloaders.dataset  # type: ignore[union-attr]
+        self._start(trainer.test_dataloaders, pl_module, getattr(dataset, "is_query", None))
 
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *args: Any
@@ -57,15 +64,19 @@ class RetrievalValidation(Callback):
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._log(pl_module, "test")
 
-    def _start(self, dataloader: Any, pl_module: LightningModule) -> None:
+    def _start(self, dataloader: Any, pl_module: LightningModule, is_query: np.ndarray | None = None) -> None:
         num_samples = len(dataloader.dataset)
         self._parts = []
         distance = getattr(pl_module, "distance", "cosine")
-        scores = RetrievalMetrics(metrics=self.metrics, num_samples=num_samples, distance=distance)
+        scores = RetrievalMetrics(metrics=self.metrics, num_samples=num_samples, distance=distance, is_query=is_query)
         self._scores = scores.to(pl_module.device)
 
     def _update(self, outputs: dict[str, Tensor]) -> None:
         assert self._scores is not None
+        if not torch.isfinite(outputs["embeddings"]).all():
+            raise TrainingFailed(
+                "the embeddings are not finite: lower the learning rates (--model.trunk_lr, --model.embedder_lr)"
+            )
         self._scores.update(outputs["embeddings"], outputs["labels"], outputs["index"])
         if self.health:
             self._parts.append(outputs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from lightning.pytorch import LightningDataModule
@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader
 
 from levelfield.data.datasets.base import MetricDataset, SampleIndex
 from levelfield.data.samplers import EvalSampler, MPerClassBatchSampler
-from levelfield.data.splits import check_validation_classes, class_folds, split_classes
-from levelfield.data.subset import ClassSubset
+from levelfield.data.splits import Split, check_validation_classes, class_folds, split_classes
+from levelfield.data.subset import ClassSubset, check_roles
 from levelfield.data.transforms import ImageTransforms
 from levelfield.errors import UserError
 
@@ -30,7 +30,9 @@ class MetricDataModule(LightningDataModule):
         root: the folder that named data sets lie in; None takes the environment variable LEVELFIELD_DATA.
         fold: the fold whose classes are held out for validation, 0 to `num_folds` - 1.
         num_folds: class-disjoint folds of the training half.
-        split: `half` or `powerful-benchmarker` (the Reality Check program's exact folds).
+        split: `half`, `powerful-benchmarker` (the Reality Check program's exact folds), `official` (the data set's own
+            halves) or `vasilev-dyakonov`; None takes `official` for a table with a column `split` and for In-shop
+            Clothes, else `half`.
         batch_size: samples of one batch over all processes together.
         samples_per_class: M; a batch holds `batch_size` / M classes.
         steps_per_epoch: batches of an epoch.
@@ -59,7 +61,7 @@ class MetricDataModule(LightningDataModule):
         root: str | None = None,
         fold: int = 0,
         num_folds: int = 4,
-        split: Literal["half", "powerful-benchmarker"] = "half",
+        split: Split | None = None,
         batch_size: int = 32,
         samples_per_class: int = 4,
         steps_per_epoch: int = 100,
@@ -94,8 +96,9 @@ class MetricDataModule(LightningDataModule):
     def setup(self, stage: str) -> None:
         index = self.dataset.read_index()
         # A class counts whether or not samples of it are there: the split must not depend on a test file.
-        trainval_classes, test_classes = split_classes(np.arange(len(index.class_names)))
-        folds = class_folds(trainval_classes, self.num_folds, variant=self.split)
+        split = self._split_in_use(index)
+        trainval_classes, test_classes = split_classes(np.arange(len(index.class_names)), split, index.test_classes)
+        folds = class_folds(trainval_classes, self.num_folds, variant=split)
         train_classes, val_classes = folds[self.fold]
         if stage in ("fit", "validate") and self.train_subset is None:
             self.train_subset = self._subset(index, train_classes, train=True)
@@ -103,6 +106,7 @@ class MetricDataModule(LightningDataModule):
             check_validation_classes(folds, index.labels)
         if stage == "test":
             self.test_subset = self._subset(index, test_classes)
+            check_roles(self.test_subset.index)
         if stage == "predict":
             self.predict_subset = self._subset(index, np.unique(index.labels))
         if self._identity is None:
@@ -112,7 +116,7 @@ class MetricDataModule(LightningDataModule):
                 "fingerprint": self.dataset.fingerprint(trainval),
                 "fold": self.fold,
                 "num_folds": self.num_folds,
-                "split": self.split,
+                "split": split,
                 "train_classes": [index.class_names[c] for c in train_classes],
                 "val_classes": [index.class_names[c] for c in val_classes],
             }
@@ -145,6 +149,8 @@ class MetricDataModule(LightningDataModule):
             rank=self._rank,
             world_size=self._world_size,
         )
+        if self.trainer is not None:  # loader processes ask for batches before Lightning says which epoch it is
+            sampler.set_epoch(self.trainer.current_epoch)
         self.notes = sampler.differences
         return DataLoader(
             self.train_subset,
@@ -192,6 +198,12 @@ class MetricDataModule(LightningDataModule):
     @property
     def _on_gpu(self) -> bool:
         return self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
+
+    def _split_in_use(self, index: SampleIndex) -> Split:
+        if self.split is not None:
+            return self.split
+        has_own = self.dataset.own_split_by_default and index.test_classes is not None
+        return "official" if has_own else "half"
 
     def _subset(self, index: SampleIndex, classes: np.ndarray, train: bool = False) -> ClassSubset:
         selected = index.select(np.flatnonzero(np.isin(index.labels, classes)))

@@ -1,14 +1,14 @@
 """Class-disjoint splits: the test half, and the folds of the half that is trained and validated on."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from jaxtyping import Int, Shaped
 
 from levelfield.errors import UserError
 
-FoldVariant = Literal["half", "powerful-benchmarker"]
+Split = Literal["half", "powerful-benchmarker", "official", "vasilev-dyakonov"]
 Fold = tuple[Shaped[np.ndarray, " train"], Shaped[np.ndarray, " val"]]
 
 MIN_VALIDATION_CLASSES = 2
@@ -16,17 +16,41 @@ MIN_VALIDATION_CLASSES = 2
 
 def split_classes(
     labels: Shaped[np.ndarray, " samples"] | Sequence[int] | Sequence[str],
+    variant: Split = "half",
+    official_test_classes: Shaped[np.ndarray, " test"] | Sequence[int] | Sequence[str] | None = None,
 ) -> tuple[Shaped[np.ndarray, " trainval"], Shaped[np.ndarray, " test"]]:
-    """Sort the classes that occur in `labels`; the first half is trained and validated on, the rest is the test half.
+    """Sort the classes that occur in `labels` and part them: `(trained and validated on, tested on)`.
 
-    An odd class out belongs to the test half. The official split of Stanford Online Products differs by one class:
-    11317, a training class there, is a test class here.
+    `half` and `powerful-benchmarker` take the first half for training; an odd class out belongs to the test half.
+    `official` tests on `official_test_classes`. `vasilev-dyakonov` draws the halves as "Deep Metric Learning: Loss
+    Functions Comparison" does: scikit-learn's GroupShuffleSplit, half, random_state 0. The official split of Stanford
+    Online Products differs from `half` by one class: 11317, a training class there, is a test class here.
+
+    Raises:
+        UserError: an unknown variant, or no official split.
 
     Example:
         >>> split_classes([7, 3, 5, 3, 9])
         (array([3, 5]), array([7, 9]))
+        >>> split_classes([7, 3, 5, 3, 9], "official", [3, 9])
+        (array([5, 7]), array([3, 9]))
     """
+    _check_variant(variant)
     classes = np.unique(np.asarray(labels))
+    if variant == "official":
+        if official_test_classes is None:
+            raise UserError(
+                "this data set has no class-disjoint split of its own: leave --data.split out for the half split "
+                "(a table can have a column split, with train and test)"
+            )
+        tested = np.isin(classes, np.asarray(official_test_classes))
+        return classes[~tested], classes[tested]
+    if variant == "vasilev-dyakonov":
+        from sklearn.model_selection import GroupShuffleSplit  # takes a second, which only this split should cost
+
+        shuffle = GroupShuffleSplit(n_splits=1, train_size=0.5, random_state=0)
+        train, test = next(shuffle.split(classes, groups=classes))
+        return classes[np.sort(train)], classes[np.sort(test)]
     half = len(classes) // 2
     return classes[:half], classes[half:]
 
@@ -34,14 +58,14 @@ def split_classes(
 def class_folds(
     trainval_classes: Shaped[np.ndarray, " trainval"] | Sequence[int] | Sequence[str],
     num_folds: int = 4,
-    variant: FoldVariant = "half",
+    variant: Split = "half",
 ) -> list[Fold]:
     """Cut the sorted classes into contiguous blocks; fold k is `(train_classes, val_classes)`, validating block k.
 
-    `variant="half"` covers every class, larger blocks first. `variant="powerful-benchmarker"` gives the folds of the
-    Reality Check's program: fold k starts `int(k * n / num_folds)` classes in, trains on the next `n - n // num_folds`
-    classes, wrapping round, and validates the `n // num_folds` after them. So fold 0 validates the last block, and
-    classes are left over that no fold validates where n is no multiple of `num_folds`.
+    The folds cover every class, larger blocks first. `variant="powerful-benchmarker"` gives those of the Reality
+    Check's program instead: fold k starts `int(k * n / num_folds)` classes in, trains on the next
+    `n - n // num_folds` classes, wrapping round, and validates the `n // num_folds` after them. So fold 0 validates the
+    last block, and classes are left over that no fold validates where n is no multiple of `num_folds`.
 
     Raises:
         UserError: fewer than 2 validation classes in a fold, fewer than 2 folds, or an unknown variant.
@@ -52,6 +76,7 @@ def class_folds(
         >>> [val.tolist() for _, val in class_folds(range(9), variant="powerful-benchmarker")]
         [[7, 8], [0, 1], [2, 3], [4, 5]]
     """
+    _check_variant(variant)
     classes = np.unique(np.asarray(trainval_classes))
     if num_folds < 2:
         raise UserError(f"num_folds is {num_folds}: give 2 or more")
@@ -61,9 +86,6 @@ def class_folds(
             f"{num_folds} folds need {MIN_VALIDATION_CLASSES * num_folds} there, "
             f"{2 * MIN_VALIDATION_CLASSES * num_folds} classes in all; add classes or lower num_folds"
         )
-    if variant == "half":
-        blocks = np.array_split(classes, num_folds)
-        return [(np.concatenate(blocks[:k] + blocks[k + 1 :]), blocks[k]) for k in range(num_folds)]
     if variant == "powerful-benchmarker":
         num_val = len(classes) // num_folds
         folds = []
@@ -71,7 +93,14 @@ def class_folds(
             turned = np.roll(classes, -(k * len(classes) // num_folds))
             folds.append((np.sort(turned[:-num_val]), np.sort(turned[-num_val:])))
         return folds
-    raise UserError(f"no such variant of the folds {variant!r}: give 'half' or 'powerful-benchmarker'")
+    blocks = np.array_split(classes, num_folds)
+    return [(np.concatenate(blocks[:k] + blocks[k + 1 :]), blocks[k]) for k in range(num_folds)]
+
+
+def _check_variant(variant: str) -> None:
+    known = get_args(Split)
+    if variant not in known:
+        raise UserError(f"no such split {variant!r}: give {', '.join(map(repr, known[:-1]))} or {known[-1]!r}")
 
 
 def check_validation_classes(folds: Sequence[Fold], labels: Int[np.ndarray, " samples"]) -> None:

@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch.utils.data import Dataset
 
 from levelfield.data.datasets.base import MetricDataset, SampleIndex
 from levelfield.data.samplers import Draw
+from levelfield.errors import UserError
 
 
 class ClassSubset(Dataset[tuple[Any, int, int]]):
@@ -50,6 +51,13 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
         """Names of `classes`, by label."""
         return tuple(self.index.class_names[c] for c in self.classes)
 
+    @property
+    def is_query(self) -> Bool[np.ndarray, " samples"] | None:
+        """Which samples are searched for among the others; None where each is, among all others."""
+        if not any(self.index.roles or ()):
+            return None
+        return np.array([role == "query" for role in self.index.roles or ()])
+
     def __len__(self) -> int:
         return len(self.index.keys)
 
@@ -63,3 +71,20 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
                 torch.default_generator.manual_seed(int(seed))
                 sample = self.transform(sample)
         return sample, int(self.labels[position]), position
+
+
+def check_roles(index: SampleIndex) -> None:
+    """Refuse test samples of which only some have a role, or of which none is a query or none in the gallery.
+
+    Raises:
+        UserError: naming a sample or the role, and what to do.
+    """
+    found = set(index.roles or ())
+    if found <= {""}:
+        return
+    if "" in found:
+        without = index.keys[(index.roles or ()).index("")]
+        raise UserError(f"test sample {without} has no role: give each test sample the role query or gallery, or none")
+    for role in ("query", "gallery"):
+        if role not in found:
+            raise UserError(f"no test sample has the role {role}: give it to some, or leave the roles out")

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
-from jaxtyping import Float, Int64, Integer
+from jaxtyping import Bool, Float, Int64, Integer
 from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
@@ -31,6 +32,8 @@ class RetrievalMetrics(Metric):
         recall_at: the k of `recall`, where `metrics` names it.
         num_samples: how many different samples the epoch must bring; None leaves that unchecked.
         distance: `cosine`, `euclidean` or `hamming`, as in `retrieval_metrics`.
+        is_query: which samples are searched for, by their index in the data set, among those that are not; None
+            searches for each among all others.
         **kwargs: `torchmetrics.Metric`'s own.
 
     Raises:
@@ -59,6 +62,7 @@ class RetrievalMetrics(Metric):
         recall_at: Sequence[int] = (1, 2, 4, 8),
         num_samples: int | None = None,
         distance: str = "cosine",
+        is_query: Bool[np.ndarray, " samples"] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**{"dist_sync_fn": gather_rows, **kwargs})
@@ -67,6 +71,7 @@ class RetrievalMetrics(Metric):
         if distance not in DISTANCES:
             raise ValueError(f"no such distance {distance!r}; known are {', '.join(DISTANCES)}")
         self.distance = distance
+        self.is_query = None if is_query is None else torch.as_tensor(is_query)
         for state in ("embeddings", "labels", "index"):
             self.add_state(state, default=[], dist_reduce_fx="cat")
 
@@ -95,34 +100,41 @@ class RetrievalMetrics(Metric):
                 f"{len(first)} different samples were scored, {self.num_samples} were expected; "
                 "look at the sampler, and at whether `index` is the index in the data set"
             )
-        embeddings, labels = embeddings[first], labels[first]
+        queries, query_labels = gallery, gallery_labels = embeddings[first], labels[first]
+        if self.is_query is not None:
+            asks = self.is_query.to(index.device)[index[first]]
+            queries, query_labels = queries[asks], query_labels[asks]
+            gallery, gallery_labels = gallery[~asks], gallery_labels[~asks]
 
         shared = self._is_synced and dist.is_available() and dist.is_initialized()
         rank = dist.get_rank(self.process_group) if shared else 0
         num_processes = dist.get_world_size(self.process_group) if shared else 1
-        num_relevant = count_relevant(labels, labels, excludes_self=True)
+        excludes_self = self.is_query is None
+        num_relevant = count_relevant(query_labels, gallery_labels, excludes_self)
         scored = (num_relevant > 0).nonzero().squeeze(1)
         if len(scored) == 0:
-            raise ValueError(f"none of the {len(labels)} samples shares its label with another")
-        if len(scored) == len(labels) and bool((labels == labels[0]).all()):
-            raise ValueError(f"all {len(labels)} samples have the label {int(labels[0])}; two labels are needed")
+            raise ValueError(f"none of the {len(queries)} samples shares its label with another")
+        if bool((gallery_labels == gallery_labels[0]).all()):
+            raise ValueError(
+                f"all {len(gallery)} samples have the label {int(gallery_labels[0])}; two labels are needed"
+            )
         share = scored[len(scored) * rank // num_processes : len(scored) * (rank + 1) // num_processes]
         scores = score_queries(
-            embeddings,
-            labels,
-            embeddings,
-            labels,
+            queries,
+            query_labels,
+            gallery,
+            gallery_labels,
             share,
             num_relevant,
             self.wanted,
             similarity=DISTANCES[self.distance][1],
-            excludes_self=True,
+            excludes_self=excludes_self,
         )
         sums = torch.stack([scores[name].sum() for name in self.wanted.names])
         if shared:
             dist.all_reduce(sums, group=self.process_group)
         means = (sums / len(scored)).tolist()
-        return {**dict(zip(self.wanted.names, means, strict=True)), "num_skipped": len(labels) - len(scored)}
+        return {**dict(zip(self.wanted.names, means, strict=True)), "num_skipped": len(queries) - len(scored)}
 
 
 def first_of_each(index_N: Int64[Tensor, " items"]) -> Int64[Tensor, " unique"]:

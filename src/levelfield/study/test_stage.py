@@ -4,13 +4,15 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import safetensors.torch
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torch.utils.data import DataLoader
 
+from levelfield.data.subset import ClassSubset
 from levelfield.embedding import EmbeddedSet, embed
 from levelfield.errors import UserError
 from levelfield.learner import MetricLearner
@@ -23,14 +25,12 @@ from levelfield.study.jobs import (
     checkpoint_hash,
     folds_of,
     job_config,
-    method_runs,
-    read_job,
-    study_jobs,
 )
 from levelfield.study.ledger import Ledger
 from levelfield.study.progress import StudyProgress
 from levelfield.study.results import read_test, tested_hash, tested_path
 from levelfield.study.spec import BASELINE, StudySpec
+from levelfield.study.state import StudyState
 
 if TYPE_CHECKING:
     from levelfield.training import TrainingCLI
@@ -39,7 +39,7 @@ METRICS = ("map_at_r", "r_precision", "precision_at_1")
 
 
 def test_study(study_folder: Path, spec: StudySpec, reopen: str | None, progress: StudyProgress) -> None:
-    """Score every finished job on the test classes; what an interrupted opening scored is kept.
+    """Score every run on the test classes; what an interrupted opening scored is kept.
 
     Args:
         study_folder: A folder whose jobs are all done.
@@ -50,20 +50,23 @@ def test_study(study_folder: Path, spec: StudySpec, reopen: str | None, progress
     Raises:
         UserError: the test classes were opened before and `reopen` is None, or a checkpoint has changed.
     """
-    checkpoints = {}
-    for job in study_jobs(spec):
-        result = read_job(study_folder, spec, job)
-        if result is None:
-            raise UserError(f"{study_folder / job.path} is not done; resume the study first")
-        checkpoints[str(job.path)] = checkpoint_hash(study_folder, job, result)
+    state = StudyState(study_folder, spec)
+    if state.to_do:
+        raise UserError(f"{study_folder / state.to_do[0].path} is not done; resume the study first")
+    runs = state.tested_runs()
+    checkpoints = {
+        str(job.path): checkpoint_hash(study_folder, job, state.results[job])
+        for method_run in runs
+        for job in folds_of(spec, *method_run)
+    }
     ledger = Ledger(study_folder / "ledger.jsonl")
     configuration = spec.configuration_hash()
     if reopen is None and (finished := ledger.finished(configuration, checkpoints)) is not None:
-        tests = [read_test(study_folder, spec, *method_run) for method_run in method_runs(spec)]
+        tests = [read_test(study_folder, spec, *method_run) for method_run in runs]
         if all(test is not None and test["opening"] == finished for test in tests):
             return
     opening = ledger.open(configuration, checkpoints, reopen)
-    _Opening(study_folder, spec, opening, checkpoints, progress).score()
+    _Opening(study_folder, spec, opening, checkpoints, progress).score(runs)
     ledger.finish(opening)
 
 
@@ -80,9 +83,9 @@ class _Opening:
         self.progress = progress
         self._test_data: dict[str, tuple[TrainingCLI, DataLoader]] = {}
 
-    def score(self) -> None:
+    def score(self, runs: list[tuple[str, int]]) -> None:
         """Write the test scores of every run that this opening has not scored yet."""
-        for method, run in method_runs(self.spec):
+        for method, run in runs:
             before = read_test(self.study_folder, self.spec, method, run)
             if before is not None and before["opening"] == self.number:
                 continue
@@ -91,10 +94,10 @@ class _Opening:
                 assert torch.equal(other.index, folds[0].index)
                 assert torch.equal(other.labels, folds[0].labels)
             labels = folds[0].labels
-            distance = self.distance(method)
-            separated = [retrieval_metrics(f.embeddings, labels, metrics=METRICS, distance=distance) for f in folds]
+            distance, is_query = self.distance(method), self.is_query(method)
+            separated = [score_samples(fold.embeddings, labels, is_query, distance) for fold in folds]
             together = concatenate([fold.embeddings for fold in folds])
-            concatenated = retrieval_metrics(together, labels, metrics=METRICS)
+            concatenated = score_samples(together, labels, is_query)
             write_json(
                 self.study_folder / tested_path(method, run),
                 {
@@ -112,6 +115,12 @@ class _Opening:
     def distance(self, method: str) -> Literal["cosine", "euclidean"]:
         """What the method's setting ranks separated embeddings by; concatenated ones are of unit length."""
         return "cosine" if method == BASELINE else self.spec.methods[method]["model"].get("distance", "cosine")
+
+    def is_query(self, method: str) -> Bool[np.ndarray, " samples"] | None:
+        """Which test samples are searched for among the others; None where each is, among all others."""
+        _, loader = self.test_data(method)
+        assert isinstance(loader.dataset, ClassSubset)
+        return loader.dataset.is_query
 
     def embeddings(self, jobs: list[Job]) -> list[EmbeddedSet]:
         """Test embeddings of a run's folds, from their `embeddings.safetensors` where this opening wrote them."""
@@ -148,7 +157,7 @@ class _Opening:
 
         if method not in self._test_data:
             with tempfile.TemporaryDirectory() as folder:
-                training = build(job_config(self.spec, Job(method, "run", 0, 0)), Path(folder), progress=False)
+                training = build(job_config(self.spec, Job(method, "run", 0, 0), {}), Path(folder), progress=False)
                 training.datamodule.setup("test")
                 loader = training.datamodule.eval_dataloader(training.datamodule.test_subset)
             self._test_data[method] = training, loader
@@ -164,6 +173,22 @@ class _SideBySide(nn.Module):
 
     def forward(self, samples: Any) -> Float[Tensor, "batch learners embedding"]:
         return torch.stack([learner(samples) for learner in self.learners], dim=1)
+
+
+def score_samples(
+    embeddings: Float[Tensor, "samples embedding"],
+    labels: Int[Tensor, " samples"],
+    is_query: Bool[np.ndarray, " samples"] | None,
+    distance: Literal["cosine", "euclidean"] = "cosine",
+) -> dict[str, Any]:
+    """Retrieval scores of the queries among the rest, or of each sample among all others where there are no queries."""
+    if is_query is None:
+        return retrieval_metrics(embeddings, labels, metrics=METRICS, distance=distance)
+    asks = torch.from_numpy(is_query)
+    gallery, gallery_labels = embeddings[~asks], labels[~asks]
+    return retrieval_metrics(
+        embeddings[asks], labels[asks], gallery, gallery_labels, metrics=METRICS, distance=distance
+    )
 
 
 def concatenate(folds: list[Float[Tensor, "samples embedding"]]) -> Float[Tensor, "samples folds*embedding"]:

@@ -13,25 +13,42 @@ from jaxtyping import Bool, Int
 from PIL import Image
 from torch.utils.data import Dataset
 
+from levelfield.data.datasets.archives import Archive
 from levelfield.errors import UserError
 
 Sample = Image.Image | str
 
 
+Role = Literal["query", "gallery", ""]
+
+
 @dataclass(frozen=True)
 class SampleIndex:
-    """Keys and labels of samples; labels (N,) int64 index `class_names`."""
+    """Keys and labels of samples; labels (N,) int64 index `class_names`.
+
+    Attributes:
+        test_classes: the labels that the data set's own split tests on; None where it has no class-disjoint split.
+        roles: of each sample, whether it asks or is searched when the test classes are scored, or neither (`""`, in
+            training); None where each test sample asks all others.
+    """
 
     keys: tuple[str, ...]
     labels: Int[np.ndarray, " samples"]
     class_names: tuple[str, ...]
+    test_classes: tuple[int, ...] | None = None
+    roles: tuple[Role, ...] | None = None
 
     def select(
         self, indices: Int[np.ndarray, " chosen"] | Bool[np.ndarray, " samples"] | Sequence[int]
     ) -> "SampleIndex":
         """The samples at `indices` (or where a mask is true); class names and labels stay what they are."""
         positions = np.arange(len(self.keys))[np.asarray(indices)] if len(indices) else np.empty(0, np.int64)
-        return replace(self, keys=tuple(self.keys[i] for i in positions), labels=self.labels[positions])
+        return replace(
+            self,
+            keys=tuple(self.keys[i] for i in positions),
+            labels=self.labels[positions],
+            roles=None if self.roles is None else tuple(self.roles[i] for i in positions),
+        )
 
 
 @dataclass
@@ -62,6 +79,12 @@ class MetricDataset(Dataset[tuple[Any, int]], ABC):
     source: ClassVar[str] = "your own"
     modality: ClassVar[Literal["image", "text"]] = "image"
     """What `load` gives; texts reach the trunk as they are, without a transform."""
+    own_split_by_default: ClassVar[bool] = False
+    """Whether the split of `SampleIndex.test_classes`, where there is one, is used unless another is asked for."""
+    splits: ClassVar[str] = "half"
+    """The class-disjoint splits it has, the usual one first."""
+    archives: ClassVar[tuple[Archive, ...]] = ()
+    """What `levelfield data prepare` fetches."""
     num_classes_published: ClassVar[int | None] = None
     num_samples_published: ClassVar[int | None] = None
 

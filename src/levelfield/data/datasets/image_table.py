@@ -7,7 +7,7 @@ from PIL import Image
 from levelfield.data.datasets.base import MetricDataset, SampleIndex
 from levelfield.data.datasets.image_folder import file_size
 from levelfield.data.datasets.images import open_image
-from levelfield.data.datasets.table import number_classes, read_labelled_rows
+from levelfield.data.datasets.table import read_labelled_rows, table_index
 from levelfield.errors import UserError
 
 
@@ -17,14 +17,20 @@ class ImageTable(MetricDataset):
     Samples are in the table's order. Classes are in order of their labels: by number where all are whole numbers, else
     by name. Files are looked at only when they are opened.
 
+    A column `split` (`train`, `test`) says which classes are the test half, instead of the second half of the sorted
+    classes. A column `role` (`query`, `gallery`) has each test query searched for in the gallery alone, instead of
+    among all other test images; it says nothing about training rows.
+
     Args:
         table: the CSV or Parquet file.
 
     Raises:
-        UserError: from `read_index`, a missing column, an empty value or a path that is listed twice.
+        UserError: from `read_index`, a missing column, an empty value, a path that is listed twice, or a class that is
+            in both halves.
     """
 
     name = "image_table"
+    own_split_by_default = True
 
     def __init__(self, table: str | Path) -> None:
         self.table = table
@@ -32,13 +38,12 @@ class ImageTable(MetricDataset):
     def read_index(self) -> SampleIndex:
         first_row: dict[str, int] = {}
         rows = read_labelled_rows(Path(self.table), "path")
-        for row, path, _ in rows:
+        for row, path, *_ in rows:
             if path in first_row:
                 # An image that is there twice would be its own nearest neighbour.
                 raise UserError(f"{self.table}, row {row}: {path} stands in row {first_row[path]} already; remove one")
             first_row[path] = row
-        labels, class_names = number_classes([row.label for row in rows])
-        return SampleIndex(tuple(row.content for row in rows), labels, class_names)
+        return table_index(Path(self.table), rows)
 
     def load(self, key: str) -> Image.Image:
         self._check_present(key)
@@ -53,7 +58,7 @@ class ImageTable(MetricDataset):
 
     def _check_present(self, key: str) -> None:
         if not self._path(key).is_file():
-            rows = [row for row, path, _ in read_labelled_rows(Path(self.table), "path") if path == key]
+            rows = [row for row, path, *_ in read_labelled_rows(Path(self.table), "path") if path == key]
             raise UserError(
                 f"{self.table}, row {rows[0] if rows else '?'}: no file {self._path(key)}; "
                 "paths are relative to the table's folder"

@@ -1,0 +1,136 @@
+"""Tables with a split and with roles: the halves they name, and test queries scored against the gallery alone."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from own_images import image_options, own_images
+from PIL import Image
+
+from levelfield.checkpoint import read_checkpoint
+from levelfield.data import ImageTable, ImageTransforms
+from levelfield.data.datamodule import MetricDataModule
+from levelfield.embedding import embed
+from levelfield.errors import UserError
+from levelfield.learner import MetricLearner
+
+SMALL = ImageTransforms(crop_size=32, resize=32)
+
+
+def with_columns(table: Path, split: bool = True, role: bool = True) -> Path:
+    """Classes 0, 2, 4... are trained on, the others tested; of a test class the first sample asks."""
+    frame = pd.read_csv(table)
+    numbers = frame["path"].str.extract(r"(\d+)_(\d+)").astype(int)
+    if split:
+        frame["split"] = np.where(numbers[0] % 2, "test", "train")
+    if role:
+        asks = np.where(numbers[1] == 0, "query", "gallery")
+        frame["role"] = np.where(numbers[0] % 2, asks, "") if split else asks
+    frame.to_csv(table, index=False)
+    return table
+
+
+def map_at_r(queries: np.ndarray, query_labels: np.ndarray, gallery: np.ndarray, labels: np.ndarray) -> float:
+    """Section 3.2 of "A Metric Learning Reality Check", query by query in float64."""
+    scores = []
+    for query, label in zip(queries.astype(np.float64), query_labels, strict=True):
+        found = labels[np.argsort(-(gallery.astype(np.float64) @ query), kind="stable")] == label
+        hits = found[: found.sum()]
+        scores.append(np.mean(hits * np.cumsum(hits) / np.arange(1, len(hits) + 1)))
+    return float(np.mean(scores))
+
+
+def test_the_split_column_names_the_halves(tmp_path: Path) -> None:
+    data = MetricDataModule(ImageTable(with_columns(own_images(tmp_path))), transforms=SMALL)
+    data.setup("fit")
+    identity = data.identity()
+    assert identity["split"] == "official"
+    trained = {*identity["train_classes"], *identity["val_classes"]}
+    assert trained == {f"class {number:02d}" for number in range(0, 16, 2)}
+    data.setup("test")
+    assert data.test_subset is not None
+    assert data.test_subset.class_names == tuple(f"class {number:02d}" for number in range(1, 16, 2))
+
+
+def test_another_split_of_the_same_table_can_be_asked_for(tmp_path: Path) -> None:
+    dataset = ImageTable(with_columns(own_images(tmp_path), role=False))
+    identity = MetricDataModule(dataset, transforms=SMALL, split="half").identity()
+    assert identity["split"] == "half"
+    assert {*identity["train_classes"], *identity["val_classes"]} == {f"class {number:02d}" for number in range(8)}
+
+
+def test_parquet_columns_are_read_too(tmp_path: Path) -> None:
+    csv = with_columns(own_images(tmp_path))
+    pd.read_csv(csv).to_parquet(tmp_path / "table.parquet")
+    left, right = (ImageTable(tmp_path / name).read_index() for name in ("table.csv", "table.parquet"))
+    assert (left.test_classes, left.roles) == (right.test_classes, right.roles)
+    assert left.test_classes == tuple(range(1, 16, 2))
+
+
+def test_levelfield_test_scores_queries_against_the_gallery(tiny, run, tmp_path: Path) -> None:
+    table = with_columns(own_images(tmp_path))
+    for number in range(1, 16, 2):  # noise, so that nothing is retrieved perfectly
+        for sample in range(4):
+            shade = np.random.default_rng((number, sample)).integers(0, 255, (40, 40, 3), dtype=np.uint8)
+            Image.fromarray(shade).save(tmp_path / f"{number}_{sample}.png")
+    output = tmp_path / "outputs"
+    words = [*image_options(tiny, table), "--model.loss", "ArcFaceLoss", "--output", output, "--name", "roles"]
+    assert run("fit", *words)[0] == 0
+    checkpoint = output / "fit" / "roles" / "0" / "best.ckpt"
+    assert read_checkpoint(checkpoint)["levelfield"]["data"]["split"] == "official"
+    code, printed, complaint = run("test", "--ckpt_path", checkpoint, "--trainer.enable_progress_bar", "false")
+    assert code == 0, complaint
+
+    data = MetricDataModule(ImageTable(table), transforms=SMALL)
+    data.setup("test")
+    assert data.test_subset is not None
+    learner = MetricLearner.load_from_checkpoint(checkpoint)
+    embeddings, labels, _ = (part.numpy() for part in embed(learner, data.test_dataloader()))
+    asks = np.array([key.endswith("_0.png") for key in data.test_subset.index.keys])
+    expected = map_at_r(embeddings[asks], labels[asks], embeddings[~asks], labels[~asks])
+    among_all = map_at_r(embeddings, labels, embeddings, labels)
+    assert abs(expected - among_all) > 0.01
+    (line,) = (line for line in printed.splitlines() if "test/map_at_r" in line)
+    assert float(line.split()[-2]) == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "message"),
+    [
+        ("split", ["train", "test", "val", "test"], r"images\.csv, row 4: split is 'val': give train or test"),
+        ("split", ["train", "test", "", "test"], r"row 4: split is empty: give train or test"),
+        (
+            "split",
+            ["train", "train", "train", "test"],
+            r"row 5: class b is in test here and in train in row 4; put",
+        ),
+        ("role", ["query", "galery", "", ""], r"row 3: role is 'galery': give query or gallery or nothing"),
+    ],
+)
+def test_mistakes_in_the_columns(column: str, values: list[str], message: str, tmp_path: Path) -> None:
+    file = tmp_path / "images.csv"
+    rows = zip(["1.png", "2.png", "3.png", "4.png"], "acbb", values, strict=True)
+    file.write_text("\n".join([f"path,label,{column}", *(",".join(row) for row in rows)]))
+    with pytest.raises(UserError, match=message):
+        ImageTable(file).read_index()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ((1, 2, ""), r"test sample 1_2\.png has no role: give each test sample"),
+        ((None, 0, "gallery"), "no test sample has the role query"),
+    ],
+)
+def test_roles_of_only_some_test_samples_are_refused_at_the_test(change: tuple, message: str, tmp_path: Path) -> None:
+    table = with_columns(own_images(tmp_path))
+    frame = pd.read_csv(table)
+    number, sample, role = change
+    chosen = frame["path"].str.fullmatch(rf"{r'[0-9]*[13579]' if number is None else number}_{sample}\.png")
+    frame.loc[chosen, "role"] = role
+    frame.to_csv(table, index=False)
+    data = MetricDataModule(ImageTable(table), transforms=SMALL)
+    data.setup("fit")
+    with pytest.raises(UserError, match=message):
+        data.setup("test")
