@@ -42,7 +42,7 @@ def in_words(comparison: Comparison, same_loss: Comparison | None = None) -> str
         verdict = f"{comparison.method} is {'better' if comparison.difference > 0 else 'worse'} ({p})"
         if same_loss is not None and abs(comparison.difference) <= abs(same_loss.difference):
             gap = points(abs(same_loss.difference)).lstrip("+")
-            verdict += f", by no more than two searches of {loss_name(same_loss.method)} differed ({gap})"
+            verdict += f", by no more than two searches of {loss_name(same_loss.method)} differed ({gap} points)"
     elif comparison.low > 0 or comparison.high < 0:
         verdict = f"no difference shown, as one of {comparison.family} comparisons may miss zero by chance ({p})"
     else:

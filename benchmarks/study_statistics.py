@@ -1,0 +1,160 @@
+"""How often the statistics of a study err, and what they can show: the figures of docs/statistics.md, by simulation.
+
+    python benchmarks/study_statistics.py                  # half a minute on one core
+    python benchmarks/study_statistics.py --studies 2000   # seconds, coarser
+
+A simulated score is the sum of what its fold does to every method, what its seed does to every method, what its run
+does to all its folds, and noise. The unit is the standard deviation of a run's score (mean over 4 folds) given fold and
+seed; the run has 0.7 of that variance, noise the rest.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator
+from itertools import combinations
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import stdtr
+from scipy.stats import nct, t
+
+from levelfield.study.statistics import holm, paired_comparison, t_interval
+
+FOLDS = 4
+RUN_SD, NOISE_SD = 0.7**0.5, (0.3 * FOLDS) ** 0.5
+FOLD_SD, SEED_SD = 5.0, 0.5
+LEVEL = 0.05
+
+Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
+
+
+def normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    return rng.standard_normal(shape)
+
+
+def heavy_tails(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Student's t with 3 degrees of freedom, at variance 1."""
+    return rng.standard_t(3, shape) / 3**0.5
+
+
+def collapses(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """One in ten lies 5 standard deviations of the others below them, as a run that got stuck; at variance 1."""
+    drawn = rng.standard_normal(shape) - 5 * (rng.random(shape) < 0.1) + 0.5
+    return drawn / (1 + 25 * 0.1 * 0.9) ** 0.5
+
+
+DRAWS: dict[str, Draw] = {"normal": normal, "heavy tails": heavy_tails, "collapses": collapses}
+
+
+def simulated_scores(
+    rng: np.random.Generator, studies: int, methods: int, runs: int, draw: Draw, interaction_sd: float = 0.0
+) -> np.ndarray:
+    """Scores (studies, methods, runs, folds) of equal methods.
+
+    `interaction_sd` is the spread of what a fold does to one method alone: methods that are equal only on average over
+    classes that nobody drew.
+    """
+    return (
+        FOLD_SD * draw(rng, (studies, 1, 1, FOLDS))
+        + SEED_SD * draw(rng, (studies, 1, runs, 1))
+        + RUN_SD * draw(rng, (studies, methods, runs, 1))
+        + NOISE_SD * draw(rng, (studies, methods, runs, FOLDS))
+        + interaction_sd * draw(rng, (studies, methods, 1, FOLDS))
+    )
+
+
+def coverage(studies: int, runs: int, draw: Draw, seed: int = 0) -> float:
+    """Share of studies whose t-interval of one method's runs holds the true mean."""
+    scores = draw(np.random.default_rng(seed), (studies, runs))
+    return float(np.mean([abs(np.mean(one)) <= (t_interval(one.tolist()) or 0) for one in scores]))
+
+
+def false_positives(studies: int, runs: int, draw: Draw, interaction_sd: float = 0.0, seed: int = 0) -> float:
+    """Share of studies that call two equal methods different."""
+    scores = simulated_scores(np.random.default_rng(seed), studies, 2, runs, draw, interaction_sd)
+    return float(np.mean(paired_comparison(scores[:, 0], scores[:, 1]).p < LEVEL))
+
+
+def alternatives(studies: int, runs: int, draw: Draw, seed: int = 0) -> dict[str, tuple[float, float]]:
+    """False positives and power at 1 of two tests that are not used: folds as runs, and the corrected resampled t."""
+    scores = simulated_scores(np.random.default_rng(seed), studies, 2, runs, draw)
+    differences = (scores[:, 0] - scores[:, 1]).reshape(studies, -1)
+    n = runs * FOLDS
+    found = {}
+    for name, factor in (("folds taken for runs", 1 / n), ("corrected resampled t", 1 / n + 1 / (FOLDS - 1))):
+        error = differences.std(axis=1, ddof=1) * factor**0.5
+        rates = [float(np.mean(2 * stdtr(n - 1, -abs((differences.mean(axis=1) + d) / error)) < LEVEL)) for d in (0, 1)]
+        found[name] = (rates[0], rates[1])
+    return found
+
+
+def adjusted_p(studies: int, methods: int, runs: int, draw: Draw, true_means: np.ndarray, seed: int = 0) -> np.ndarray:
+    """Holm's p-values (studies, pairs) of all pairs of methods with these true means."""
+    rng = np.random.default_rng(seed)
+    first, second = np.array(list(combinations(range(methods), 2))).T
+
+    def parts() -> Iterator[np.ndarray]:
+        for part in np.array_split(np.arange(studies), -(-studies // 500)):  # a part fits the cache and the memory
+            scores = simulated_scores(rng, len(part), methods, runs, draw) + true_means[:, None, None]
+            yield holm(paired_comparison(scores[:, first], scores[:, second]).p)
+
+    return np.concatenate(list(parts()))
+
+
+def family_errors(studies: int, runs: int, draw: Draw, better: int = 0, methods: int = 14) -> float:
+    """Share of studies that call any two equal methods different; `better` of the methods are better by 3."""
+    means = np.where(np.arange(methods) < better, 3.0, 0.0)
+    first, second = np.array(list(combinations(range(methods), 2))).T
+    p = adjusted_p(studies, methods, runs, draw, means)
+    return float(np.mean((p[:, means[first] == means[second]] < LEVEL).any(axis=1)))
+
+
+def power(studies: int, runs: int, difference: float = 1.0, seed: int = 0) -> float:
+    """Share of studies that show a true difference, in standard deviations of a run's score, of two methods alone."""
+    scores = simulated_scores(np.random.default_rng(seed), studies, 2, runs, normal)
+    return float(np.mean(paired_comparison(scores[:, 0] + difference, scores[:, 1]).p < LEVEL))
+
+
+def power_in_family(studies: int, runs: int, difference: float = 1.0, methods: int = 14) -> float:
+    """The same for one method better than 13 equal ones: mean share of its 13 differences that are shown."""
+    p = adjusted_p(studies, methods, runs, normal, np.where(np.arange(methods) == 0, difference, 0.0))
+    return float(np.mean(p[:, : methods - 1] < LEVEL))
+
+
+def detectable(runs: int, pairs: int = 1, power: float = 0.8) -> float:
+    """The true difference that a test at the level of 5% / `pairs` shows with this power, by the noncentral t."""
+    quantile = t.isf(LEVEL / pairs / 2, runs - 1)
+    return float(brentq(lambda d: nct.sf(quantile, runs - 1, d * (runs / 2) ** 0.5) - power, 0.1, 100))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--studies", type=int, default=20_000)
+    studies = parser.parse_args().studies
+    families = studies // 2
+    print(f"{studies} studies a figure, {families} of 14 methods; percent")
+    print("| | 3 runs | 5 runs | 10 runs |\n| --- | --- | --- | --- |")
+
+    def row(title: str, rate: Callable[[int], float]) -> None:
+        print(f"| {title} | " + " | ".join(f"{100 * rate(runs):.1f}" for runs in (3, 5, 10)) + " |", flush=True)
+
+    for name, draw in DRAWS.items():
+        row(f"coverage of the t-interval, {name}", lambda runs, draw=draw: coverage(studies, runs, draw))
+    for name, draw in DRAWS.items():
+        row(f"false positives of a pair, {name}", lambda runs, draw=draw: false_positives(studies, runs, draw))
+    for name, draw in DRAWS.items():
+        row(f"any false positive of 91 pairs, {name}", lambda runs, draw=draw: family_errors(families, runs, draw))
+    row("the same, 4 of 14 methods better by 3", lambda runs: family_errors(families, runs, normal, better=4))
+    row("power of a pair at a difference of 1", lambda runs: power(studies, runs))
+    row("power of a pair at a difference of 2", lambda runs: power(studies, runs, 2))
+    row("power among 91 pairs at 1", lambda runs: power_in_family(families, runs))
+    row("power among 91 pairs at 2", lambda runs: power_in_family(families, runs, 2))
+    row("100 x difference with power 80%, a pair", detectable)
+    row("100 x difference with power 80%, the first of 91 pairs", lambda runs: detectable(runs, 91))
+    for name in alternatives(1, 3, normal):
+        row(f"not used: {name}, false positives", lambda runs, name=name: alternatives(studies, runs, normal)[name][0])
+        row(f"not used: {name}, power at 1", lambda runs, name=name: alternatives(studies, runs, normal)[name][1])
+    row("limit: equal over other classes only", lambda runs: false_positives(studies, runs, normal, interaction_sd=1))
+
+
+if __name__ == "__main__":
+    main()

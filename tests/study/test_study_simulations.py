@@ -1,0 +1,64 @@
+"""What the statistics promise, held against simulated studies; docs/statistics.md has the figures in full."""
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import nct, t
+
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "study_statistics.py"
+specification = importlib.util.spec_from_file_location("study_statistics", BENCHMARK)
+assert specification is not None
+assert specification.loader is not None
+simulation = importlib.util.module_from_spec(specification)
+specification.loader.exec_module(simulation)
+
+STUDIES, FAMILIES = 20_000, 4_000
+DRAWS = list(simulation.DRAWS)
+
+
+def noise(rate: float, studies: int) -> float:
+    """Three standard deviations of a simulated rate."""
+    return 3 * (rate * (1 - rate) / studies) ** 0.5
+
+
+@pytest.mark.parametrize("runs", [3, 5, 10])
+def test_the_interval_covers_the_mean_as_often_as_it_says(runs: int) -> None:
+    assert simulation.coverage(STUDIES, runs, simulation.normal) == pytest.approx(0.95, abs=0.01)
+
+
+@pytest.mark.parametrize("runs", [3, 10])
+@pytest.mark.parametrize("draw", DRAWS)
+def test_equal_methods_are_called_different_at_most_at_the_level(draw: str, runs: int) -> None:
+    rate = simulation.false_positives(STUDIES, runs, simulation.DRAWS[draw])
+    assert rate <= 0.05 + noise(0.05, STUDIES)
+    assert draw != "normal" or rate >= 0.05 - noise(0.05, STUDIES), "no timider than need be"
+
+
+@pytest.mark.parametrize(("draw", "runs"), [("normal", 3), ("normal", 10), ("heavy tails", 3), ("collapses", 10)])
+def test_fourteen_equal_methods_are_one_family(draw: str, runs: int) -> None:
+    assert simulation.family_errors(FAMILIES, runs, simulation.DRAWS[draw]) <= 0.05 + noise(0.05, FAMILIES)
+
+
+def test_equal_methods_among_better_ones_are_too() -> None:
+    assert simulation.family_errors(FAMILIES, 10, simulation.normal, better=4) <= 0.05 + noise(0.05, FAMILIES)
+
+
+@pytest.mark.parametrize("runs", [3, 5, 10])
+def test_power_is_that_of_the_noncentral_t(runs: int) -> None:
+    # The difference of two runs has standard deviation √2.
+    shift, quantile = (runs / 2) ** 0.5, t.ppf(0.975, runs - 1)
+    expected = nct.sf(quantile, runs - 1, shift) + nct.cdf(-quantile, runs - 1, shift)
+    assert simulation.power(STUDIES, runs) == pytest.approx(expected, abs=noise(expected, STUDIES))
+
+
+def test_folds_taken_for_runs_would_err_three_times_as_often() -> None:
+    wrong, _ = simulation.alternatives(STUDIES, 5, simulation.normal)["folds taken for runs"]
+    assert wrong > 0.15
+
+
+def test_the_simulated_scores_have_the_stated_spread() -> None:
+    scores = simulation.simulated_scores(np.random.default_rng(0), STUDIES, 2, 3, simulation.normal)
+    difference = scores.mean(axis=-1)[:, 0] - scores.mean(axis=-1)[:, 1]
+    assert difference.std() == pytest.approx(2**0.5, rel=0.01)
