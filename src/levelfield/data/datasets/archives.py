@@ -1,0 +1,27 @@
+"""What a named data set is published as: files to fetch, with their checksums."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A file that a data set comes in, as its publishers offer it.
+
+    Attributes:
+        file: its name.
+        gives: what lies in the data set's folder once the file is unpacked, or the file itself.
+        url: where it is fetched; None where its publishers ask for an agreement or a sign-in first.
+        size: in bytes; None where it is not known with certainty.
+        sha256: None where it is not known with certainty: the first file fetched is then recorded, and called
+            unverified.
+        unpack: False for a file that is used as it is.
+        inside: the folder of the archive that is taken, without its own name; "" takes everything.
+    """
+
+    file: str
+    gives: str
+    url: str | None = None
+    size: int | None = None
+    sha256: str | None = None
+    unpack: bool = True
+    inside: str = ""
