@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from levelfield.checkpoint import import_spec, instantiate, loadable_config, read_checkpoint
-from levelfield.errors import UserError
+from levelfield.errors import TrainingFailed, UserError
 from levelfield.losses.base import MetricLoss
 from levelfield.models import LinearEmbedder, Trunk
 
@@ -52,7 +52,8 @@ class MetricLearner(LightningModule):
         seed: of the random choices in dropout, losses and miners.
 
     Raises:
-        UserError: a class-weight loss without data, labels that the loss cannot take, or a loss that is not finite.
+        UserError: a class-weight loss without data, or labels that the loss cannot take.
+        TrainingFailed: a loss that is not finite.
 
     Example:
         >>> from levelfield.losses import ArcFaceLoss
@@ -92,6 +93,7 @@ class MetricLearner(LightningModule):
         self.freeze_batch_norm = freeze_batch_norm
         self.seed = seed
         self.num_classes: int | None = None
+        self._unchecked: list[tuple[int, Tensor]] = []  # the steps and losses since the last look at them
         self._loss_factory = None if isinstance(loss, nn.Module) else loss
         self._optimizer_factory = optimizer
         self._scheduler_factory = lr_scheduler
@@ -171,8 +173,9 @@ class MetricLearner(LightningModule):
         torch.manual_seed(_step_seed(self.seed, self.global_step, 0))
         with torch.autocast(embeddings.device.type, enabled=False):
             loss = self.compute_loss(embeddings, labels)
+        self._unchecked.append((self.global_step, loss.detach()))
         if self.global_step % self.trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
-            self._check_finite(loss)
+            self._check_finite()
         self.log("train/loss", loss, prog_bar=True, batch_size=len(labels))
         return loss
 
@@ -183,12 +186,21 @@ class MetricLearner(LightningModule):
             return self.loss(embeddings, labels)
         return self.loss(embeddings, labels, self.miner(embeddings, labels))
 
-    def _check_finite(self, loss: Tensor) -> None:
-        if not torch.isfinite(loss):
-            raise UserError(
-                f"the loss is {loss.item()} at step {self.global_step}: lower the learning rates "
+    def _check_finite(self) -> None:
+        """Looks at the losses since the last look; not each by itself, for on a GPU each look waits for the step."""
+        unchecked, self._unchecked = self._unchecked, []
+        if unchecked and not torch.isfinite(torch.stack([loss for _, loss in unchecked])).all():
+            step, loss = next((step, loss) for step, loss in unchecked if not torch.isfinite(loss))
+            raise TrainingFailed(
+                f"the loss is {loss.item()} at step {step}: lower the learning rates "
                 "(--model.trunk_lr, --model.loss_lr) or the loss' scale"
             )
+
+    def on_validation_start(self) -> None:
+        self._check_finite()
+
+    def on_train_epoch_end(self) -> None:
+        self._check_finite()
 
     def validation_step(self, batch: tuple[Any, Tensor, Tensor]) -> dict[str, Tensor]:
         samples, labels, index = batch

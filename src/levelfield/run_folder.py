@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities import rank_zero_only
+
+from levelfield.study.atomic import write_atomically
 
 MONITOR = "val/map_at_r"
 
@@ -42,6 +48,31 @@ class MetricsFile(CSVLogger):
 
     def log_hyperparams(self, params: Any = None) -> None:
         pass
+
+    @property
+    def text(self) -> str:
+        """All rows logged so far, as they stand in the file."""
+        self.save()
+        path = Path(self.experiment.metrics_file_path)
+        return path.read_bytes().decode() if path.exists() else ""
+
+    def go_on_from(self, text: str) -> None:
+        """Put back the rows of a `text`, in place of what the file holds; the next ones follow them."""
+        if text:
+            write_atomically(Path(self.experiment.metrics_file_path), text.encode())
+            self.experiment.metrics_keys = next(csv.reader([text.splitlines()[0]]))
+
+
+class AtomicCheckpoints(TorchCheckpointIO):
+    """Checkpoints that are either whole or absent, whatever kills the process.
+
+    Lightning's own way goes over the system's temporary folder, which is a copy where that is another file system.
+    """
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        buffer = io.BytesIO()
+        torch.save(checkpoint, buffer)
+        write_atomically(Path(path), buffer.getvalue())
 
 
 def best_checkpoint(folder: Path, weights_only: bool = False) -> ModelCheckpoint:

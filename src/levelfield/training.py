@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import sys
@@ -17,6 +18,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.loggers import Logger
+from lightning.pytorch.plugins.io import CheckpointIO
 
 from levelfield.callbacks import FinishTracking, RetrievalValidation
 from levelfield.checkpoint import read_checkpoint
@@ -24,7 +26,14 @@ from levelfield.contradictions import refuse_other_architecture, refuse_other_fo
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.learner import MetricLearner
 from levelfield.parser import LevelfieldParser
-from levelfield.run_folder import MetricsFile, best_checkpoint, default_name, is_first_process, next_run_folder
+from levelfield.run_folder import (
+    AtomicCheckpoints,
+    MetricsFile,
+    best_checkpoint,
+    default_name,
+    is_first_process,
+    next_run_folder,
+)
 
 # Notices of Lightning about choices that levelfield made on purpose, or that a laptop user can do nothing about.
 EXPECTED_NOTICES = (
@@ -165,7 +174,11 @@ class TrainingCLI(LightningCLI):
             config["logger"] = False
         if not self._progress:
             config["enable_progress_bar"] = False
-        return Trainer(**config, callbacks=callbacks)
+        plugins = config.pop("plugins", None) or []
+        plugins = list(plugins) if isinstance(plugins, list | tuple) else [plugins]
+        if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
+            plugins.append(AtomicCheckpoints())
+        return Trainer(**config, callbacks=callbacks, plugins=plugins)
 
     def _place_trackers(self, loggers: Any) -> None:
         """Puts the trackers of the configuration into the run's folder; names the run, and groups it by study."""
@@ -246,7 +259,8 @@ def build(
     Raises:
         UserError: a key, class or value that is not accepted.
     """
-    training = TrainingCLI(args=dict(config), run=False, folder=folder, progress=progress, group=group, name=name)
+    own = copy.deepcopy(dict(config))  # the parser replaces the entries of lists in place
+    training = TrainingCLI(args=own, run=False, folder=folder, progress=progress, group=group, name=name)
     training.write_config()
     return training
 

@@ -1,6 +1,7 @@
 """Which code and which libraries computed a result."""
 
 import subprocess
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ def _git(*arguments: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
+@cache  # a process computes with the code that it imported, whatever the checkout turns into
 def code_version() -> dict[str, Any]:
     """Version of the package and, where it lies in a checkout, the commit and whether files differ from it."""
     known: dict[str, Any] = {"levelfield": levelfield.__version__, "commit": None, "modified": None}

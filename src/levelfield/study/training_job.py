@@ -6,14 +6,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from levelfield.study.configuration import Config
-from levelfield.study.jobs import Job, empty_folder
-from levelfield.study.provenance import provenance
-from levelfield.study.spec import StudySpec
+from levelfield.errors import TrainingFailed
+from levelfield.study.configuration import Config, flatten
+from levelfield.study.jobs import CHECKPOINT, Job, empty_folder
+from levelfield.study.last_checkpoint import LAST, LastCheckpoint
+from levelfield.study.provenance import code_version, library_versions, provenance
+from levelfield.study.spec import NOT_IDENTITY, StudySpec
+
+if TYPE_CHECKING:
+    from levelfield.training import TrainingCLI
 
 
 class _Steps(Callback):
@@ -50,7 +55,7 @@ def train(
     progress: Callable[[int, int], Any],
     checkpoint_seconds: float = 30.0,
 ) -> dict[str, Any]:
-    """Do a job's training.
+    """Do a job's training, from `last.ckpt` if it was begun before, else from its start in an emptied folder.
 
     Args:
         study_folder: The study's folder.
@@ -70,16 +75,55 @@ def train(
     from levelfield.training import build
 
     folder = study_folder / job.path
-    empty_folder(folder)
     started = time.monotonic()
-    training = build(config, folder, progress=False, group=spec.name, name=str(job))
-    training.trainer.callbacks.append(_Steps(progress))  # type: ignore[attr-defined]
-    with _interruptible(training.trainer):
-        training.trainer.fit(training.model, datamodule=training.datamodule)
-    return {
+    try:
+        with _memory_limits():
+            training = build(config, folder, progress=False, group=spec.name, name=str(job))
+            last = LastCheckpoint(folder, _identity(config, training), checkpoint_seconds, started)
+            goes_on = last.can_go_on()
+            if not goes_on:
+                empty_folder(folder)
+                training.write_config()
+            training.trainer.callbacks.extend([_Steps(progress), last])  # type: ignore[attr-defined]
+            with _interruptible(training.trainer):
+                training.trainer.fit(
+                    training.model, datamodule=training.datamodule, ckpt_path=last.path if goes_on else None
+                )
+    except TrainingFailed:
+        for name in (CHECKPOINT, LAST):
+            (folder / name).unlink(missing_ok=True)
+        raise
+    result = {
         "validation": {"map_at_r": training.best_score},
         "best_epoch": training.best_epoch,
-        "seconds": time.monotonic() - started,
+        "seconds": last.elapsed,
         "data": training.datamodule.identity(),
         "provenance": provenance(training.trainer),
     }
+    last.path.unlink(missing_ok=True)
+    return result
+
+
+def _identity(config: Config, training: "TrainingCLI") -> dict[str, Any]:
+    """What determines a training's numbers: its configuration wherever it lies, the data, the code and the machine."""
+    return {
+        "configuration": {key: value for key, value in flatten(config) if key.rpartition(".")[2] not in NOT_IDENTITY},
+        "data": training.datamodule.identity(),
+        "code": code_version(),
+        "libraries": library_versions(),
+        "device": training.trainer.strategy.root_device.type,
+    }
+
+
+@contextmanager
+def _memory_limits() -> Iterator[None]:
+    """Turn exhausted memory into a `TrainingFailed`."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        text = " ".join(str(error).split())
+        if not isinstance(error, MemoryError) and "out of memory" not in text and "can't allocate memory" not in text:
+            raise
+        raise TrainingFailed(
+            f"out of memory ({text[:160] or type(error).__name__}): lower --data.batch_size, or the size of the samples"
+        ) from error
