@@ -60,6 +60,41 @@ def test_crops_stay_within_scale_and_ratio_and_flip_half() -> None:
     assert all(float(crop[0, 0, -1] - crop[0, 0, 0]) > 0 for crop in (unflipped(image) for _ in range(30)))
 
 
+def test_a_square_loses_the_aspect_and_a_random_crop_keeps_the_scale() -> None:
+    """Zhai and Wu: 256 x 256, then 224 x 224 of it. Red rises 0 to 1 over 256 columns: 223 / 255 over 224."""
+    transforms = ImageTransforms(crop_size=224, square=True, random_crop=True, horizontal_flip=False)
+    centre = transforms.evaluate()(gradient(512, 256))
+    assert centre[0, 0, 0] == pytest.approx(16 / 255, abs=0.01)
+    assert centre[0, 0, -1] == pytest.approx(239 / 255, abs=0.01)
+    torch.manual_seed(0)
+    train = transforms.train()
+    crops = torch.stack([train(gradient(512, 256)) for _ in range(50)])
+    across, down = crops[:, 0].mean(1), crops[:, 1].mean(2)
+    assert torch.allclose(across[:, -1] - across[:, 0], torch.tensor(223 / 255), atol=0.01)
+    assert torch.allclose(down[:, -1] - down[:, 0], torch.tensor(223 / 255), atol=0.01)
+    lefts = across[:, 0] * 255
+    assert lefts.min() < 4
+    assert lefts.max() > 28
+
+
+def test_bicubic_is_pillows() -> None:
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (90, 60, 3), dtype=np.uint8))
+    expected = image.resize((32, 48), Image.Resampling.BICUBIC)
+    assert np.array_equal(ImageTransforms(32, 32, interpolation="bicubic").reduce()(image), expected)
+    assert not np.array_equal(ImageTransforms(32, 32).reduce()(image), expected)
+
+
+@pytest.mark.parametrize("size", [(90, 61), (61, 90), (64, 64), (20, 31), (333, 100)])
+@pytest.mark.parametrize("square", [False, True])
+def test_reducing_a_reduced_image_changes_nothing(size: tuple[int, int], square: bool) -> None:
+    """So a cache of reduced images gives the pixels that the images themselves give."""
+    reduce = ImageTransforms(crop_size=57, resize=64, square=square).reduce()
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (*size[::-1], 3), dtype=np.uint8))
+    once = reduce(image)
+    assert min(once.size) == 64
+    assert np.array_equal(reduce(once), once)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -35,6 +35,7 @@ class MetricDataModule(LightningDataModule):
             Clothes, else `half`.
         batch_size: samples of one batch over all processes together.
         samples_per_class: M; a batch holds `batch_size` / M classes.
+        replacement: draw the M samples of a class with replacement.
         steps_per_epoch: batches of an epoch.
         eval_batch_size: samples a batch when embedding.
         num_workers: loader processes.
@@ -64,6 +65,7 @@ class MetricDataModule(LightningDataModule):
         split: Split | None = None,
         batch_size: int = 32,
         samples_per_class: int = 4,
+        replacement: bool = False,
         steps_per_epoch: int = 100,
         eval_batch_size: int = 64,
         num_workers: int = 0,
@@ -81,6 +83,7 @@ class MetricDataModule(LightningDataModule):
         self.split = split
         self.batch_size = batch_size
         self.samples_per_class = samples_per_class
+        self.replacement = replacement
         self.steps_per_epoch = steps_per_epoch
         self.eval_batch_size = eval_batch_size
         self.num_workers = num_workers

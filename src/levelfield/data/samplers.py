@@ -25,8 +25,9 @@ class MPerClassBatchSampler(Sampler[list[Draw]]):
 
     A batch is a function of (seed, epoch, batch number) alone, and rank r of W takes the contiguous slice
     [r * B / W, (r + 1) * B / W) of it: W processes see together what one would. A class smaller than M is filled by
-    repetition, all of its samples before any again. Classes with one sample leave training (`num_left_out`). With fewer
-    than C classes all are used, each with more samples, so that the batch size stays (`differences` says so).
+    repetition, all of its samples before any again, unless they are drawn with replacement. Classes with one sample
+    leave training (`num_left_out`). With fewer than C classes all are used, each with more samples, so that the batch
+    size stays (`differences` says so).
 
     Args:
         labels: the class of each sample of the data set, (N,) integers.
@@ -36,6 +37,7 @@ class MPerClassBatchSampler(Sampler[list[Draw]]):
         seed: of the whole stream.
         rank: this process, 0 to world_size - 1.
         world_size: number of processes; it must divide `batch_size`.
+        replacement: draw the M samples of a class each from all of it, so that some may repeat (Zhai and Wu).
 
     Raises:
         UserError: a batch size that M or the number of processes does not divide, or fewer than 2 usable classes.
@@ -50,6 +52,7 @@ class MPerClassBatchSampler(Sampler[list[Draw]]):
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
+        replacement: bool = False,
     ) -> None:
         for key, value in {"samples_per_class": samples_per_class, "num_batches": num_batches}.items():
             if value < 1:
@@ -81,6 +84,7 @@ class MPerClassBatchSampler(Sampler[list[Draw]]):
         self.seed = seed
         self.rank = rank
         self.world_size = world_size
+        self.replacement = replacement
         self.epoch = 0
 
     @property
@@ -129,15 +133,17 @@ class MPerClassBatchSampler(Sampler[list[Draw]]):
         samples_each, one_more = divmod(self.batch_size, self.classes_per_batch)
         return np.concatenate(
             [
-                _draw_members(self._members[c], samples_each + (position < one_more), rng)
+                _draw_members(self._members[c], samples_each + (position < one_more), self.replacement, rng)
                 for position, c in enumerate(drawn)
             ]
         )
 
 
 def _draw_members(
-    members: Int[np.ndarray, " members"], count: int, rng: np.random.Generator
+    members: Int[np.ndarray, " members"], count: int, replacement: bool, rng: np.random.Generator
 ) -> Int[np.ndarray, " count"]:
+    if replacement:
+        return rng.choice(members, count)
     rounds = [rng.permutation(members) for _ in range(count // len(members))]
     return np.concatenate([*rounds, rng.choice(members, count % len(members), replace=False)])
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -23,6 +24,10 @@ class ImageTransforms:
         scale: least and greatest share of the image's area in a training crop.
         ratio: least and greatest width / height of a training crop.
         horizontal_flip: mirror half of the training images; not for letters.
+        square: bring both sides to `resize`, so that the aspect is lost (Zhai and Wu).
+        random_crop: a training crop is `crop_size` wide and high where it is cut out, instead of brought to it;
+            `scale` and `ratio` then say nothing.
+        interpolation: between pixels, wherever an image is brought to a size.
 
     Raises:
         UserError: a crop that is larger than the resized image, or a range upside down.
@@ -33,6 +38,9 @@ class ImageTransforms:
     scale: tuple[float, float] = (0.16, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     horizontal_flip: bool = True
+    square: bool = False
+    random_crop: bool = False
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
 
     def __post_init__(self) -> None:
         if not 0 < self.crop_size <= self.resize:
@@ -44,15 +52,28 @@ class ImageTransforms:
             if not 0 < low <= high:
                 raise UserError(f"{key} ({low}, {high}) must be two positive numbers, the smaller one first")
 
+    def reduce(self) -> Callable[[Image.Image], Image.Image]:
+        """The first, fixed part of `train` and `evaluate`: an image of which it was done before stays as it is."""
+        size = [self.resize, self.resize] if self.square else self.resize
+        return v2.Resize(size, interpolation=self._interpolation)
+
     def train(self) -> ImageTransform:
         """RGB image -> (3, crop_size, crop_size) float32 in [0, 1]; draws from torch's global generator."""
         flip = [v2.RandomHorizontalFlip()] if self.horizontal_flip else []
-        crop = v2.RandomResizedCrop(self.crop_size, scale=self.scale, ratio=self.ratio)
-        return v2.Compose([v2.Resize(self.resize), crop, *flip, *_to_tensor()])
+        crop: torch.nn.Module = v2.RandomResizedCrop(
+            self.crop_size, scale=self.scale, ratio=self.ratio, interpolation=self._interpolation
+        )
+        if self.random_crop:
+            crop = v2.RandomCrop(self.crop_size)
+        return v2.Compose([self.reduce(), crop, *flip, *_to_tensor()])
 
     def evaluate(self) -> ImageTransform:
         """RGB image -> (3, crop_size, crop_size) float32 in [0, 1], without randomness."""
-        return v2.Compose([v2.Resize(self.resize), v2.CenterCrop(self.crop_size), *_to_tensor()])
+        return v2.Compose([self.reduce(), v2.CenterCrop(self.crop_size), *_to_tensor()])
+
+    @property
+    def _interpolation(self) -> v2.InterpolationMode:
+        return v2.InterpolationMode(self.interpolation)
 
 
 def _to_tensor() -> list[torch.nn.Module]:
