@@ -3,38 +3,42 @@
 from __future__ import annotations
 
 import argparse
-import inspect
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from rich.console import Console
-from rich.table import Table
+from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
+from rich.progress import Progress as RichProgress
 
 from levelfield.errors import UserError
 
 if TYPE_CHECKING:
     from levelfield.data.datasets import MetricDataset
 
-USAGE = "levelfield data list|verify|prepare [NAME ...] [--root DIR]"
+USAGE = "levelfield data list|verify|prepare [NAME ...] [--root DIR] [--archive FILE ...]"
 DESCRIPTION = """\
 The data sets that have a name: what they are, where they lie, whether they are whole.
 
-  list            classes, samples, licence, source, and whether the files are there
+  list            classes, samples, whether it is ready, split, licence, source; with a NAME all of it as a card
   verify          compares the counts with the published ones and opens every sample;
                   lists what is wrong and exits with 2
-  prepare         where to get the files, and the folders they are expected in
+  prepare NAME    fetches the files (a transfer that stopped goes on), checks and unpacks them; what needs your
+                  agreement you fetch yourself and give as --archive FILE
 """
 EPILOG = """\
 examples:
   levelfield data list --root DIR
+  levelfield data prepare cub200 --root DIR
   levelfield data verify omniglot --root DIR
   levelfield fit --config configs/data/omniglot.yaml --data.root DIR --model.loss ArcFaceLoss
 
 Your own images need no name: --config configs/data/image_folder.yaml or configs/data/own_images.yaml (a table).
 """
 COMMANDS = ("list", "verify", "prepare")
+OPTIONS = ("--root", "--data.root", "--archive")
 TABLE_WIDTH = 120
 
 
@@ -64,21 +68,26 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--root", "--data.root", metavar="DIR", help="the folder that named data sets lie in (default: LEVELFIELD_DATA)"
     )
+    parser.add_argument(
+        "--archive", metavar="FILE", action="append", default=[], help="prepare: a file that you have fetched yourself"
+    )
     arguments, unknown = parser.parse_known_intermixed_args(argv or ["--help"])
     if unknown:
-        raise UserError(
-            f"levelfield data has no option '{unknown[0]}'{_nearest(unknown[0], ['--root', '--data.root'])}"
-        )
+        raise UserError(f"levelfield data has no option '{unknown[0]}'{_nearest(unknown[0], OPTIONS)}")
     if arguments.command not in COMMANDS:
         raise UserError(f"levelfield data has no command '{arguments.command}'{_nearest(arguments.command, COMMANDS)}")
+    if arguments.archive and (arguments.command != "prepare" or len(arguments.names) != 1):
+        raise UserError("--archive goes with levelfield data prepare and one NAME")
+    if arguments.command == "prepare" and not arguments.names:
+        raise UserError("prepare which data set? give its NAME (levelfield data list names them)")
     datasets = [_build(kind, arguments.root) for kind in _chosen(arguments.names)]
     console = Console()
     if not console.is_terminal:
         console = Console(width=TABLE_WIDTH)
     if arguments.command == "list":
-        return _list(console, datasets)
+        return _list(console, datasets, asked_for=bool(arguments.names))
     if arguments.command == "prepare":
-        return max(_prepare(console, dataset) for dataset in datasets)
+        return max(_prepare(console, dataset, [Path(file) for file in arguments.archive]) for dataset in datasets)
     return max(_verify(console, dataset, asked_for=bool(arguments.names)) for dataset in datasets)
 
 
@@ -87,11 +96,10 @@ def named_datasets() -> dict[str, type[MetricDataset]]:
     from levelfield.data import datasets
 
     kinds = (getattr(datasets, name) for name in datasets.__all__)
-    return {
-        kind.name: kind
-        for kind in kinds
-        if issubclass(kind, datasets.MetricDataset) and kind.num_classes_published is not None
-    }
+    named = [
+        kind for kind in kinds if issubclass(kind, datasets.MetricDataset) and kind.num_classes_published is not None
+    ]
+    return {kind.name: kind for kind in sorted(named, key=lambda kind: kind.name)}
 
 
 def _chosen(names: Sequence[str]) -> list[type[MetricDataset]]:
@@ -103,88 +111,75 @@ def _chosen(names: Sequence[str]) -> list[type[MetricDataset]]:
 
 
 def _build(kind: type[MetricDataset], root: str | None) -> MetricDataset:
-    return kind(root=root) if _has_root(kind) else kind()  # type: ignore[call-arg]
+    from levelfield.data.cards import has_root
+
+    return kind(root=root) if has_root(kind) else kind()  # type: ignore[call-arg]
 
 
-def _has_root(kind: type[MetricDataset]) -> bool:
-    return "root" in inspect.signature(kind).parameters
+def _list(console: Console, datasets: Sequence[MetricDataset], asked_for: bool) -> int:
+    from levelfield.data.cards import card_of, table_of
 
-
-def _missing(dataset: MetricDataset) -> str | None:
-    """Why the data set cannot be read; None where it can."""
-    try:
-        dataset.read_index()
-    except UserError as error:
-        return str(error)
-    return None
-
-
-def _place(dataset: MetricDataset) -> str:
-    if not _has_root(type(dataset)):
-        return "installed"
-    return str(Path(dataset.root or os.environ.get("LEVELFIELD_DATA") or "") / dataset.name)
-
-
-def _list(console: Console, datasets: Sequence[MetricDataset]) -> int:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("name", no_wrap=True)
-    for counted in ("classes", "samples"):
-        table.add_column(counted, justify="right", no_wrap=True)
-    table.add_column("ready")
-    for text in ("where", "licence", "source"):
-        table.add_column(text, overflow="fold")
-    reasons = []
-    for dataset in datasets:
-        reason = _missing(dataset)
-        table.add_row(
-            dataset.name,
-            f"{dataset.num_classes_published:,}",
-            f"{dataset.num_samples_published:,}",
-            "no" if reason else "yes",
-            "" if reason else _place(dataset),
-            dataset.licence,
-            dataset.source,
-        )
-        reasons += [reason] if reason else []
+    if asked_for:
+        _print(console, "\n\n".join(card_of(dataset) for dataset in datasets))
+        return 0
+    table, broken = table_of(datasets)
     console.print(table, highlight=False, markup=False)
-    for reason in reasons:
-        console.print(reason, highlight=False, markup=False, soft_wrap=True)
+    hint = (
+        "levelfield data list NAME shows a card with the layout; levelfield data prepare NAME fetches what is missing"
+    )
+    _print(console, "\n".join([*broken, hint]))
     return 0
 
 
-def _prepare(console: Console, dataset: MetricDataset) -> int:
-    reason = _missing(dataset)
-    lines = [dataset.name, f"  licence  {dataset.licence}", f"  source   {dataset.source}"]
-    if _has_root(type(dataset)):
-        lines.append(
-            f"  layout   DIR {_layout(type(dataset))}; give it as --root DIR, --data.root DIR or LEVELFIELD_DATA"
-        )
-    lines.append(f"  missing  {reason}" if reason else f"  ready    {_place(dataset)}; nothing has to be built")
-    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
-    return 2 if reason else 0
+def _prepare(console: Console, dataset: MetricDataset, given: Sequence[Path]) -> int:
+    from levelfield.data.cards import folder_of, has_root, why_not_ready
+    from levelfield.data.prepare import prepare
+
+    if not has_root(type(dataset)):
+        reason = why_not_ready(dataset)
+        _print(console, f"{dataset.name}: {reason or 'ready, nothing has to be fetched'}")
+        return 2 if reason else 0
+    folder = folder_of(dataset)
+    if folder is None:
+        raise UserError(f"{dataset.name} needs a folder to go to: give --root DIR or set LEVELFIELD_DATA")
+    if why_not_ready(dataset) is not None:
+        _print(console, f"{dataset.name}: to {folder}; licence: {dataset.licence}")
+        prepare(dataset, folder.parent, given, lambda line: _print(console, line), partial(_bar, console))
+    index = dataset.read_index()
+    found = (len(index.class_names), len(index.keys))
+    counts = f"{dataset.name}: {found[0]:,} classes, {found[1]:,} samples in {folder}"
+    if found != dataset.expected_counts():
+        _print(console, f"{counts}; levelfield data verify {dataset.name} says what is wrong")
+        return 2
+    _print(console, f"{counts}, as published; levelfield data verify {dataset.name} opens each")
+    return 0
 
 
-def _layout(kind: type[MetricDataset]) -> str:
-    """What the docstring of a data set says about its root."""
-    from docstring_parser import parse
+@contextmanager
+def _bar(console: Console, caption: str) -> Iterator[Callable[[int, int | None], None]]:
+    columns = (TextColumn("  {task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with RichProgress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(caption, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
 
-    (text,) = (
-        argument.description for argument in parse(inspect.getdoc(kind) or "").params if argument.arg_name == "root"
-    )
-    return " ".join((text or "").partition(";")[0].split()).replace("`", "")
+
+def _print(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def _verify(console: Console, dataset: MetricDataset, asked_for: bool) -> int:
-    reason = _missing(dataset)
+    from levelfield.data.cards import why_not_ready
+
+    reason = why_not_ready(dataset)
     if reason:
-        console.print(f"{dataset.name}: not there: {reason}", highlight=False, markup=False, soft_wrap=True)
+        _print(console, f"{dataset.name}: not there: {reason}")
         return 2 if asked_for else 0
     with console.status(f"{dataset.name}: opening {len(dataset):,} samples"):
         report = dataset.verify()
     found = f"{dataset.name}: {report.num_classes:,} classes, {report.num_samples:,} samples"
     verdict = "as published, every sample opens" if report.ok else f"{len(report.problems)} problems"
     lines = [f"{found}; {verdict}", *(f"  {problem}" for problem in report.problems)]
-    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+    _print(console, "\n".join(lines))
     return 0 if report.ok else 2
 
 

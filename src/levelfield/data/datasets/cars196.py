@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from levelfield.data.datasets.archives import Archive
 from levelfield.data.datasets.base import MetricDataset, SampleIndex, named_folder
 from levelfield.data.datasets.image_folder import file_size
 from levelfield.data.datasets.images import open_image
@@ -35,10 +36,41 @@ class Cars196(MetricDataset):
     """
 
     name = "cars196"
-    licence = "non-commercial research and education"
+    licence = "none stated"
     source = "https://ai.stanford.edu/~jkrause/cars/car_dataset.html"
     num_classes_published = 196
     num_samples_published = 16185
+    archives = (
+        Archive(
+            "cars_train.tgz",
+            gives="cars_train",
+            url="https://ai.stanford.edu/~jkrause/car196/cars_train.tgz",
+            size=979269282,
+            sha256="512b227b30e2f0a8aab9e09485786ab4479582073a144998da74d64b801fd288",
+        ),
+        Archive(
+            "cars_test.tgz",
+            gives="cars_test",
+            url="https://ai.stanford.edu/~jkrause/car196/cars_test.tgz",
+            size=977350468,
+            sha256="bffea656d6f425cba3c91c6d83336e4c5f86c6cffd8975b0f375d3a10da8e243",
+        ),
+        Archive(
+            "car_devkit.tgz",
+            gives="devkit",
+            url="https://ai.stanford.edu/~jkrause/cars/car_devkit.tgz",
+            size=330960,
+            sha256="b97deb463af7d58b6bfaa18b2a4de9829f0f79e8ce663dfa9261bf7810e9accd",
+        ),
+        Archive(
+            TEST_IMAGES,
+            gives=TEST_IMAGES,
+            url=f"https://ai.stanford.edu/~jkrause/car196/{TEST_IMAGES}",
+            size=185758,
+            sha256="790f75be8ea34eeded134cc559332baf23e30e91367e9ddca97d26ed9b895f05",
+            unpack=False,
+        ),
+    )
 
     def __init__(self, root: str | Path | None = None) -> None:
         self.root = root

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from levelfield.data.datasets.archives import Archive
 from levelfield.data.datasets.base import MetricDataset, SampleIndex, named_folder
 from levelfield.data.datasets.image_folder import file_size
 from levelfield.data.datasets.images import open_image
@@ -31,6 +32,15 @@ class CUB200(MetricDataset):
     source = "https://www.vision.caltech.edu/datasets/cub_200_2011/"
     num_classes_published = 200
     num_samples_published = 11788
+    archives = (
+        Archive(
+            "CUB_200_2011.tgz",
+            gives="CUB_200_2011",
+            url="https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz",
+            size=1150585339,
+            sha256="0c685df5597a8b24909f6a7c9db6d11e008733779a671760afef78feb49bf081",
+        ),
+    )
 
     def __init__(self, root: str | Path | None = None) -> None:
         self.root = root

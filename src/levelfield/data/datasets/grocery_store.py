@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from levelfield.data.datasets.archives import Archive
 from levelfield.data.datasets.base import MetricDataset, SampleIndex, named_folder
 from levelfield.data.datasets.image_folder import file_size
 from levelfield.data.datasets.images import open_image
@@ -29,6 +30,14 @@ class GroceryStore(MetricDataset):
     source = "https://github.com/marcusklasson/GroceryStoreDataset"
     num_classes_published = 81
     num_samples_published = 5421
+    archives = (
+        Archive(
+            "GroceryStoreDataset.zip",
+            gives="dataset",
+            url="https://github.com/marcusklasson/GroceryStoreDataset/archive/refs/heads/master.zip",
+            inside="GroceryStoreDataset-master",
+        ),
+    )
 
     def __init__(self, root: str | Path | None = None) -> None:
         self.root = root

@@ -8,6 +8,7 @@ from zipfile import BadZipFile, ZipFile
 import numpy as np
 from PIL import Image
 
+from levelfield.data.datasets.archives import Archive
 from levelfield.data.datasets.base import MetricDataset, SampleIndex, named_folder
 from levelfield.data.datasets.image_folder import file_size
 from levelfield.data.datasets.images import decode_image, open_image
@@ -33,6 +34,24 @@ class Omniglot(MetricDataset):
     source = "https://github.com/brendenlake/omniglot"
     num_classes_published = 1623
     num_samples_published = 32460
+    archives = (
+        Archive(
+            "images_background.zip",
+            gives="images_background.zip",
+            url="https://github.com/brendenlake/omniglot/raw/master/python/images_background.zip",
+            size=9464212,
+            sha256="ad41ab679c8b5d90b271ef46be6987cc81211774a695c29dcc5367b2b26ee640",
+            unpack=False,  # read as it is
+        ),
+        Archive(
+            "images_evaluation.zip",
+            gives="images_evaluation.zip",
+            url="https://github.com/brendenlake/omniglot/raw/master/python/images_evaluation.zip",
+            size=6462886,
+            sha256="1f61a8f3366785b057fc117d9228e78a16e3d976c8953b2a10fcc74cf0609cee",
+            unpack=False,
+        ),
+    )
 
     def __init__(self, root: str | Path | None = None) -> None:
         self.root = root

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from levelfield.data.datasets.archives import Archive
 from levelfield.data.datasets.base import MetricDataset, SampleIndex, named_folder
 from levelfield.data.datasets.image_folder import file_size
 from levelfield.data.datasets.images import open_image
@@ -33,6 +34,16 @@ class StanfordOnlineProducts(MetricDataset):
     source = "https://cvgl.stanford.edu/projects/lifted_struct/"
     num_classes_published = 22634
     num_samples_published = 120053
+    splits = "half, official"
+    archives = (
+        Archive(
+            "Stanford_Online_Products.zip",
+            gives="Stanford_Online_Products",
+            url="http://ftp.cs.stanford.edu/cs/cvgl/Stanford_Online_Products.zip",
+            size=3083860082,
+            sha256="b04fa78210e69fab050ce73939550e1cd0f96890bdd98ec9fee732c3b756ef48",
+        ),
+    )
 
     def __init__(self, root: str | Path | None = None) -> None:
         self.root = root
@@ -48,17 +59,19 @@ class StanfordOnlineProducts(MetricDataset):
             rows = read_columns(file, COLUMNS, remedy, headers=1)
             check_listed_once(file, [(row, values[-1]) for row, values in rows], remedy)
             for row, (_, class_id, _, path) in rows:
-                if class_id in train_classes and part == "test":
+                if class_id in train_classes:
                     raise UserError(f"{file}, row {row}: class {class_id} stands in Ebay_train.txt already: {remedy}")
                 paths.append(path)
                 class_ids.append(class_id)
                 name_of.setdefault(class_id, f"{path.partition('_final/')[0]}/{class_id}")
-            train_classes = set(name_of)
+            if part == "train":
+                train_classes = set(name_of)
         label_of = {class_id: label for label, class_id in enumerate(sorted(name_of))}
         return SampleIndex(
             tuple(paths),
             np.array([label_of[class_id] for class_id in class_ids], dtype=np.int64),
             tuple(name_of[class_id] for class_id in label_of),
+            test_classes=tuple(label_of[class_id] for class_id in sorted(name_of.keys() - train_classes)),
         )
 
     def load(self, key: str) -> Image.Image:

@@ -1,0 +1,81 @@
+"""Tsinghua Dogs: photographs of 130 breeds, most of them taken in everyday life."""
+
+from pathlib import Path, PurePosixPath
+
+from PIL import Image
+
+from levelfield.data.datasets.archives import Archive
+from levelfield.data.datasets.base import MetricDataset, SampleIndex, VerifyReport, named_folder
+from levelfield.data.datasets.image_folder import ImageFolder
+from levelfield.data.datasets.lists import read_lines
+from levelfield.errors import UserError
+
+LISTS = ("train.lst", "validation.lst")
+
+
+class TsinghuaDogs130(MetricDataset):
+    """Zou, Zhang, Mu and Zhang, "A new dataset of dog breed images", Computational Visual Media 6, 2020.
+
+    Every image in the low-resolution archive, 70,432 as Vasilev and D'yakonov count them; the publishers' lists name
+    70,428 of them. Classes are in the order of their folders' names, `<number of images>-n<number>-<breed>`. The lists
+    have every breed on both sides: they are not used to split, only checked by `verify` where they are there.
+
+    Args:
+        root: holds `dogs130/low-resolution/` with a folder a breed, and perhaps `dogs130/TrainAndValList/` with
+            `train.lst` and `validation.lst`; None takes the environment's LEVELFIELD_DATA.
+
+    Raises:
+        UserError: from `read_index`, no such folder, or none in it.
+    """
+
+    name = "dogs130"
+    licence = "academic use"
+    source = "https://cg.cs.tsinghua.edu.cn/ThuDogs/"
+    num_classes_published = 130
+    num_samples_published = 70432
+    archives = (
+        Archive(
+            "low-resolution.zip",
+            gives="low-resolution",
+            url="https://cloud.tsinghua.edu.cn/f/80013ef29c5f42728fc8/?dl=1",
+        ),
+        Archive(
+            "TrainValSplit.zip",
+            gives="TrainAndValList",
+            url="https://cg.cs.tsinghua.edu.cn/ThuDogs/TrainValSplit.zip",
+        ),
+    )
+
+    def __init__(self, root: str | Path | None = None) -> None:
+        self.root = root
+
+    def read_index(self) -> SampleIndex:
+        return self._images().read_index()
+
+    def load(self, key: str) -> Image.Image:
+        return self._images().load(key)
+
+    def size_of(self, key: str) -> int:
+        return self._images().size_of(key)
+
+    def verify(self) -> VerifyReport:
+        """As for every data set, and that each image that the publishers' lists name is there."""
+        report = super().verify()
+        present = set(self.read_index().keys)
+        for name in LISTS:
+            file = named_folder(self.root, self.name) / "TrainAndValList" / name
+            if not file.exists():
+                continue
+            try:
+                lines = read_lines(file, f"fetch it again, see levelfield data prepare {self.name}")
+            except UserError as error:
+                report.problems.append(str(error))
+                continue
+            for row, line in lines:
+                key = str(PurePosixPath(line))  # a line begins with .//
+                if key not in present:
+                    report.problems.append(f"{file}, row {row}: no image {key} in low-resolution/: unpack that again")
+        return report
+
+    def _images(self) -> ImageFolder:
+        return ImageFolder(named_folder(self.root, self.name) / "low-resolution")

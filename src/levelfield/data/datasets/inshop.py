@@ -1,0 +1,81 @@
+"""In-shop Clothes: garments of an online shop, each from several sides."""
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from levelfield.data.datasets.archives import Archive
+from levelfield.data.datasets.base import MetricDataset, Role, SampleIndex, named_folder
+from levelfield.data.datasets.image_folder import file_size
+from levelfield.data.datasets.images import open_image
+from levelfield.data.datasets.lists import check_listed_once, read_columns, read_lines
+from levelfield.errors import UserError
+
+PARTITION = "list_eval_partition.txt"
+COLUMNS = {"image_name": str, "item_id": str, "evaluation_status": str}
+ROLE_OF: dict[str, Role] = {"train": "", "query": "query", "gallery": "gallery"}
+
+
+class InShopClothes(MetricDataset):
+    """Liu, Luo, Qiu, Wang and Tang, "DeepFashion: Powering Robust Clothes Recognition and Retrieval", CVPR 2016.
+
+    The In-shop Clothes Retrieval Benchmark: 25,882 images of 3,997 items to train on, and of 3,985 others 14,218
+    queries that are searched for in a gallery of 12,612. Classes are in the order of their item numbers.
+
+    Args:
+        root: holds `inshop/` with `list_eval_partition.txt` (there or in `Eval/`) and the images `img/` (there or in
+            `Img/`); None takes the environment's LEVELFIELD_DATA.
+
+    Raises:
+        UserError: from `read_index`, a partition that is missing or malformed, or an item in both halves.
+    """
+
+    name = "inshop"
+    licence = "non-commercial research, by agreement"
+    source = "https://mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval.html"
+    splits = "official, query and gallery"
+    own_split_by_default = True
+    num_classes_published = 7982
+    num_samples_published = 52712
+    archives = (Archive("img.zip", gives="img"), Archive(PARTITION, gives=PARTITION, unpack=False))
+
+    def __init__(self, root: str | Path | None = None) -> None:
+        self.root = root
+
+    def read_index(self) -> SampleIndex:
+        remedy = f"fetch it again, see levelfield data prepare {self.name}"
+        folder = named_folder(self.root, self.name)
+        file = folder / "Eval" / PARTITION
+        file = file if file.is_file() else folder / PARTITION
+        rows = read_columns(file, COLUMNS, remedy, headers=2)
+        announced = read_lines(file, remedy)[:1]
+        if announced and announced[0][1] != str(len(rows)):
+            raise UserError(f"{file} announces {announced[0][1]} images in row 1 and lists {len(rows)}: {remedy}")
+        check_listed_once(file, [(row, path) for row, (path, _, _) in rows], remedy)
+        first_of: dict[str, tuple[int, bool]] = {}
+        for row, (_, item, status) in rows:
+            if status not in ROLE_OF:
+                raise UserError(f"{file}, row {row}: {status} is not train, query or gallery: {remedy}")
+            first_row, first_trains = first_of.setdefault(item, (row, status == "train"))
+            if first_trains != (status == "train"):
+                raise UserError(f"{file}, row {row}: {item} is trained on and tested on (row {first_row}): {remedy}")
+        label_of = {item: label for label, item in enumerate(sorted(first_of))}
+        return SampleIndex(
+            tuple(path for _, (path, _, _) in rows),
+            np.array([label_of[item] for _, (_, item, _) in rows], dtype=np.int64),
+            tuple(label_of),
+            test_classes=tuple(label for item, label in label_of.items() if not first_of[item][1]),
+            roles=tuple(ROLE_OF[status] for _, (_, _, status) in rows),
+        )
+
+    def load(self, key: str) -> Image.Image:
+        return open_image(self._images() / key)
+
+    def size_of(self, key: str) -> int:
+        return file_size(self._images() / key)
+
+    def _images(self) -> Path:
+        """The folder that the paths of the partition start from; each begins with `img/`."""
+        folder = named_folder(self.root, self.name)
+        return folder / "Img" if (folder / "Img").is_dir() else folder

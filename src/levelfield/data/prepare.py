@@ -1,0 +1,94 @@
+"""Making a named data set ready: fetch its archives, check them, unpack them."""
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from levelfield.data.datasets.archives import Archive
+from levelfield.data.datasets.base import MetricDataset
+from levelfield.data.download import Progress, check, check_room, fetch
+from levelfield.data.extract import unpack
+from levelfield.errors import UserError
+
+Tell = Callable[[str], None]
+Bar = Callable[[str], AbstractContextManager[Progress]]
+"""A progress bar under a caption."""
+
+
+def prepare(dataset: MetricDataset, root: Path, given: Sequence[Path], tell: Tell, bar: Bar) -> None:
+    """Fetch and unpack what is not there yet into `root/<name>/`.
+
+    Downloads arrive in `.download/` there, and are removed once they are unpacked; a file in `given` stays where it is.
+
+    Args:
+        dataset: a data set with archives.
+        root: where named data sets lie; made if it is not there.
+        given: files that a person has fetched, by the names that the publishers gave them.
+        tell: told each step in a line.
+        bar: shows the bytes of a transfer or of an unpacking.
+
+    Raises:
+        UserError: a file that has to be fetched by hand, or what `fetch`, `check` and `unpack` raise.
+    """
+    folder = root / dataset.name
+    missing = [archive for archive in dataset.archives if not (folder / archive.gives).exists()]
+    by_hand = _match(dataset, missing, given)
+    waiting = [archive.file for archive in missing if archive.url is None and archive not in by_hand]
+    if waiting:
+        raise UserError(
+            f"{dataset.name}: {' and '.join(waiting)} cannot be fetched without you: agree to the terms at "
+            f"{dataset.source}, download, and run levelfield data prepare {dataset.name} "
+            f"{' '.join(f'--archive {file}' for file in waiting)}"
+        )
+    arriving = folder / ".download"
+    arriving.mkdir(parents=True, exist_ok=True)
+    # What is unpacked is at least as large as the archive, and both are there for a while.
+    check_room(folder, sum((archive.size or 0) * (2 if archive.unpack else 1) for archive in missing))
+    for archive in missing:
+        file = by_hand.get(archive) or _download(dataset, archive, arriving, tell, bar)
+        try:
+            tell(f"  {archive.file}: {check(file, archive, folder)}")
+        except UserError as error:
+            if archive not in by_hand:
+                file.unlink()
+                raise UserError(f"{error} (it has been deleted)") from None
+            raise
+        if not archive.unpack:
+            if archive in by_hand:
+                file = Path(shutil.copyfile(file, arriving / archive.file))
+            file.rename(folder / archive.gives)
+            continue
+        with bar(f"unpacking {archive.file}") as progress:
+            unpack(file, folder, archive.inside, progress)
+        if not (folder / archive.gives).exists():
+            raise UserError(f"{file} holds no {archive.gives}: it is another archive; get it from {dataset.source}")
+        if archive not in by_hand:
+            file.unlink()
+    arriving.rmdir()
+
+
+def _download(dataset: MetricDataset, archive: Archive, arriving: Path, tell: Tell, bar: Bar) -> Path:
+    remedy = (
+        f"get {archive.file} from {dataset.source} by hand and run "
+        f"levelfield data prepare {dataset.name} --archive {archive.file}"
+    )
+    tell(f"  {archive.file}: from {archive.url}")
+    with bar(archive.file) as progress:
+        return fetch(archive, arriving, remedy, progress)
+
+
+def _match(dataset: MetricDataset, missing: Sequence[Archive], given: Sequence[Path]) -> Mapping[Archive, Path]:
+    """Which file is which archive: by name, or the only one that is missing."""
+    matched: dict[Archive, Path] = {}
+    for file in given:
+        if not file.is_file():
+            raise UserError(f"--archive {file}: no such file")
+        named = [archive for archive in missing if archive.file == file.name]
+        if not named and len(given) == len(missing) == 1:
+            named = list(missing)
+        if not named:
+            wanted = " and ".join(archive.file for archive in missing) or "nothing any more"
+            raise UserError(f"--archive {file}: {dataset.name} needs {wanted}; rename the file if it is one of these")
+        matched[named[0]] = file
+    return matched
