@@ -75,6 +75,8 @@ class MetricDataset(Dataset[tuple[Any, int]], ABC):
 
     name: ClassVar[str]
     """As `levelfield data` calls it."""
+    folder_name: ClassVar[str] = ""
+    """Where it lies below the root, if that is not its name."""
     licence: ClassVar[str] = "your own"
     source: ClassVar[str] = "your own"
     modality: ClassVar[Literal["image", "text"]] = "image"
@@ -133,6 +135,16 @@ class MetricDataset(Dataset[tuple[Any, int]], ABC):
     def verify(self) -> VerifyReport:
         """Compare the counts with the published ones and open every sample."""
         index = self.read_index()
+        report = self.count(index)
+        for key in index.keys:
+            try:
+                self.load(key)
+            except UserError as error:
+                report.problems.append(str(error))
+        return report
+
+    def count(self, index: SampleIndex) -> VerifyReport:
+        """A report on an index's counts alone."""
         report = VerifyReport(self.name, len(index.class_names), len(index.keys))
         for what, found, published in (
             ("classes", report.num_classes, self.expected_counts()[0]),
@@ -140,11 +152,6 @@ class MetricDataset(Dataset[tuple[Any, int]], ABC):
         ):
             if published is not None and found != published:
                 report.problems.append(f"{found} {what} instead of {published}")
-        for key in index.keys:
-            try:
-                self.load(key)
-            except UserError as error:
-                report.problems.append(str(error))
         return report
 
     @property

@@ -1,0 +1,79 @@
+"""CLINC150: requests to an assistant, each with one of 150 intents of 10 domains."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from levelfield.data.datasets.archives import Archive
+from levelfield.data.datasets.base import SampleIndex, named_folder
+from levelfield.data.datasets.table import content_fault
+from levelfield.data.datasets.texts import LabelledText, TextDataset, index_of, read_bytes
+from levelfield.errors import UserError
+
+PARTS = ("train", "val", "test")
+REMEDY = "fetch it again, see levelfield data prepare clinc150"
+
+
+class CLINC150(TextDataset):
+    """Larson et al., "An Evaluation Dataset for Intent Classification and Out-of-Scope Prediction", EMNLP 2019.
+
+    Every intent is in each official part, so the parts are pooled and split by class instead. The 1,200 requests that
+    are out of scope have no intent and are left out. Classes are in order of their names.
+
+    Args:
+        root: holds `clinc150/` with `data_full.json`, as in the official repository; None takes the environment's
+            LEVELFIELD_DATA.
+
+    Raises:
+        UserError: from `read_index`, a missing or malformed file, or an entry without a text or an intent.
+    """
+
+    name = "clinc150"
+    licence = "CC BY 3.0"
+    source = "https://github.com/clinc/oos-eval"
+    archives = (
+        Archive(
+            file="data_full.json",
+            gives="data_full.json",
+            url="https://raw.githubusercontent.com/clinc/oos-eval/"
+            "828f8093932c8fe6ca7936c3d2e52903b1c523de/data/data_full.json",
+            size=2495390,
+            sha256="36923c3705a59e08fe9c3883d8bc2dd966ef93e22cb78ac41171782a698d56e0",
+            unpack=False,
+        ),
+    )
+    num_classes_published = 150
+    num_samples_published = 22500
+
+    def __init__(self, root: str | Path | None = None) -> None:
+        self.root = root
+
+    def read_texts(self) -> tuple[SampleIndex, list[str], list[str]]:
+        file = named_folder(self.root, self.name) / "data_full.json"
+        content = _parts_of(file)
+        samples, problems = [], []
+        for part in PARTS:
+            for number, entry in enumerate(content[part]):
+                fault = _fault(entry)
+                if fault:
+                    problems.append(f"{file}, {part}[{number}]: {fault}")
+                else:
+                    samples.append(LabelledText(f"{part}[{number}]", *entry))
+        return *index_of(samples), problems
+
+
+def _parts_of(file: Path) -> dict[str, list[Any]]:
+    try:
+        content = json.loads(read_bytes(file, REMEDY).decode("utf-8-sig", errors="surrogateescape"))
+    except ValueError as error:
+        raise UserError(f"{file} is not JSON ({error}): {REMEDY}") from None
+    for part in PARTS:
+        if not isinstance(content, dict) or not isinstance(content.get(part), list):
+            raise UserError(f"{file} has no list '{part}' of [text, intent] pairs: {REMEDY}")
+    return content
+
+
+def _fault(entry: Any) -> str:
+    if not (isinstance(entry, list) and len(entry) == 2 and all(isinstance(value, str) for value in entry)):
+        return f"it is not a [text, intent] pair; {REMEDY}"
+    return content_fault("text", entry[0].strip()) or content_fault("intent", entry[1].strip())

@@ -1,0 +1,35 @@
+"""Your own texts, listed in a table."""
+
+from pathlib import Path
+
+from levelfield.data.datasets.base import SampleIndex
+from levelfield.data.datasets.table import read_labelled_rows, table_index
+from levelfield.data.datasets.texts import TextDataset
+
+
+class TextTable(TextDataset):
+    """Texts in a CSV or Parquet table with the columns `text,label`; a CSV file is UTF-8.
+
+    Samples are in the table's order, called by their rows as an editor numbers them. Classes are in order of their
+    labels: by number where all are whole numbers, else by name. The columns `split` and `role` mean what they mean to
+    `ImageTable`.
+
+    Args:
+        table: the CSV or Parquet file.
+
+    Raises:
+        UserError: from `read_index`, a missing column, or the first row whose text or label is empty, has a NUL byte or
+            is not UTF-8; `verify` lists them all.
+    """
+
+    name = "text_table"
+    own_split_by_default = True
+
+    def __init__(self, table: str | Path) -> None:
+        self.table = table
+
+    def read_texts(self) -> tuple[SampleIndex, list[str], list[str]]:
+        problems: list[str] = []
+        rows = read_labelled_rows(Path(self.table), "text", problems=problems)
+        index = table_index(Path(self.table), rows, keys=[f"row {row.row}" for row in rows])
+        return index, [row.content for row in rows], problems

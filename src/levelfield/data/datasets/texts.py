@@ -1,0 +1,99 @@
+"""What all data sets of texts share: they are read and checked as a whole, and their content identifies them."""
+
+import hashlib
+from abc import abstractmethod
+from pathlib import Path
+from typing import NamedTuple
+
+from levelfield.data.datasets.base import MetricDataset, SampleIndex, VerifyReport
+from levelfield.data.datasets.table import number_classes
+from levelfield.errors import UserError
+
+
+class LabelledText(NamedTuple):
+    """A text, the place it stands in, and its class' name."""
+
+    key: str
+    text: str
+    label: str
+
+
+class TextDataset(MetricDataset):
+    """Texts that fit into memory. Each is kept as it was when the index was read last."""
+
+    modality = "text"
+
+    _texts: dict[str, str] | None = None
+
+    @abstractmethod
+    def read_texts(self) -> tuple[SampleIndex, list[str], list[str]]:
+        """The index and the texts of all samples that can be used, and a line for each that cannot.
+
+        Raises:
+            UserError: a file that is missing or cannot be read at all.
+        """
+
+    def read_index(self) -> SampleIndex:
+        """Keys, labels and class names as they are on disk now.
+
+        Raises:
+            UserError: a file that is missing or cannot be read, or the first text that cannot be used.
+        """
+        index, texts, problems = self.read_texts()
+        if problems:
+            others = f" ({len(problems) - 1} more like this)" if len(problems) > 1 else ""
+            raise UserError(problems[0] + others)
+        self._texts = dict(zip(index.keys, texts, strict=True))
+        return index
+
+    def load(self, key: str) -> str:
+        if self._texts is None:
+            self.read_index()
+        assert self._texts is not None
+        if key not in self._texts:
+            raise UserError(f"{type(self).__name__} has no text {key}: its files have changed; start again")
+        return self._texts[key]
+
+    def size_of(self, key: str) -> int:
+        return len(self.load(key).encode())
+
+    def fingerprint(self, index: SampleIndex) -> str:
+        """SHA-256 over the class names and over key, class and text of the samples in `index`, of no others."""
+        digest = hashlib.sha256()
+        for class_name in index.class_names:
+            digest.update(f"{class_name}\n".encode())
+        for key, label in zip(index.keys, index.labels, strict=True):
+            text = hashlib.sha256(self.load(key).encode()).hexdigest()
+            digest.update(f"{key}\t{label}\t{text}\n".encode())
+        return digest.hexdigest()
+
+    def verify(self) -> VerifyReport:
+        """Compare the counts with the published ones; lists every text that cannot be used."""
+        index, _, problems = self.read_texts()
+        report = self.count(index)
+        report.problems += problems
+        return report
+
+
+def index_of(samples: list[LabelledText]) -> tuple[SampleIndex, list[str]]:
+    """Index and texts; classes are numbered in order of their labels."""
+    labels, class_names = number_classes([sample.label for sample in samples])
+    keys = tuple(sample.key for sample in samples)
+    return SampleIndex(keys, labels, class_names), [sample.text for sample in samples]
+
+
+def read_bytes(file: Path, remedy: str) -> bytes:
+    """A file's content.
+
+    Raises:
+        UserError: it cannot be read, or is empty; ends with `remedy`.
+    """
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError:
+        raise UserError(f"no file {file}: {remedy}") from None
+    except OSError as error:
+        raise UserError(f"cannot read {file} ({error.strerror}): {remedy}") from None
+    if not content:
+        raise UserError(f"{file} is empty: {remedy}")
+    return content
