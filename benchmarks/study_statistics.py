@@ -17,6 +17,7 @@ from scipy.optimize import brentq
 from scipy.special import stdtr
 from scipy.stats import nct, t
 
+from levelfield.report.ranks import rank_methods
 from levelfield.study.statistics import holm, paired_comparison, t_interval
 
 FOLDS = 4
@@ -120,6 +121,15 @@ def power_in_family(studies: int, runs: int, difference: float = 1.0, methods: i
     return float(np.mean(p[:, : methods - 1] < LEVEL))
 
 
+def rank_errors(comparisons: int, datasets: int, methods: int, seed: int = 0) -> tuple[float, float]:
+    """Shares of comparisons of equal methods: Friedman's p below the level, and any two mean ranks called apart."""
+    drawn = np.random.default_rng(seed).random((comparisons, datasets, methods))
+    ranks = [
+        rank_methods({str(i): {str(m): v for m, v in enumerate(row)} for i, row in enumerate(one)}) for one in drawn
+    ]
+    return float(np.mean([r.p < LEVEL for r in ranks])), float(np.mean([len(r.groups()[0]) < methods for r in ranks]))
+
+
 def detectable(runs: int, pairs: int = 1, power: float = 0.8) -> float:
     """The true difference that a test at the level of 5% / `pairs` shows with this power, by the noncentral t."""
     quantile = t.isf(LEVEL / pairs / 2, runs - 1)
@@ -134,8 +144,8 @@ def main() -> None:
     print(f"{studies} studies a figure, {families} of 14 methods; percent")
     print("| | 3 runs | 5 runs | 10 runs |\n| --- | --- | --- | --- |")
 
-    def row(title: str, rate: Callable[[int], float]) -> None:
-        print(f"| {title} | " + " | ".join(f"{100 * rate(runs):.1f}" for runs in (3, 5, 10)) + " |", flush=True)
+    def row(title: str, figure: Callable[[int], float], unit: float = 0.01) -> None:
+        print(f"| {title} | " + " | ".join(f"{figure(count) / unit:.1f}" for count in (3, 5, 10)) + " |", flush=True)
 
     for name, draw in DRAWS.items():
         row(f"coverage of the t-interval, {name}", lambda runs, draw=draw: coverage(studies, runs, draw))
@@ -148,12 +158,23 @@ def main() -> None:
     row("power of a pair at a difference of 2", lambda runs: power(studies, runs, 2))
     row("power among 91 pairs at 1", lambda runs: power_in_family(families, runs))
     row("power among 91 pairs at 2", lambda runs: power_in_family(families, runs, 2))
-    row("100 x difference with power 80%, a pair", detectable)
-    row("100 x difference with power 80%, the first of 91 pairs", lambda runs: detectable(runs, 91))
+    row("difference that a pair shows with power 80%", detectable, unit=1)
+    for pairs in (15, 91):
+        title = f"difference that the first of {pairs} pairs shows with power 80%"
+        row(title, lambda runs, pairs=pairs: detectable(runs, pairs), unit=1)
     for name in alternatives(1, 3, normal):
         row(f"not used: {name}, false positives", lambda runs, name=name: alternatives(studies, runs, normal)[name][0])
         row(f"not used: {name}, power at 1", lambda runs, name=name: alternatives(studies, runs, normal)[name][1])
     row("limit: equal over other classes only", lambda runs: false_positives(studies, runs, normal, interaction_sd=1))
+    print(
+        f"\n{families // 4} comparisons over data sets a figure\n| | 3 data sets | 5 | 10 |\n| --- | --- | --- | --- |"
+    )
+    for methods in (6, 14):
+        for index, test in enumerate(("Friedman", "critical difference")):
+            row(
+                f"false positives of {methods} methods, {test}",
+                lambda datasets, methods=methods, index=index: rank_errors(families // 4, datasets, methods)[index],
+            )
 
 
 if __name__ == "__main__":
