@@ -8,6 +8,7 @@ from levelfield.data.datasets import (
     MetricDataset,
     Omniglot,
     SampleIndex,
+    Typefaces,
     VerifyReport,
 )
 from levelfield.data.samplers import Draw, EvalSampler, MPerClassBatchSampler
@@ -28,6 +29,7 @@ __all__ = [
     "MetricDataset",
     "Omniglot",
     "SampleIndex",
+    "Typefaces",
     "VerifyReport",
     "check_validation_classes",
     "class_folds",

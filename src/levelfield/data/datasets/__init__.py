@@ -15,6 +15,7 @@ from levelfield.data.datasets.sop import StanfordOnlineProducts
 from levelfield.data.datasets.text_table import TextTable
 from levelfield.data.datasets.wos134 import WOS134
 
+from levelfield.data.datasets.typefaces import Typefaces
 __all__ = [
     "CLINC150",
     "CUB200",
@@ -33,3 +34,4 @@ __all__ = [
     "TextTable",
     "VerifyReport",
 ]
+    "Typefaces",
