@@ -5,17 +5,19 @@ from levelfield.data.datasets.base import MetricDataset, SampleIndex, VerifyRepo
 from levelfield.data.datasets.cars196 import Cars196
 from levelfield.data.datasets.clinc150 import CLINC150
 from levelfield.data.datasets.cub200 import CUB200
+from levelfield.data.datasets.dogs130 import TsinghuaDogs130
 from levelfield.data.datasets.glyphs import Glyphs
 from levelfield.data.datasets.grocery_store import GroceryStore
 from levelfield.data.datasets.image_folder import ImageFolder
 from levelfield.data.datasets.image_table import ImageTable
+from levelfield.data.datasets.inshop import InShopClothes
 from levelfield.data.datasets.news20 import News20
 from levelfield.data.datasets.omniglot import Omniglot
 from levelfield.data.datasets.sop import StanfordOnlineProducts
 from levelfield.data.datasets.text_table import TextTable
+from levelfield.data.datasets.typefaces import Typefaces
 from levelfield.data.datasets.wos134 import WOS134
 
-from levelfield.data.datasets.typefaces import Typefaces
 __all__ = [
     "CLINC150",
     "CUB200",
@@ -26,12 +28,14 @@ __all__ = [
     "GroceryStore",
     "ImageFolder",
     "ImageTable",
+    "InShopClothes",
     "MetricDataset",
     "News20",
     "Omniglot",
     "SampleIndex",
     "StanfordOnlineProducts",
     "TextTable",
+    "TsinghuaDogs130",
+    "Typefaces",
     "VerifyReport",
 ]
-    "Typefaces",
