@@ -8,6 +8,7 @@ from itertools import combinations
 import numpy as np
 
 from levelfield.study.results import ResultRow
+from levelfield.study.search_settings import REPLICATE
 from levelfield.study.spec import BASELINE
 from levelfield.study.statistics import holm, paired_comparison
 
@@ -59,7 +60,7 @@ class Comparison:
 
 def loss_name(method: str) -> str:
     """The method without the number of its copy: `arcface` of `arcface@2`."""
-    return method.split("@")[0]
+    return method.partition(REPLICATE)[0]
 
 
 def compare_all(
