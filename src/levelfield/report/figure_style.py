@@ -1,0 +1,99 @@
+"""What the figures share: colours that a colour-blind reader tells apart, small panels, files with the same bytes."""
+
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's palette, black and yellow left out: the one is text, the other unreadable on white.
+BLUE, VERMILION, GREEN, SKY, PURPLE, ORANGE = "#0072B2", "#D55E00", "#009E73", "#56B4E9", "#CC79A7", "#E69F00"
+PALETTE = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION)
+INK, FAINT = "#333333", "#9A9A9A"
+
+WIDTH = 8.4  # inches; the page shows it at about 800 px
+PANELS_IN_A_ROW = 4
+
+RC: Any = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib: the same letters everywhere
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.titlelocation": "left",
+    "axes.labelcolor": INK,
+    "axes.edgecolor": FAINT,
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#E8E8E8",
+    "grid.linewidth": 0.8,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "legend.frameon": False,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "levelfield",  # otherwise ids in the file are random
+}
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Draw in the report's style, whatever the user's matplotlibrc says."""
+    import matplotlib  # half a second that `status` does not need
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(RC)
+        yield
+
+
+def new_figure(height: float, width: float = WIDTH) -> "Figure":
+    """An empty figure of `width` x `height` inches, laid out when saved; no window or global state."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def small_panels(number: int, height: float, xlabel: str, ylabel: str) -> "tuple[Figure, list[Axes]]":
+    """A figure of `number` equal panels with common axes, four in a row, each `height` inches."""
+    columns = min(number, PANELS_IN_A_ROW)
+    rows = -(-number // columns)
+    width = WIDTH * max(columns, 2.6) / PANELS_IN_A_ROW  # one or two panels need room for the legend
+    figure = new_figure(height * rows + 0.5, width)
+    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    panels = list(grid.flat)
+    for spare in panels[number:]:
+        spare.remove()
+    for panel in panels[max(number - columns, 0) : number]:
+        panel.tick_params(labelbottom=True)  # the lowest panel of each column, whatever lies below was removed
+    figure.supxlabel(xlabel, fontsize=9)
+    figure.supylabel(ylabel, fontsize=9)
+    return figure, panels[:number]
+
+
+def rows_of_methods(axes: "Axes", names: Sequence[str]) -> None:
+    """Name the rows of a panel, the first on top."""
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.grid(axis="y", visible=False)
+    axes.spines["left"].set_visible(False)
+
+
+def whole_numbers(axes: "Axes") -> None:
+    """Tick the horizontal axis at whole numbers alone."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+
+
+def to_svg(figure: "Figure") -> bytes:
+    """The figure as SVG: the same bytes for the same content (no date, no random ids)."""
+    content = io.BytesIO()
+    figure.savefig(content, format="svg", metadata={"Date": None, "Creator": None})
+    return content.getvalue()

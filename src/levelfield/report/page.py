@@ -1,0 +1,222 @@
+"""`report/index.html`: a study as one page, from its folder alone; the same folder gives the same bytes."""
+
+import base64
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from levelfield.report.differences_figure import differences_figure
+from levelfield.report.facts import compared, origin, said_setting
+from levelfield.report.figure_style import style, to_svg
+from levelfield.report.published import papers_beside
+from levelfield.report.scores_figure import scores_figure
+from levelfield.report.search_figure import search_figure
+from levelfield.report.table import EMBEDDINGS, METRIC_TITLES, footnotes, percent
+from levelfield.report.validation_figure import read_curve, validation_figure
+from levelfield.study.atomic import write_atomically
+from levelfield.study.comparison import OVER_BASELINE, PAIR, SAME_LOSS, Comparison, compare_all
+from levelfield.study.conditions import differing_conditions
+from levelfield.study.jobs import failed
+from levelfield.study.ledger import Ledger
+from levelfield.study.results import ResultRow, SummaryRow, collect_rows, summarise
+from levelfield.study.selection import selected
+from levelfield.study.spec import BASELINE, StudySpec
+from levelfield.study.state import StudyState
+from levelfield.study.statistics import mean
+from levelfield.study.verdicts import CAVEAT, all_in_words
+
+REPORT = Path("report")
+KINDS = {
+    PAIR: "Methods against each other",
+    SAME_LOSS: "The same loss under two names",
+    OVER_BASELINE: "Against the trunk without training",
+}
+# More sentences than this are folded away below the figure.
+MANY = 30
+
+
+def write_report(study_folder: Path, spec: StudySpec) -> Path:
+    """Write `report/index.html` and its figures, and return the page's path.
+
+    The page holds the figures too: it can be sent alone. It may be written at any time; what is not done yet is absent.
+
+    Args:
+        study_folder: A study's folder.
+        spec: The study.
+
+    Raises:
+        UserError: a result is damaged.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    state = StudyState(study_folder, spec)
+    rows = collect_rows(study_folder, spec)
+    folder = study_folder / REPORT
+    figures = {}
+    for name, content in _figures(study_folder, spec, state, rows).items():
+        write_atomically(folder / f"{name}.svg", content)
+        figures[name] = f"data:image/svg+xml;base64,{base64.b64encode(content).decode()}"
+    environment = Environment(
+        loader=PackageLoader("levelfield.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    page = environment.get_template("page.html.j2").render(_contents(study_folder, spec, state, rows), figures=figures)
+    write_atomically(folder / "index.html", page.encode())
+    return folder / "index.html"
+
+
+def _contents(study_folder: Path, spec: StudySpec, state: StudyState, rows: Sequence[ResultRow]) -> dict[str, Any]:
+    """Everything the template shows but the figures."""
+    ledger = Ledger(study_folder / "ledger.jsonl")
+    results = list(state.results.values())
+    test = summarise(rows)
+    notes = footnotes(spec.runs, spec.folds, [opening["reason"] for opening in ledger.openings], [])
+    reopened = notes.pop(0) if notes[0].startswith("THE TEST") else None
+    return {
+        "name": spec.name,
+        "reopened": reopened,
+        "compared": compared(study_folder, spec, results),
+        "metrics": METRIC_TITLES,
+        "table": _table(spec, test, summarise(rows, stage="run")),
+        "notes": notes,
+        "caveat": CAVEAT,
+        "comparisons": _verdicts(spec, rows),
+        "many": MANY,
+        "conditions": differing_conditions(spec),
+        "budget": f"{spec.search.trials} trials a method ({spec.search.sampler}), each on all {spec.folds} folds",
+        "searches": _searches(study_folder, spec) if spec.search.trials else [],
+        "papers": _papers(study_folder, spec, test),
+        "failed_runs": [(str(job), why) for job, why in state.failures("run").items()],
+        "without_setting": state.without_setting(),
+        "ledger": _openings(ledger),
+        "origin": origin(spec, results),
+        "jobs_done": (len(state.jobs) - len(state.to_do), len(state.jobs)),
+    }
+
+
+def _table(spec: StudySpec, test: Sequence[SummaryRow], validation: Sequence[SummaryRow]) -> list[dict[str, Any]]:
+    """Per embedding its rows: method, a text a metric, validation MAP@R and the number of runs."""
+    scores = {(row.method, row.embedding, row.metric): row for row in test}
+    validated = {row.method: row for row in validation if row.metric == "map_at_r"}
+    groups = []
+    for embedding in EMBEDDINGS:
+        lines = []
+        for method in (BASELINE, *spec.methods):
+            found = [scores.get((method, embedding, metric)) for metric in METRIC_TITLES]
+            beside = validated.get(method)
+            lines.append(
+                {
+                    "method": method,
+                    "scores": [percent(row) for row in found],
+                    "validation": percent(beside) if embedding == "separated" else "",
+                    "runs": next((row.n for row in [*found, beside] if row is not None), 0),
+                }
+            )
+        groups.append({"embedding": embedding, "lines": lines})
+    return groups
+
+
+def _compared(spec: StudySpec, rows: Sequence[ResultRow], metric: str) -> list[Comparison]:
+    methods = list(spec.methods)
+    return [c for embedding in EMBEDDINGS for c in compare_all(rows, methods, metric=metric, embedding=embedding)]
+
+
+def _verdicts(spec: StudySpec, rows: Sequence[ResultRow]) -> list[dict[str, Any]]:
+    """Sentences by metric, kind and embedding; MAP@R, which the search maximises, comes first."""
+    found = []
+    for metric, title in METRIC_TITLES.items():
+        comparisons = _compared(spec, rows, metric)
+        sentences: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for embedding in EMBEDDINGS:
+            of_embedding = [c for c in comparisons if c.embedding == embedding]
+            for comparison, sentence in zip(of_embedding, all_in_words(of_embedding), strict=True):
+                sentences[comparison.kind, embedding].append(sentence)
+        kinds = [
+            {
+                "title": title_of_kind,
+                "groups": [
+                    {"embedding": embedding, "sentences": sentences[kind, embedding]}
+                    for embedding in EMBEDDINGS
+                    if sentences[kind, embedding]
+                ],
+            }
+            for kind, title_of_kind in KINDS.items()
+        ]
+        kinds = [kind for kind in kinds if kind["groups"]]
+        if kinds:
+            found.append({"metric": title, "kinds": kinds})
+    return found
+
+
+def _searches(study_folder: Path, spec: StudySpec) -> list[dict[str, Any]]:
+    return [
+        {
+            "method": selection.method,
+            "trial": selection.trial,
+            "setting": said_setting(selection.parameters),
+            "value": None if selection.value is None else f"{100 * selection.value:.1f}",
+            "advice": selection.advice,
+            "failures": selection.failures,
+        }
+        for selection in selected(study_folder, spec).values()
+        if spec.trials(selection.method)
+    ]
+
+
+def _papers(study_folder: Path, spec: StudySpec, test: Sequence[SummaryRow]) -> list[dict[str, Any]]:
+    """A paper a table: ours, theirs and the differences."""
+    scores = {(row.method, row.embedding, row.metric): row for row in test}
+    return [
+        {
+            "title": paper.title,
+            "differences": paper.differences,
+            "rows": [
+                {
+                    "method": row.method,
+                    "embedding": row.result.embedding,
+                    "ours": [
+                        percent(scores.get((row.method, row.result.embedding, metric))) for metric in METRIC_TITLES
+                    ],
+                    "name": row.said_name,
+                    "theirs": [row.result.percent(metric) for metric in METRIC_TITLES],
+                }
+                for row in paper.counterparts
+            ],
+        }
+        for paper in papers_beside(study_folder, spec)
+    ]
+
+
+def _openings(ledger: Ledger) -> list[dict[str, Any]]:
+    """Each opening of the test classes with when it ended."""
+    entries = ledger.entries()
+    ended = {entry["opening"]: entry["time"] for entry in entries if entry["event"] == "finished"}
+    return [{**entry, "ended": ended.get(entry["opening"])} for entry in entries if entry["event"] == "opened"]
+
+
+def _figures(study_folder: Path, spec: StudySpec, state: StudyState, rows: Sequence[ResultRow]) -> dict[str, bytes]:
+    """Name to SVG of every figure that there is something to draw in."""
+    by_run: dict[tuple[str, str, str], dict[int | None, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        if row.stage == "test":
+            by_run[row.method, row.embedding, row.metric][row.run].append(row.value)
+    runs = {key: [mean(folds) for folds in found.values()] for key, found in by_run.items()}
+    comparisons = [c for c in _compared(spec, rows, "map_at_r") if c.kind != OVER_BASELINE]
+    searches = {method: state.trials(method) for method in spec.methods if state.trials(method)}
+    curves = defaultdict(list)
+    for job, result in state.results.items():
+        if job.stage == "run" and job.method != BASELINE and not failed(result):
+            metrics = study_folder / job.path / "metrics.csv"
+            curves[job.method].append(read_curve(metrics, job.fold, result["best_epoch"]))
+    with style():
+        figures = {
+            "scores": runs and scores_figure([BASELINE, *spec.methods], summarise(rows), runs, BASELINE),
+            "differences": comparisons and differences_figure(comparisons),
+            "search": searches and search_figure(searches),
+            "validation": curves and validation_figure(curves),
+        }
+        return {name: to_svg(figure) for name, figure in figures.items() if figure}
