@@ -18,7 +18,7 @@ from levelfield.embedding import embed
 from levelfield.metrics import retrieval_metrics
 from levelfield.metrics.pca import PCA
 from levelfield.study.atomic import write_atomically
-from levelfield.study.jobs import Job, empty_folder, finish_job, job_config
+from levelfield.study.jobs import Job, empty_folder, job_config
 from levelfield.study.provenance import provenance
 from levelfield.study.spec import StudySpec
 
@@ -60,13 +60,13 @@ class TrunkFeatures:
 def fit_baseline(
     study_folder: Path, spec: StudySpec, job: Job, features: TrunkFeatures, progress: Callable[[int, int], Any]
 ) -> dict[str, Any]:
-    """Fit the PCA on a fold's training classes, score it on its validation classes, and write the job's result."""
+    """Fit the PCA on a fold's training classes and score it on its validation classes: the job's part of its result."""
     from levelfield.training import build
 
     folder = study_folder / job.path
     empty_folder(folder)
     started = time.monotonic()
-    training = build(job_config(spec, job), folder, progress=False)
+    training = build(job_config(spec, job, {}), folder, progress=False)
     data = training.datamodule
     data.setup("fit")
     positions, features_NF = features.of(training, progress)
@@ -84,17 +84,12 @@ def fit_baseline(
     tensors = {"mean": pca.mean_D, "components": pca.components_DC.contiguous()}
     write_atomically(study_folder / job.checkpoint, safetensors.torch.save(tensors))
     scores = retrieval_metrics(reduce(pca, val_NF), val_labels, metrics=("map_at_r",))
-    return finish_job(
-        study_folder,
-        spec,
-        job,
-        {
-            "validation": {"map_at_r": scores["map_at_r"]},
-            "seconds": time.monotonic() - started,
-            "data": data.identity(),
-            "provenance": provenance(training.trainer),
-        },
-    )
+    return {
+        "validation": {"map_at_r": scores["map_at_r"]},
+        "seconds": time.monotonic() - started,
+        "data": data.identity(),
+        "provenance": provenance(training.trainer),
+    }
 
 
 def load_pca(path: Path) -> PCA:

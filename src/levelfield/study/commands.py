@@ -1,13 +1,9 @@
-"""`levelfield study run|resume|status|report`."""
+"""`levelfield study run|resume|status|report|verify`."""
 
 import argparse
-import importlib
-import inspect
 import json
-import re
 import shlex
 import sys
-import time
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -17,26 +13,32 @@ from rich.console import Console
 
 from levelfield.errors import UserError
 from levelfield.report.table import comparison_table, footnotes, print_report
+from levelfield.study.added_method import method_of_loss, space_of_loss
 from levelfield.study.conditions import differing_conditions
-from levelfield.study.configuration import Config, nearest, parse_value
-from levelfield.study.jobs import done_jobs, study_jobs
+from levelfield.study.configuration import nearest, parse_value
+from levelfield.study.executors import Executor
+from levelfield.study.jobs import study_jobs
 from levelfield.study.ledger import Ledger
-from levelfield.study.lock import running
-from levelfield.study.progress import duration, seconds_left
-from levelfield.study.results import ResultRow, method_runs, read_tests, summarise, write_tables
+from levelfield.study.results import ResultRow, summarise, write_tables
+from levelfield.study.selection import selected
 from levelfield.study.spec import BASELINE, COUNTS, StudySpec, load_spec, spec_from_yaml
+from levelfield.study.state import StudyState
+from levelfield.study.status import status_lines
 
 STUDY_FILES = Path("configs/study")
 TABLE_WIDTH = 120
 
 DESCRIPTION = """\
-Compare methods under equal conditions: every method is trained on each fold in each run, then the test classes are
-opened once and all checkpoints are scored on them, beside the pretrained trunk without training. A study can be
-stopped at any moment and goes on where it stopped.
+Compare methods under equal conditions: every method's arguments are searched on the validation folds (if the study
+says so), then it is trained on each fold in each run, then the test classes are opened once and all checkpoints are
+scored on them, beside the pretrained trunk without training. A study can be stopped at any moment and goes on where it
+stopped; started a second time while it runs, it shares the jobs.
 """
 EPILOG = """\
 FILE is a study file; a bare name is sought in configs/study/. Any setting of `levelfield fit` can be given for all
-jobs (--data.root DIR, --trainer.max_epochs 2), and the study's own: --folds, --runs, --seed, --threads.
+jobs (--data.root DIR, --trainer.max_epochs 2), and the study's own: --folds, --runs, --seed, --threads,
+--search.trials N, --search.sampler gp|tpe|random, --search.batch N, --search.prune true, --search.replicates N.
+--executor.workers N does the jobs in N processes, which take the GPUs in turn (--executor.devices [0,1]).
 
   levelfield study run quickstart.yaml
   levelfield study run quickstart.yaml --add-method my_loss.MyLoss
@@ -45,8 +47,9 @@ jobs (--data.root DIR, --trainer.max_epochs 2), and the study's own: --folds, --
 COMMANDS = {
     "run": "train, test and print the table",
     "resume": "go on with a study that was stopped",
-    "status": "show jobs done, running and to do, and the time left",
-    "report": "print the table again, derive its files anew",
+    "status": "show jobs done, running, failed and to do, and the time left",
+    "report": "print the table again, derive its files and the page anew",
+    "verify": "compute the tables again from the stored embeddings and compare",
 }
 
 
@@ -82,6 +85,9 @@ def study_parser() -> argparse.ArgumentParser:
             command.add_argument(
                 "--reopen-test", metavar="WHY", help="open the test classes again; the reason is kept and shown"
             )
+            command.add_argument(
+                "--dry-run", action="store_true", help="print the jobs and the hours they would take; train nothing"
+            )
     return parser
 
 
@@ -101,59 +107,87 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(f"levelfield study: no command {words[0]!r}{nearest(words[0], list(COMMANDS))}")
     arguments, unknown = parser.parse_known_args(words)
     if unknown:
-        options = ["--output", "--add-method", "--reopen-test", *(f"--{key}" for key in COUNTS)]
+        options = ["--output", "--add-method", "--reopen-test", "--dry-run", *(f"--{key}" for key in COUNTS)]
         raise UserError(f"levelfield study: no option {unknown[0]!r}{nearest(unknown[0], options)}")
     file = find_study(arguments.file)
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
-    added = dict(method_of_loss(path) for path in arguments.add_method)
-    spec = load_spec(file, overrides, added)
+    executor = Executor.of({key[9:]: overrides.pop(key) for key in list(overrides) if key.startswith("executor.")})
+    added = {path: method_of_loss(path) for path in arguments.add_method}
+    spaces = {name: space_of_loss(path, name) for path, (name, _) in added.items()}
+    spec = load_spec(file, overrides, dict(added.values()), spaces)
     # A study with more methods is another study: its test classes are opened for it.
-    folder = arguments.output or Path("outputs", "_".join([spec.name, *added]))
+    folder = arguments.output or Path("outputs", "_".join([spec.name, *spaces]))
     console = Console()
     if not console.is_terminal:
         console = Console(width=TABLE_WIDTH)
     if arguments.command == "status":
-        print_status(console, folder)
+        _print_lines(console, status_lines(folder, _begun(folder)))
     elif arguments.command == "report":
         spec = _begun(folder)
         print_study(console, folder, spec, write_tables(folder, spec))
+    elif arguments.command == "verify":
+        return _verify(console, folder, _begun(folder))
+    elif arguments.dry_run:
+        from levelfield.study.dry_run import dry_run
+
+        return dry_run(console, spec)
     else:
-        return _run_study(console, folder, spec, arguments, overrides)
+        return _run_study(console, folder, spec, executor, arguments, overrides)
     return 0
 
 
+def _verify(console: Console, folder: Path, spec: StudySpec) -> int:
+    from levelfield.study.verify import verify_study
+
+    problems = verify_study(folder, spec)
+    matches = f"{folder}: results.csv and summary.csv follow from the stored embeddings and results, to the last bit"
+    _print_lines(console, problems or [matches])
+    return 2 if problems else 0
+
+
 def _run_study(
-    console: Console, folder: Path, spec: StudySpec, arguments: argparse.Namespace, overrides: dict[str, Any]
+    console: Console,
+    folder: Path,
+    spec: StudySpec,
+    executor: Executor,
+    arguments: argparse.Namespace,
+    overrides: dict[str, Any],
 ) -> int:
     from levelfield.study.runner import run_study  # torch is not needed to say that an option is misspelt
 
-    console.print(
-        f"{spec.name}: pretrained baseline and {', '.join(spec.methods)}; {spec.folds} folds, {spec.runs} "
-        f"run{'s' * (spec.runs != 1)}, {len(study_jobs(spec))} jobs in {folder}",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
+    trials = f"{spec.search.trials} trial{'s' * (spec.search.trials != 1)} of each, " if spec.search.trials else ""
+    _print_lines(
+        console,
+        [
+            f"{spec.name}: pretrained baseline and {', '.join(spec.methods)}; {trials}{spec.folds} folds, {spec.runs} "
+            f"run{'s' * (spec.runs != 1)}, {len(study_jobs(spec))} jobs in {folder}"
+        ],
     )
     try:
-        rows = run_study(folder, spec, console, arguments.reopen_test)
+        rows = run_study(folder, spec, console, arguments.reopen_test, executor)
     except KeyboardInterrupt:
-        done = len(dict(done_jobs(folder, spec)))
+        state = StudyState(folder, spec)
         words = ["levelfield", "study", "resume", arguments.file]
         words += ["--output", str(arguments.output)] if arguments.output else []
         words += [word for path in arguments.add_method for word in ("--add-method", path)]
         words += ["--reopen-test", arguments.reopen_test] if arguments.reopen_test else []
         words += [word for key, value in overrides.items() for word in (f"--{key}", _as_word(value))]
+        words += [f"--executor.workers={executor.workers}"] if executor.workers > 1 else []
         print(
-            f"stopped with {done} of {len(study_jobs(spec))} jobs done; go on with: {shlex.join(words)}",
+            f"stopped with {len(state.results)} of {len(state.jobs)} jobs done; go on with: {shlex.join(words)}",
             file=sys.stderr,
         )
         return 130
     print_study(console, folder, spec, rows)
     if not arguments.add_method:
         again = shlex.join(["levelfield", "study", "run", arguments.file, "--add-method", "my_loss.MyLoss"])
-        console.print(f"next: your own loss beside these: {again}", highlight=False, markup=False, soft_wrap=True)
+        _print_lines(console, [f"next: your own loss beside these: {again}"])
     return 0
+
+
+def _print_lines(console: Console, lines: Sequence[str]) -> None:
+    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
 
 def _as_word(value: Any) -> str:
@@ -198,32 +232,6 @@ def find_study(name: str) -> Path:
     raise UserError(f"no study file {name!r}; " + (f"there are: {', '.join(names)}" if names else "give its path"))
 
 
-def method_of_loss(path: str) -> tuple[str, Config]:
-    """Name and settings of a method that is a loss: `my_loss.MyLoss`, or `ArcFaceLoss` for one of ours.
-
-    A loss with class weights takes `num_classes` first and, as the shipped ones, draws one sample of a class.
-
-    Raises:
-        UserError: it cannot be imported.
-    """
-    module_name, _, class_name = path.rpartition(".")
-    module_name = module_name or "levelfield.losses"
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"--add-method {path}: no module {error.name!r} in the working directory or among the installed packages"
-        ) from None
-    loss = getattr(module, class_name, None)
-    if not inspect.isclass(loss):
-        classes = [name for name, value in vars(module).items() if inspect.isclass(value)]
-        raise UserError(f"--add-method {path}: {module_name} has no class {class_name!r}{nearest(class_name, classes)}")
-    config: Config = {"model": {"loss": {"class_path": f"{module_name}.{class_name}"}}}
-    if next(iter(inspect.signature(loss).parameters), None) == "num_classes":
-        config["data"] = {"samples_per_class": 1}
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", class_name).lower(), config
-
-
 def _begun(folder: Path) -> StudySpec:
     path = folder / "study.yaml"
     if not path.exists():
@@ -231,31 +239,25 @@ def _begun(folder: Path) -> StudySpec:
     return spec_from_yaml(path)
 
 
-def print_status(console: Console, folder: Path) -> None:
-    """Jobs done, running and to do, and the time left."""
-    spec = _begun(folder)
-    jobs = study_jobs(spec)
-    done = {job: result["seconds"] for job, result in done_jobs(folder, spec)}
-    tested = len(read_tests(folder, spec))
-    now = running(folder)
-    active = [job for job in jobs if now is not None and str(job) == now["job"]]
-    lines = [f"{spec.name} in {folder}", f"done     {len(done)} of {len(jobs)} jobs"]
-    if now is None:
-        lines.append("running  nothing")
-    else:
-        lines.append(f"running  {now['job'] or 'starting'} for {duration(time.time() - now['since'])}")
-    to_do = [job for job in jobs if job not in done]
-    lines.append(f"to do    {len(to_do) - len(active)} jobs")
-    lines.append(f"test     {tested} of {len(method_runs(spec))} runs scored")
-    left = seconds_left(to_do, done, time.time() - now["since"] if now is not None and active else 0.0)
-    if to_do:
-        lines.append("left     " + ("not known before a job is done" if left is None else f"about {duration(left)}"))
-    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
-
-
 def print_study(console: Console, folder: Path, spec: StudySpec, rows: Sequence[ResultRow]) -> None:
     """The comparison table with what must be said beside it, and where the numbers lie."""
     openings = [entry["reason"] for entry in Ledger(folder / "ledger.jsonl").openings]
     table = comparison_table(spec.name, [BASELINE, *spec.methods], summarise(rows), summarise(rows, stage="run"))
     print_report(console, table, footnotes(spec.runs, spec.folds, openings, differing_conditions(spec)))
-    console.print(f"{folder / 'results.csv'}, {folder / 'summary.csv'}", highlight=False, markup=False, soft_wrap=True)
+    _print_lines(console, [*_search_lines(folder, spec), f"{folder / 'results.csv'}, {folder / 'summary.csv'}"])
+
+
+def _search_lines(folder: Path, spec: StudySpec) -> list[str]:
+    """What each method's search found, failed at or ran into, and the runs that failed."""
+    lines = []
+    for method, selection in selected(folder, spec).items():
+        if selection.trial is not None:
+            setting = ", ".join(f"{key.rpartition('.')[2]} {value:.4g}" for key, value in selection.parameters.items())
+            lines.append(f"{method}: trial {selection.trial} of {spec.trials(method)}: {setting}")
+        lines += [f"{method}: {sentence}" for sentence in (*selection.advice, *selection.failures)]
+    state = StudyState(folder, spec)
+    lines += [f"{method}: no trial had a score, so it has no runs" for method in state.without_setting()]
+    return [
+        *lines,
+        *(f"{job} failed and is left out with its run: {why}" for job, why in state.failures("run").items()),
+    ]

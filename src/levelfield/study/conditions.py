@@ -26,6 +26,9 @@ def differing_conditions(spec: StudySpec) -> list[str]:
                 unusual.setdefault(repr(value), []).append(name)
         for value, names in unusual.items():
             sentences.append(f"{', '.join(names)}: {key} is {_say(value)}, {_say(usual)} for the others")
+    unsearched = [name for name in spec.methods if not spec.trials(name)]
+    if unsearched and spec.search.trials:
+        sentences.append(f"{', '.join(unsearched)}: not searched, {spec.search.trials} trials for the others")
     return sentences
 
 

@@ -4,14 +4,15 @@ import copy
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from levelfield.errors import UserError
 from levelfield.study.atomic import make_durable, write_json
-from levelfield.study.configuration import Config
+from levelfield.study.configuration import Config, set_dotted
+from levelfield.study.search_settings import REPLICATE
 from levelfield.study.spec import BASELINE, StudySpec
 
 RESULT = "result.json"
@@ -22,12 +23,12 @@ EMBEDDINGS = "embeddings.safetensors"
 
 @dataclass(frozen=True)
 class Job:
-    """One training (or, for the baseline, one fit of a PCA): a method in one repetition on one fold.
+    """One training (or, for the baseline, one fit of a PCA): a method in one trial or run on one fold.
 
     Args:
         method: Name in the study.
-        stage: What `number` counts: `run`.
-        number: Which repetition, from 0.
+        stage: What `number` counts: `trial` (of the search) or `run` (of the setting that it found).
+        number: Which trial or run, from 0.
         fold: Which fold is validated, from 0.
     """
 
@@ -51,13 +52,21 @@ class Job:
 
 
 def study_jobs(spec: StudySpec) -> list[Job]:
-    """All jobs in the order they are done: the baseline, then run by run, so that early tables compare all methods."""
-    return [Job(BASELINE, "run", 0, fold) for fold in range(spec.folds)] + [
+    """All jobs in the order they are done: the baseline, then trial by trial and run by run through all methods."""
+    trials = [
+        Job(method, "trial", trial, fold)
+        for trial in range(spec.search.trials)
+        for fold in range(spec.folds)
+        for method in spec.methods
+        if trial < spec.trials(method)
+    ]
+    runs = [
         Job(method, "run", run, fold)
         for run in range(spec.runs)
         for fold in range(spec.folds)
         for method in spec.methods
     ]
+    return [*folds_of(spec, BASELINE, 0), *trials, *runs]
 
 
 def method_runs(spec: StudySpec) -> list[tuple[str, int]]:
@@ -65,22 +74,32 @@ def method_runs(spec: StudySpec) -> list[tuple[str, int]]:
     return [(BASELINE, 0), *((method, run) for method in spec.methods for run in range(spec.runs))]
 
 
-def folds_of(spec: StudySpec, method: str, run: int) -> list[Job]:
-    return [Job(method, "run", run, fold) for fold in range(spec.folds)]
+def folds_of(spec: StudySpec, method: str, number: int, stage: str = "run") -> list[Job]:
+    """The jobs of one run, or trial, of a method."""
+    return [Job(method, stage, number, fold) for fold in range(spec.folds)]
 
 
-def job_seed(study_seed: int, stage: str, number: int) -> int:
-    """Seed of a job; folds and methods share it, for equal conditions."""
-    draw = hashlib.sha256(f"{study_seed}/{stage}/{number}".encode()).digest()
-    return int.from_bytes(draw[:4], "big")
+def job_seed(study_seed: int, job: Job) -> int:
+    """Seed of a job; folds and methods share it, for equal conditions, and a method searched again has its own."""
+    replicate = job.method.partition(REPLICATE)[2]
+    text = f"{study_seed}/{job.stage}/{job.number}" + (f"/{replicate}" if replicate else "")
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
 
 
-def job_config(spec: StudySpec, job: Job) -> Config:
-    """The configuration that `levelfield fit --config` would take to do the job."""
+def job_config(spec: StudySpec, job: Job, parameters: Mapping[str, Any]) -> Config:
+    """The configuration that `levelfield fit --config` would take to do the job.
+
+    Args:
+        spec: The study.
+        job: Which job.
+        parameters: What the search gives it, dotted key to value; laid over the method's own.
+    """
     config = copy.deepcopy(spec.baseline_config if job.method == BASELINE else spec.methods[job.method])
+    for key, value in parameters.items():
+        config = set_dotted(config, key, value)
     config["data"]["fold"] = job.fold
     config["data"]["num_folds"] = spec.folds
-    config["seed_everything"] = job_seed(spec.seed, job.stage, job.number)
+    config["seed_everything"] = job_seed(spec.seed, job)
     return config
 
 
@@ -137,6 +156,11 @@ def read_result(path: Path) -> dict[str, Any] | None:
     return content
 
 
+def failed(result: dict[str, Any]) -> bool:
+    """Whether a job ended without a model; `failure` says why."""
+    return "failure" in result
+
+
 def read_job(study_folder: Path, spec: StudySpec, job: Job) -> dict[str, Any] | None:
     """The result of a job, None where it is to do.
 
@@ -153,7 +177,7 @@ def read_job(study_folder: Path, spec: StudySpec, job: Job) -> dict[str, Any] | 
         raise UserError(
             f"{path} is the result of another job or configuration ({found}); delete it and resume to do this job again"
         )
-    if not (study_folder / job.checkpoint).is_file():
+    if job.stage == "run" and not failed(result) and not (study_folder / job.checkpoint).is_file():
         raise UserError(
             f"{study_folder / job.checkpoint} is missing beside a finished {RESULT}; "
             f"delete that {RESULT} and resume to do this job again"
@@ -161,25 +185,32 @@ def read_job(study_folder: Path, spec: StudySpec, job: Job) -> dict[str, Any] | 
     return result
 
 
-def finish_job(study_folder: Path, spec: StudySpec, job: Job, result: dict[str, Any]) -> dict[str, Any]:
-    """Write the job's `result.json`, its last file: from here on the job is done."""
-    make_durable(study_folder / job.checkpoint)
-    whole = {
+def finish_job(
+    study_folder: Path, spec: StudySpec, job: Job, parameters: Mapping[str, Any], result: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Write the job's `result.json`, its last file: from here on the job is done.
+
+    Args:
+        study_folder: The study's folder.
+        spec: The study.
+        job: Which job.
+        parameters: What the search gave it.
+        result: What the job found, or `failure` and why.
+    """
+    whole: dict[str, Any] = {
         "method": job.method,
         "stage": job.stage,
         "number": job.number,
         "fold": job.fold,
         "configuration": job_hash(spec, job),
-        "checkpoint": file_hash(study_folder / job.checkpoint),
-        **result,
+        "parameters": dict(parameters),
+        "seed": job_seed(spec.seed, job),
     }
+    if "failure" not in result:
+        make_durable(study_folder / job.checkpoint)
+        whole["checkpoint"] = file_hash(study_folder / job.checkpoint)
+    whole |= result
     write_json(study_folder / job.path / RESULT, whole)
+    if job.stage == "trial":  # nothing is tested with it, and hundreds of them fill a disk
+        (study_folder / job.checkpoint).unlink(missing_ok=True)
     return whole
-
-
-def done_jobs(study_folder: Path, spec: StudySpec) -> Iterator[tuple[Job, dict[str, Any]]]:
-    """Yield every finished job with its result."""
-    for job in study_jobs(spec):
-        result = read_job(study_folder, spec, job)
-        if result is not None:
-            yield job, result

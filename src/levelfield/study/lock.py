@@ -1,4 +1,4 @@
-"""One process at a time works on a study; the system takes a dead process' lock away."""
+"""Which process does which job of a study; the system takes a dead process' locks away."""
 
 import fcntl
 import json
@@ -8,63 +8,76 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from levelfield.errors import UserError
-
-LOCK = "running.lock"
+LOCKS = "locks"
 
 
-class StudyLock:
-    """Holds a study folder for this process and says in the lock file what is being done.
+class Lock:
+    """Holds one job, or another part, of a study for this process, and says so in the lock's file.
 
-    Raises:
-        UserError: on entering, another living process holds it.
+    Args:
+        study_folder: The study's folder.
+        part: Path of the job within `jobs`, or the name of the part.
+        title: What is done, for `study status`.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     with Lock(Path(folder), "test", "test") as lock:
+        ...         print(lock.held, running(Path(folder))[0]["title"])
+        True test
     """
 
-    def __init__(self, study_folder: Path) -> None:
-        self.path = study_folder / LOCK
+    def __init__(self, study_folder: Path, part: str | Path, title: str) -> None:
+        self.path = study_folder / LOCKS / f"{part}.lock"
+        self.title = title
         self._file: IO[str] | None = None
 
-    def __enter__(self) -> "StudyLock":
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(self.path, "a+")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            holder = file.read()
-            file.close()
-            process = f" (process {json.loads(holder)['process']})" if holder else ""
-            raise UserError(f"{self.path.parent}: another process{process} runs this study; wait or stop it") from None
-        self._file = file
-        self.describe(None)
-        return self
+    @property
+    def held(self) -> bool:
+        return self._file is not None
 
-    def describe(self, job: str | None) -> None:
-        """Note which job is being done, for `study status`."""
-        assert self._file is not None
-        self._file.seek(0)
-        self._file.truncate()
-        json.dump({"process": os.getpid(), "job": job, "since": time.time()}, self._file)
-        self._file.flush()
+    def acquire(self, wait: bool = False) -> bool:
+        """Take the lock if no living process holds it, or wait for it; whether it is held now."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        file = open(self.path, "a+")  # noqa: SIM115 held as long as the lock
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            file.close()
+            return False
+        except BaseException:
+            file.close()
+            raise
+        self._file = file
+        file.truncate(0)
+        json.dump({"process": os.getpid(), "title": self.title, "since": time.time()}, file)
+        file.flush()
+        return True
+
+    def release(self) -> None:
+        """Let others have it."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def __enter__(self) -> "Lock":
+        self.acquire(wait=True)
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        assert self._file is not None
-        self._file.seek(0)
-        self._file.truncate()
-        self._file.close()
+        self.release()
 
 
-def running(study_folder: Path) -> dict[str, Any] | None:
-    """What the process that holds the study does: `process`, `job` and `since` in seconds of the epoch; or None."""
-    try:
-        with open(study_folder / LOCK) as file:
+def running(study_folder: Path) -> list[dict[str, Any]]:
+    """What living processes do in a study: `process`, `title` and `since` (seconds of the epoch), the longest first."""
+    found = []
+    for path in (study_folder / LOCKS).rglob("*.lock"):
+        with open(path) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 content = file.read()
-                return json.loads(content) if content else {"process": None, "job": None, "since": time.time()}
-    except FileNotFoundError:
-        pass
-    return None
+                found.append(json.loads(content) if content else {"process": None, "title": "", "since": time.time()})
+    return sorted(found, key=lambda entry: entry["since"])

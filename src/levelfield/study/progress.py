@@ -7,8 +7,9 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from levelfield.study.jobs import Job
+from levelfield.study.jobs import Job, failed
 from levelfield.study.spec import BASELINE
+from levelfield.study.state import StudyState
 
 
 def duration(seconds: float) -> str:
@@ -19,13 +20,16 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def seconds_left(to_do: Iterable[Job], done: Mapping[Job, float], elapsed: float = 0.0) -> float | None:
+def seconds_left(
+    to_do: Iterable[Job], done: Mapping[Job, float], elapsed: float = 0.0, workers: int = 1
+) -> float | None:
     """Expected time of the jobs to do: each as long as its method's mean so far, or else the mean of all.
 
     Args:
         to_do: Jobs, the running one included.
         done: Seconds of each finished job.
-        elapsed: Seconds the running job has taken.
+        elapsed: Seconds the running jobs have taken.
+        workers: How many processes share the jobs.
 
     Returns:
         Seconds; None before any training is done, for the baseline's jobs say nothing about one.
@@ -38,7 +42,7 @@ def seconds_left(to_do: Iterable[Job], done: Mapping[Job, float], elapsed: float
     for job, seconds in done.items():
         by_method.setdefault(job.method, []).append(seconds)
     means = {method: sum(values) / len(values) for method, values in by_method.items()}
-    return max(sum(means.get(job.method, overall) for job in to_do) - elapsed, 0.0)
+    return max(sum(means.get(job.method, overall) for job in to_do) - elapsed, 0.0) / workers
 
 
 class StudyProgress:
@@ -47,14 +51,18 @@ class StudyProgress:
     Args:
         console: Where to show it; bars if it is a terminal.
         name: Title of the study.
-        jobs: All jobs.
+        state: Where it stands.
         done: Seconds of each job that was finished before.
+        workers: How many processes do jobs.
     """
 
-    def __init__(self, console: Console, name: str, jobs: list[Job], done: Mapping[Job, float]) -> None:
+    def __init__(
+        self, console: Console, name: str, state: StudyState, done: Mapping[Job, float], workers: int = 1
+    ) -> None:
         self.console = console
-        self.jobs = jobs
+        self.state = state
         self.done = dict(done)
+        self.workers = workers
         self._started = time.monotonic()
         self._bars: Progress | None = None
         if console.is_terminal:
@@ -66,7 +74,7 @@ class StudyProgress:
                 console=console,
                 transient=True,
             )
-            self._study_bar = self._bars.add_task(name, total=len(jobs), completed=len(done), note="")
+            self._study_bar = self._bars.add_task(name, total=len(state.jobs), completed=len(done), note="")
             self._job_bar = self._bars.add_task("", total=1, visible=False, note="")
 
     def __enter__(self) -> "StudyProgress":
@@ -96,23 +104,29 @@ class StudyProgress:
             if self.done:
                 self._bars.update(self._study_bar, note=self._note(elapsed))
 
-    def finish(self, job: Job, seconds: float, score: float) -> None:
-        """A job is done."""
-        self.done[job] = seconds
-        text = f"{job}: validation MAP@R {100 * score:.1f} after {duration(seconds)}"
-        if self._bars is not None:
-            self._bars.update(self._study_bar, completed=len(self.done), note=self._note(0.0))
-            self._bars.console.print(text, highlight=False, markup=False)
-        else:
+    def note_finished(self, jobs: Iterable[Job]) -> None:
+        """Jobs that were done, here or by another process."""
+        for job in jobs:
+            result = self.state.results[job]
+            self.done[job] = result["seconds"]
             note = self._note(0.0)
-            self.line(f"[{len(self.done)}/{len(self.jobs)}] {text}{f'; {note}' if note else ''}")
+            if failed(result):
+                text = f"{job}: failed, {result['failure']}"
+            else:
+                score = result["validation"]["map_at_r"]
+                text = f"{job}: validation MAP@R {100 * score:.1f} after {duration(result['seconds'])}"
+            if self._bars is not None:
+                self._bars.update(self._study_bar, total=len(self.state.jobs), completed=len(self.done), note=note)
+                self._bars.console.print(text, highlight=False, markup=False)
+            else:
+                self.line(f"[{len(self.done)}/{len(self.state.jobs)}] {text}{f'; {note}' if note else ''}")
 
     def line(self, text: str) -> None:
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def _note(self, elapsed: float) -> str:
-        to_do = [job for job in self.jobs if job not in self.done]
+        to_do = self.state.to_do
         if not to_do:
             return "testing"
-        left = seconds_left(to_do, self.done, elapsed)
+        left = seconds_left(to_do, self.done, elapsed, self.workers)
         return "" if left is None else f"about {duration(left)} left"

@@ -10,8 +10,9 @@ from typing import Any
 
 from levelfield.errors import UserError
 from levelfield.study.atomic import write_atomically
-from levelfield.study.jobs import RESULT, Job, done_jobs, job_hash, method_runs, read_result
+from levelfield.study.jobs import RESULT, Job, failed, job_hash, method_runs, read_result
 from levelfield.study.spec import StudySpec
+from levelfield.study.state import StudyState
 from levelfield.study.statistics import mean, t_interval
 
 EMBEDDINGS = ("separated", "concatenated")
@@ -23,7 +24,7 @@ class ResultRow:
 
     Args:
         method: Name in the study, `pretrained` for the baseline.
-        stage: `run` (scores of the validation fold) or `test`.
+        stage: `trial` or `run` (scores of the validation fold), or `test`.
         trial: Trial of the search; None outside it.
         run: Repetition, from 0.
         fold: Fold, from 0; None where the folds' embeddings are concatenated.
@@ -101,9 +102,19 @@ def read_tests(study_folder: Path, spec: StudySpec) -> dict[tuple[str, int], dic
 def collect_rows(study_folder: Path, spec: StudySpec) -> list[ResultRow]:
     """All scores there are so far, sorted."""
     rows = []
-    for job, result in done_jobs(study_folder, spec):
-        for metric, value in result["validation"].items():
-            rows.append(ResultRow(job.method, job.stage, None, job.number, job.fold, "separated", metric, value))
+    state = StudyState(study_folder, spec)
+    broken = {(job.method, job.number) for job in state.failures("run")}
+    for job, result in state.results.items():
+        # A run without a model of each fold would be a mean over other folds than the others'.
+        if not failed(result) and (job.stage == "trial" or (job.method, job.number) not in broken):
+            number = {"trial": job.number} if job.stage == "trial" else {"run": job.number}
+            place = {"trial": None, "run": None, **number}
+            for metric, value in result["validation"].items():
+                rows.append(
+                    ResultRow(
+                        job.method, job.stage, **place, fold=job.fold, embedding="separated", metric=metric, value=value
+                    )
+                )
     for (method, run), tested in read_tests(study_folder, spec).items():
         for fold, scores in enumerate(tested["separated"]):
             for metric, value in scores.items():

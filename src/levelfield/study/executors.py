@@ -1,0 +1,158 @@
+"""A pool of local worker processes that share a study's jobs, each with its device."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from levelfield.errors import UserError
+from levelfield.study.configuration import nearest
+from levelfield.study.progress import StudyProgress
+from levelfield.study.state import StudyState
+
+# A worker that dies this often without finishing a job is not started again.
+DEATHS = 3
+LOOK_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Executor:
+    """Who does the jobs; it changes no number.
+
+    Args:
+        workers: Local processes; 1 is this process.
+        devices: GPUs that the workers take in turn, such as (0, 1); None takes all that CUDA shows.
+        checkpoint_seconds: How often a long job's last state is written, at an epoch's end.
+    """
+
+    workers: int = 1
+    devices: tuple[int, ...] | None = None
+    checkpoint_seconds: float = 30.0
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> "Executor":
+        """From the command line's `--executor.<key> value`.
+
+        Raises:
+            UserError: an unknown key or a value that is not accepted.
+        """
+        names = [known.name for known in fields(cls)]
+        for key in options:
+            if key not in names:
+                raise UserError(f"unknown option --executor.{key}{nearest(key, names)}")
+        plain = dict(options)
+        if "devices" in plain:
+            devices = plain["devices"] if isinstance(plain["devices"], list) else [plain["devices"]]
+            if not all(isinstance(device, int) for device in devices):
+                raise UserError(f"--executor.devices {plain['devices']!r}: give numbers, such as [0, 1]")
+            plain["devices"] = tuple(devices)
+        workers, seconds = plain.get("workers", 1), plain.get("checkpoint_seconds", 0)
+        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+            raise UserError(f"--executor.workers must be a whole number of at least 1, not {workers!r}")
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds < 0:
+            raise UserError(f"--executor.checkpoint_seconds must be a number of at least 0, not {seconds!r}")
+        return cls(**plain)
+
+
+def work_in_processes(state: StudyState, progress: StudyProgress, executor: Executor) -> None:
+    """Let worker processes do the jobs until none is left; one that dies is replaced.
+
+    Raises:
+        UserError: what a worker could not go on for, or workers that die again and again.
+        KeyboardInterrupt: Ctrl-C; the workers are interrupted too, and killed by a second one.
+    """
+    progress.start(f"{executor.workers} workers")
+    devices = _devices(executor)
+    pool = [_Worker(state, executor, number, devices) for number in range(executor.workers)]
+    try:
+        while state.to_do:
+            progress.note_finished(state.refresh())
+            for worker in pool:
+                worker.look_after(progress)
+            time.sleep(LOOK_SECONDS)
+    finally:
+        _stop(pool)
+
+
+class _Worker:
+    """One process of the pool, in a session of its own so that Ctrl-C reaches this process alone."""
+
+    def __init__(self, state: StudyState, executor: Executor, number: int, devices: Sequence[str]) -> None:
+        self.state = state
+        self.number = number
+        self.deaths = 0
+        self._done_before = len(state.results)
+        threads = str(state.spec.threads)
+        self._environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+        if devices:
+            self._environment["CUDA_VISIBLE_DEVICES"] = devices[number % len(devices)]
+        self._command = [sys.executable, "-m", "levelfield.study.worker_process", str(state.study_folder)]
+        self._command.append(str(executor.checkpoint_seconds))
+        self.start()
+
+    def start(self) -> None:
+        # The worker ends when its standard input does, so it never outlives this process.
+        self.process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=self._environment,
+            start_new_session=True,
+        )
+
+    def look_after(self, progress: StudyProgress) -> None:
+        """Raise what it ended with, or start it again if something killed it."""
+        code = self.process.poll()
+        if code is None or (code == 0 and not self.state.to_do):
+            return
+        assert self.process.stdout is not None
+        words = self.process.stdout.read().strip()
+        if words:
+            raise UserError(json.loads(words)["error"])
+        if code == 0:
+            return
+        self.deaths = 1 if len(self.state.results) > self._done_before else self.deaths + 1
+        self._done_before = len(self.state.results)
+        if self.deaths == DEATHS:
+            raise UserError(
+                f"worker {self.number} died {DEATHS} times (exit code {code}) without a job done in between: "
+                "is there enough memory for so many workers? Lower --executor.workers and resume"
+            )
+        progress.line(f"worker {self.number} died (exit code {code}); another takes its place")
+        self.start()
+
+    def stop(self, kill: bool) -> None:
+        if self.process.poll() is None:
+            (self.process.kill if kill else self.process.terminate)()
+
+
+def _stop(pool: Sequence[_Worker]) -> None:
+    """End all workers; nothing that is done is lost, and what they were doing goes on from its last state."""
+    for worker in pool:
+        worker.stop(kill=False)
+    for worker in pool:
+        try:
+            worker.process.wait(timeout=20)
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            worker.stop(kill=True)
+            worker.process.wait()
+        for pipe in (worker.process.stdin, worker.process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+def _devices(executor: Executor) -> list[str]:
+    """What `CUDA_VISIBLE_DEVICES` is for the workers in turn; empty without a GPU."""
+    if executor.devices is not None:
+        return [str(device) for device in executor.devices]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [device for device in visible.split(",") if device]
+    import torch
+
+    return [str(device) for device in range(torch.cuda.device_count())]

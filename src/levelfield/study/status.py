@@ -1,0 +1,38 @@
+"""`levelfield study status`: jobs done, running, failed and to do, and the time left."""
+
+import time
+from pathlib import Path
+
+from levelfield.study.lock import running
+from levelfield.study.progress import duration, seconds_left
+from levelfield.study.results import read_tests
+from levelfield.study.spec import StudySpec
+from levelfield.study.state import StudyState
+
+
+def status_lines(study_folder: Path, spec: StudySpec) -> list[str]:
+    """Where a study stands, one fact a line."""
+    state = StudyState(study_folder, spec)
+    now = time.time()
+    active = {entry["title"]: max(now - entry["since"], 0.0) for entry in running(study_folder)}
+    to_do = state.to_do
+    running_jobs = [job for job in to_do if str(job) in active]
+    failures = {**state.failures("trial"), **state.failures("run")}
+    lines = [f"{spec.name} in {study_folder}", f"done     {len(state.results)} of {len(state.jobs)} jobs"]
+    titles = [str(job) for job in running_jobs] + [title for title in ("test",) if title in active]
+    lines += [f"running  {title} for {duration(active[title])}" for title in titles] or ["running  nothing"]
+    lines += [f"failed   {job}: {why}" for job, why in failures.items()]
+    lines += [f"failed   {method}: no trial had a score, so it has no runs" for method in state.without_setting()]
+    lines.append(f"to do    {len(to_do) - len(running_jobs)} jobs")
+    lines.append(f"test     {len(read_tests(study_folder, spec))} of {len(_runs_to_test(state))} runs scored")
+    if to_do:
+        seconds = {job: result["seconds"] for job, result in state.results.items()}
+        elapsed = sum(active[str(job)] for job in running_jobs)
+        left = seconds_left(to_do, seconds, elapsed, max(len(running_jobs), 1))
+        lines.append("left     " + ("not known before a job is done" if left is None else f"about {duration(left)}"))
+    return lines
+
+
+def _runs_to_test(state: StudyState) -> set[tuple[str, int]]:
+    broken = {(job.method, job.number) for job in state.failures("run")}
+    return {(job.method, job.number) for job in state.jobs if job.stage == "run"} - broken

@@ -1,0 +1,42 @@
+"""`python -m levelfield.study.worker_process FOLDER SECONDS`: one worker of a pool, started by the study's process."""
+
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+
+from rich.console import Console
+
+from levelfield.errors import UserError
+from levelfield.study.progress import StudyProgress
+from levelfield.study.spec import spec_from_yaml
+from levelfield.study.state import StudyState
+
+
+def end_with_parent() -> None:
+    """Leave when standard input ends: the study's process is gone, however it went."""
+    sys.stdin.read()
+    os._exit(1)
+
+
+def main(study_folder: Path, checkpoint_seconds: float) -> int:
+    """Do jobs until none is left; a mistake goes to standard output as a line of JSON."""
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    answer, sys.stdout = sys.stdout, sys.stderr  # whatever a library prints is no answer
+    sys.path.insert(0, str(Path.cwd()))
+    from levelfield.study.worker import fixed_threads, work
+
+    try:
+        spec = spec_from_yaml(study_folder / "study.yaml")
+        state = StudyState(study_folder, spec)
+        with open(os.devnull, "w") as nowhere, fixed_threads(spec.threads):
+            work(state, StudyProgress(Console(file=nowhere), spec.name, state, {}), checkpoint_seconds)
+    except UserError as error:
+        print(json.dumps({"error": str(error)}), file=answer, flush=True)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), float(sys.argv[2])))
