@@ -111,13 +111,22 @@ class MetricDataset(Dataset[tuple[Any, int]], ABC):
             UserError: a file that is missing, truncated or not an image, naming it and the remedy.
         """
 
+    def file_of(self, key: str) -> Path | None:
+        """The file that holds a sample, or the archive that it is in; None where the program draws it.
+
+        Raises:
+            UserError: the file is missing, where the data set can say more than its name.
+        """
+        return None
+
     def size_of(self, key: str) -> int:
         """Size of a sample's file in bytes, for the fingerprint.
 
         Raises:
             UserError: the file is missing.
         """
-        return 0
+        file = self.file_of(key)
+        return 0 if file is None else file_size(file)
 
     def fingerprint(self, index: SampleIndex) -> str:
         """SHA-256 over the class names and over key, class and file size of the samples in `index`, of no others."""
@@ -173,6 +182,16 @@ class MetricDataset(Dataset[tuple[Any, int]], ABC):
         if self._index is None:
             self._index = self.read_index()
         return self._index
+
+
+def file_size(path: Path) -> int:
+    """Bytes of a file, or a UserError that names it."""
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise UserError(
+            f"cannot read {path} ({error.strerror}): restore the file or take it out of the data set"
+        ) from None
 
 
 def named_folder(root: str | Path | None, name: str) -> Path:

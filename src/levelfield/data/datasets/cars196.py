@@ -7,7 +7,6 @@ from PIL import Image
 
 from levelfield.data.datasets.archives import Archive
 from levelfield.data.datasets.base import MetricDataset, SampleIndex, named_folder
-from levelfield.data.datasets.image_folder import file_size
 from levelfield.data.datasets.images import open_image
 from levelfield.errors import UserError
 
@@ -92,10 +91,10 @@ class Cars196(MetricDataset):
         return SampleIndex(tuple(keys), np.array(class_ids, dtype=np.int64) - 1, tuple(names))
 
     def load(self, key: str) -> Image.Image:
-        return open_image(named_folder(self.root, self.name) / key)
+        return open_image(self.file_of(key))
 
-    def size_of(self, key: str) -> int:
-        return file_size(named_folder(self.root, self.name) / key)
+    def file_of(self, key: str) -> Path:
+        return named_folder(self.root, self.name) / key
 
     @property
     def _remedy(self) -> str:

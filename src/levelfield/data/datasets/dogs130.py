@@ -55,8 +55,8 @@ class TsinghuaDogs130(MetricDataset):
     def load(self, key: str) -> Image.Image:
         return self._images().load(key)
 
-    def size_of(self, key: str) -> int:
-        return self._images().size_of(key)
+    def file_of(self, key: str) -> Path:
+        return self._images().file_of(key)
 
     def verify(self) -> VerifyReport:
         """As for every data set, and that each image that the publishers' lists name is there."""

@@ -48,20 +48,10 @@ class ImageFolder(MetricDataset):
         return SampleIndex(tuple(keys), np.array(labels, dtype=np.int64), tuple(class_names))
 
     def load(self, key: str) -> Image.Image:
-        return open_image(Path(self.folder) / key)
+        return open_image(self.file_of(key))
 
-    def size_of(self, key: str) -> int:
-        return file_size(Path(self.folder) / key)
-
-
-def file_size(path: Path) -> int:
-    """Bytes of a file, or a UserError that names it."""
-    try:
-        return path.stat().st_size
-    except OSError as error:
-        raise UserError(
-            f"cannot read {path} ({error.strerror}): restore the file or take it out of the data set"
-        ) from None
+    def file_of(self, key: str) -> Path:
+        return Path(self.folder) / key
 
 
 def _image_files(class_folder: Path) -> list[Path]:

@@ -5,7 +5,6 @@ from pathlib import Path
 from PIL import Image
 
 from levelfield.data.datasets.base import MetricDataset, SampleIndex
-from levelfield.data.datasets.image_folder import file_size
 from levelfield.data.datasets.images import open_image
 from levelfield.data.datasets.table import read_labelled_rows, table_index
 from levelfield.errors import UserError
@@ -46,20 +45,14 @@ class ImageTable(MetricDataset):
         return table_index(Path(self.table), rows)
 
     def load(self, key: str) -> Image.Image:
-        self._check_present(key)
-        return open_image(self._path(key))
+        return open_image(self.file_of(key))
 
-    def size_of(self, key: str) -> int:
-        self._check_present(key)
-        return file_size(self._path(key))
-
-    def _path(self, key: str) -> Path:
-        return Path(self.table).parent / key
-
-    def _check_present(self, key: str) -> None:
-        if not self._path(key).is_file():
+    def file_of(self, key: str) -> Path:
+        file = Path(self.table).parent / key
+        if not file.is_file():
             rows = [row for row, path, *_ in read_labelled_rows(Path(self.table), "path") if path == key]
             raise UserError(
-                f"{self.table}, row {rows[0] if rows else '?'}: no file {self._path(key)}; "
+                f"{self.table}, row {rows[0] if rows else '?'}: no file {file}; "
                 "paths are relative to the table's folder"
             )
+        return file

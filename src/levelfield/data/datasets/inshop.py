@@ -7,7 +7,6 @@ from PIL import Image
 
 from levelfield.data.datasets.archives import Archive
 from levelfield.data.datasets.base import MetricDataset, Role, SampleIndex, named_folder
-from levelfield.data.datasets.image_folder import file_size
 from levelfield.data.datasets.images import open_image
 from levelfield.data.datasets.lists import check_listed_once, read_columns, read_lines
 from levelfield.errors import UserError
@@ -70,10 +69,10 @@ class InShopClothes(MetricDataset):
         )
 
     def load(self, key: str) -> Image.Image:
-        return open_image(self._images() / key)
+        return open_image(self.file_of(key))
 
-    def size_of(self, key: str) -> int:
-        return file_size(self._images() / key)
+    def file_of(self, key: str) -> Path:
+        return self._images() / key
 
     def _images(self) -> Path:
         """The folder that the paths of the partition start from; each begins with `img/`."""

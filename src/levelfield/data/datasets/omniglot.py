@@ -9,8 +9,7 @@ import numpy as np
 from PIL import Image
 
 from levelfield.data.datasets.archives import Archive
-from levelfield.data.datasets.base import MetricDataset, SampleIndex, named_folder
-from levelfield.data.datasets.image_folder import file_size
+from levelfield.data.datasets.base import MetricDataset, SampleIndex, file_size, named_folder
 from levelfield.data.datasets.images import decode_image, open_image
 from levelfield.errors import UserError
 
@@ -83,15 +82,18 @@ class Omniglot(MetricDataset):
         except (KeyError, BadZipFile, OSError) as error:
             raise UserError(f"cannot read {key} in {archive.filename} ({error}): fetch the file again") from None
 
+    def file_of(self, key: str) -> Path:
+        folder, part = self._folder(), key.partition("/")[0]
+        return folder / key if (folder / part).is_dir() else folder / f"{part}.zip"
+
     def size_of(self, key: str) -> int:
-        part = key.partition("/")[0]
-        folder = self._folder()
-        if (folder / part).is_dir():
-            return file_size(folder / key)
+        file = self.file_of(key)
+        if file.suffix != ".zip":
+            return file_size(file)
         try:
-            return self._archive(part).getinfo(key).file_size
+            return self._archive(file.stem).getinfo(key).file_size
         except KeyError:
-            raise UserError(f"no {key} in {folder / part}.zip: fetch the file again") from None
+            raise UserError(f"no {key} in {file}: fetch the file again") from None
 
     def _folder(self) -> Path:
         return named_folder(self.root, self.name)

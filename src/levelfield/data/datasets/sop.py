@@ -7,7 +7,6 @@ from PIL import Image
 
 from levelfield.data.datasets.archives import Archive
 from levelfield.data.datasets.base import MetricDataset, SampleIndex, named_folder
-from levelfield.data.datasets.image_folder import file_size
 from levelfield.data.datasets.images import open_image
 from levelfield.data.datasets.lists import check_listed_once, read_columns
 from levelfield.errors import UserError
@@ -75,10 +74,10 @@ class StanfordOnlineProducts(MetricDataset):
         )
 
     def load(self, key: str) -> Image.Image:
-        return open_image(self._folder() / key)
+        return open_image(self.file_of(key))
 
-    def size_of(self, key: str) -> int:
-        return file_size(self._folder() / key)
+    def file_of(self, key: str) -> Path:
+        return self._folder() / key
 
     def _folder(self) -> Path:
         return named_folder(self.root, self.name) / "Stanford_Online_Products"
