@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from levelfield.cli import main as levelfield
-from levelfield.data.commands import main
+from levelfield.data.commands import main, named_datasets
 from levelfield.errors import UserError
 
 
@@ -27,28 +27,72 @@ def small_omniglot(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_list_tells_what_is_there_and_what_the_others_need(
-    small_omniglot: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_list_tells_what_is_there_and_what_is_broken(small_omniglot: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (small_omniglot / "grocery_store").mkdir()
     assert main(["list", "--root", str(small_omniglot)]) == 0
     printed = capsys.readouterr().out
     rows = [line.split() for line in printed.splitlines()]
-    assert ["glyphs", "1,228", "16,752", "yes"] in [row[:4] for row in rows]
+    assert ["glyphs", "1,228", "16,752", "yes", "half"] in [row[:5] for row in rows]
     assert ["omniglot", "1,623", "32,460", "yes"] in [row[:4] for row in rows]
-    assert ["grocery_store", "81", "5,421", "no"] in [row[:4] for row in rows]
-    assert f"no folder {small_omniglot}/grocery_store: give the folder that holds grocery_store/" in printed
+    assert ["cub200", "200", "11,788", "no"] in [row[:4] for row in rows]
+    table, _, below = printed.partition("\nwos134")
+    assert max(len(line) for line in table.splitlines()) <= 120
+    assert f"grocery_store: no file {small_omniglot}/grocery_store/dataset/classes.csv" in below
+    assert "cub200" not in below  # what was never fetched is no mistake
+
+
+def test_list_has_the_named_data_sets_with_their_published_counts() -> None:
+    assert {
+        name: (kind.num_classes_published, kind.num_samples_published) for name, kind in named_datasets().items()
+    } == {
+        "banking77": (77, 13083),
+        "cars196": (196, 16185),
+        "clinc150": (150, 22500),
+        "cub200": (200, 11788),
+        "dogs130": (130, 70432),
+        "glyphs": (1228, 16752),
+        "grocery_store": (81, 5421),
+        "inshop": (7982, 52712),
+        "news20": (20, 18846),
+        "omniglot": (1623, 32460),
+        "sop": (22634, 120053),
+        "typefaces": (186, 11160),
+        "wos134": (134, 46985),
+    }
+
+
+def test_a_card_has_all_that_is_known(small_omniglot: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "omniglot", "cub200", "--root", str(small_omniglot)]) == 0
+    omniglot, cub = capsys.readouterr().out.split("\n\n")
+    for fact in (
+        "paper    Lake, Salakhutdinov and Tenenbaum",
+        "classes  1,623",
+        "samples  32,460, each an image",
+        "licence  MIT",
+        "source   https://github.com/brendenlake/omniglot",
+        "layout   DIR holds omniglot/ with images_background and images_evaluation, each a folder or a .zip",
+        f"where    {small_omniglot}/omniglot",
+        "ready    yes",
+    ):
+        assert fact in omniglot
+    for fact in (
+        "file     CUB_200_2011.tgz, 1.07 GiB, SHA-256 0c685df5597a8b24909f6a7c9db6d11e008733779a671760afef78feb49bf081",
+        f"ready    no: no folder {small_omniglot}/cub200: give the folder that holds cub200/",
+        "to do    levelfield data prepare cub200 --root DIR",
+    ):
+        assert fact in cub
 
 
 def test_list_takes_the_folder_of_the_environment(
     small_omniglot: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert main(["list", "omniglot"]) == 0
-    assert "omniglot needs a data folder: give --data.root DIR or set LEVELFIELD_DATA" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "omniglot needs a data folder: give --data.root DIR or set LEVELFIELD_DATA" in printed
+    assert "where    no DIR given" in printed
     monkeypatch.setenv("LEVELFIELD_DATA", str(small_omniglot))
     assert main(["list", "omniglot"]) == 0
-    printed = capsys.readouterr().out
-    assert "needs a data folder" not in printed
-    assert "glyphs" not in printed
+    assert f"where    {small_omniglot}/omniglot" in capsys.readouterr().out
 
 
 def test_verify_lists_every_problem_and_exits_with_2(small_omniglot: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,25 +111,16 @@ def test_verify_of_a_set_that_is_not_there_exits_with_2(tmp_path: Path, capsys: 
 
 @pytest.mark.slow
 def test_verify_opens_the_real_data(data_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["verify", "--root", str(data_root)]) == 0
+    assert main(["verify", "grocery_store", "omniglot", "--root", str(data_root)]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "glyphs: 1,228 classes, 16,752 samples; as published, every sample opens",
         "grocery_store: 81 classes, 5,421 samples; as published, every sample opens",
         "omniglot: 1,623 classes, 32,460 samples; as published, every sample opens",
     ]
 
 
-def test_prepare_tells_source_and_layout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["prepare", "omniglot", "--root", str(tmp_path)]) == 2
-    printed = capsys.readouterr().out
-    for words in (
-        "https://github.com/brendenlake/omniglot",
-        "DIR holds omniglot/ with images_background and images_evaluation, each a folder or a .zip",
-        f"no folder {tmp_path}/omniglot",
-    ):
-        assert words in printed
+def test_prepare_of_what_is_installed_has_nothing_to_fetch(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["prepare", "glyphs"]) == 0
-    assert "nothing has to be built" in capsys.readouterr().out
+    assert "glyphs: ready, nothing has to be fetched" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -96,6 +131,7 @@ def test_prepare_tells_source_and_layout(tmp_path: Path, capsys: pytest.CaptureF
         (["list", "--rot", "x"], r"no option '--rot'; did you mean '--root'\?"),
         (["list", "--roo", "x"], r"no option '--roo'; did you mean '--root'\?"),
         (["list", "--root"], r"--root.*expected one argument"),
+        (["prepare", "cub200", "--archve", "x"], r"no option '--archve'; did you mean '--archive'\?"),
     ],
 )
 def test_a_mistake_is_one_line_with_the_remedy(words: list[str], message: str) -> None:
@@ -109,5 +145,5 @@ def test_help_shows_commands_and_examples(capsys: pytest.CaptureFixture[str]) ->
         main(["--help"])
     assert ended.value.code == 0
     printed = capsys.readouterr().out
-    for words in ("list  ", "verify  ", "prepare  ", "levelfield data verify omniglot --root DIR", "NAME"):
+    for words in ("list  ", "verify  ", "prepare NAME  ", "levelfield data verify omniglot --root DIR", "NAME"):
         assert words in printed

@@ -31,7 +31,7 @@ def has_root(kind: type[MetricDataset]) -> bool:
 def folder_of(dataset: MetricDataset) -> Path | None:
     """Where the data set lies or would lie; None where no folder is given."""
     given = getattr(dataset, "root", None) or os.environ.get("LEVELFIELD_DATA")
-    return Path(given) / dataset.name if given and has_root(type(dataset)) else None
+    return Path(given) / (dataset.folder_name or dataset.name) if given and has_root(type(dataset)) else None
 
 
 def table_of(datasets: Sequence[MetricDataset]) -> tuple[Table, list[str]]:

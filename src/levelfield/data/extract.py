@@ -54,7 +54,8 @@ def unpack(archive: Path, folder: Path, inside: str, progress: Progress) -> None
         for entry in entries:
             entry.rename(folder / entry.name)
     except (tarfile.TarError, BadZipFile, EOFError, zlib.error, LZMAError) as error:
-        raise UserError(f"{archive} is {_nature(archive)} ({error}): delete it and fetch it again") from None
+        reason = str(error).partition("\n")[0].rstrip(":") or type(error).__name__  # tarfile writes five lines
+        raise UserError(f"{archive} is {_nature(archive)} ({reason}): delete it and fetch it again") from None
     except OSError as error:
         raise UserError(f"cannot unpack {archive} ({error.strerror or error}): mend that and run it again") from None
     finally:

@@ -31,7 +31,7 @@ def prepare(dataset: MetricDataset, root: Path, given: Sequence[Path], tell: Tel
     Raises:
         UserError: a file that has to be fetched by hand, or what `fetch`, `check` and `unpack` raise.
     """
-    folder = root / dataset.name
+    folder = root / (dataset.folder_name or dataset.name)
     missing = [archive for archive in dataset.archives if not (folder / archive.gives).exists()]
     by_hand = _match(dataset, missing, given)
     waiting = [archive.file for archive in missing if archive.url is None and archive not in by_hand]
