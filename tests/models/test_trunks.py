@@ -1,14 +1,19 @@
 """Trunks and where their weights come from."""
 
+import hashlib
 import re
+from pathlib import Path
 
 import pytest
 import timm
 import torch
+import torchvision
+import yaml
 from safetensors.torch import save_file
 
+from levelfield import models
 from levelfield.errors import UserError
-from levelfield.models import TimmTrunk
+from levelfield.models import GoogLeNetTrunk, TimmTrunk, Trunk
 from levelfield.models.weights import find_weights, match_tensors
 from levelfield.training import DEFAULT_TRUNK
 
@@ -54,3 +59,59 @@ def test_missing_names_come_with_the_remedy():
         TimmTrunk("resnet5")
     with pytest.raises(UserError, match="no installed package 'no_such_package'"):
         TimmTrunk("test_resnet", weights="package:no_such_package")
+
+
+TRUNKS = Path(__file__).parents[2] / "configs" / "trunk"
+
+
+def configured(name: str) -> Trunk:
+    """The trunk of `configs/trunk/<name>.yaml`, with random weights."""
+    spec = yaml.safe_load((TRUNKS / f"{name}.yaml").read_text())["model"]["trunk"]
+    kind = getattr(models, spec["class_path"].rpartition(".")[2])
+    return kind(**{**spec["init_args"], "weights": None})
+
+
+@pytest.mark.parametrize(
+    ("name", "features", "parameters"),
+    [
+        # Published sizes with the 1,000-way head, less the head: torchvision's and timm's tables of models.
+        ("googlenet", 1024, 6_624_904 - 1_025_000),
+        ("resnet18", 512, 11_689_512 - 513_000),
+        ("resnet50", 2048, 25_557_032 - 2_049_000),
+        ("convnext_tiny", 768, 28_589_128 - 769_000),
+        ("efficientnet_lite0", 1280, 4_652_008 - 1_281_000),
+        ("bn_inception", 1024, 11_295_240 - 1_025_000),
+    ],
+)
+def test_shipped_trunks_run_forward_and_backward(name, features, parameters):
+    trunk = configured(name)
+    assert sum(parameter.numel() for parameter in trunk.parameters()) == parameters
+    output = trunk(torch.rand(2, 3, 64, 64))
+    assert output.shape == (2, features)
+    assert trunk.num_features == features
+    output.square().sum().backward()
+    gradients = [parameter.grad for parameter in trunk.parameters()]
+    assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients)
+    assert trunk.weights_origin == "random"
+
+
+def test_googlenet_sees_what_torchvision_s_sees(tmp_path):
+    torch.manual_seed(0)
+    source = torchvision.models.GoogLeNet(aux_logits=True, init_weights=False, transform_input=True).eval()
+    torch.save(source.state_dict(), tmp_path / "googlenet.pth")  # the published file has the auxiliary heads too
+    trunk = GoogLeNetTrunk(weights=str(tmp_path / "googlenet.pth")).eval()
+    images = torch.rand(2, 3, 64, 64)
+    mean, std = (torch.tensor(s).view(3, 1, 1) for s in ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]))
+    with torch.no_grad():
+        expected = source((images - mean) / std)
+        torch.testing.assert_close(source.fc(trunk(images)), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_trunk_knows_licence_and_origin_of_its_weights(tmp_path):
+    torch.save(timm.create_model("test_resnet").state_dict(), tmp_path / "mine.pth")
+    mine = TimmTrunk("test_resnet", weights=str(tmp_path / "mine.pth"))
+    digest = hashlib.sha256((tmp_path / "mine.pth").read_bytes()).hexdigest()
+    assert mine.weights_origin == f"mine.pth (sha256 {digest[:16]})"
+    assert mine.licence is None
+    shipped = TimmTrunk(**DEFAULT_TRUNK["init_args"])
+    assert shipped.weights_origin.startswith(f"{PACKAGE} (sha256 ")

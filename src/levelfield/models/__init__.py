@@ -1,15 +1,27 @@
 """Trunks and embedders."""
 
 from levelfield.models.bn_inception import BNInceptionTrunk
-from levelfield.models.embedders import Embedder, LayerNormLinearEmbedder, LinearEmbedder
+from levelfield.models.embedders import (
+    Embedder,
+    IdentityEmbedder,
+    LayerNormEmbedder,
+    LayerNormLinearEmbedder,
+    LinearEmbedder,
+    MLPEmbedder,
+)
+from levelfield.models.googlenet import GoogLeNetTrunk
 from levelfield.models.text import TransformersTrunk
 from levelfield.models.trunks import TimmTrunk, Trunk
 
 __all__ = [
     "BNInceptionTrunk",
     "Embedder",
+    "GoogLeNetTrunk",
+    "IdentityEmbedder",
+    "LayerNormEmbedder",
     "LayerNormLinearEmbedder",
     "LinearEmbedder",
+    "MLPEmbedder",
     "TimmTrunk",
     "TransformersTrunk",
     "Trunk",

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 from jaxtyping import Float
 from torch import Tensor, nn
+
+from levelfield.errors import UserError
 
 
 class Embedder(nn.Module):
@@ -17,14 +22,16 @@ class LinearEmbedder(Embedder):
         num_features: length F of the trunk's features (the learner supplies it).
         embedding_size: length D of an embedding (the learner supplies it).
         bias: whether the layer has a bias.
+        dropout: share of the features that a training step leaves out (Fehervari et al.'s proxy softmax: 0.5).
     """
 
-    def __init__(self, num_features: int, embedding_size: int, bias: bool = True) -> None:
+    def __init__(self, num_features: int, embedding_size: int, bias: bool = True, dropout: float = 0.0) -> None:
         super().__init__()
+        self.dropout = nn.Dropout(_checked(dropout))
         self.linear = nn.Linear(num_features, embedding_size, bias=bias)
 
     def forward(self, features: Float[Tensor, "batch features"]) -> Float[Tensor, "batch embedding"]:
-        return self.linear(features)
+        return self.linear(self.dropout(features))
 
 
 class LayerNormLinearEmbedder(Embedder):
@@ -43,3 +50,82 @@ class LayerNormLinearEmbedder(Embedder):
 
     def forward(self, features: Float[Tensor, "batch features"]) -> Float[Tensor, "batch embedding"]:
         return self.linear(self.norm(features))
+
+
+class LayerNormEmbedder(Embedder):
+    """Layer norm without learnt scale and shift, and nothing more: Zhai & Wu's ResNet50 at 2,048.
+
+    Args:
+        num_features: length F of the trunk's features (the learner supplies it).
+        embedding_size: length D of an embedding, which must be F.
+
+    Raises:
+        UserError: another `embedding_size`.
+    """
+
+    def __init__(self, num_features: int, embedding_size: int) -> None:
+        super().__init__()
+        _refuse_another_size(self, num_features, embedding_size)
+        self.norm = nn.LayerNorm(num_features, elementwise_affine=False)
+
+    def forward(self, features: Float[Tensor, "batch features"]) -> Float[Tensor, "batch features"]:
+        return self.norm(features)
+
+
+class IdentityEmbedder(Embedder):
+    """The trunk's features as they are.
+
+    Args:
+        num_features: length F of the trunk's features (the learner supplies it).
+        embedding_size: length D of an embedding, which must be F.
+
+    Raises:
+        UserError: another `embedding_size`.
+    """
+
+    def __init__(self, num_features: int, embedding_size: int) -> None:
+        super().__init__()
+        _refuse_another_size(self, num_features, embedding_size)
+
+    def forward(self, features: Float[Tensor, "batch features"]) -> Float[Tensor, "batch features"]:
+        return features
+
+
+class MLPEmbedder(Embedder):
+    """Hidden layers, each linear, GELU and dropout, then a linear layer.
+
+    Vasilev & D'yakonov's text head, 768-768-256, has one hidden layer of 768 and dropout 0.2.
+
+    Args:
+        num_features: length F of the trunk's features (the learner supplies it).
+        embedding_size: length D of an embedding (the learner supplies it).
+        hidden_sizes: length of each hidden layer.
+        dropout: share of a hidden layer that a training step leaves out.
+    """
+
+    def __init__(
+        self, num_features: int, embedding_size: int, hidden_sizes: Sequence[int] = (768,), dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        sizes = (num_features, *hidden_sizes)
+        layers: list[nn.Module] = []
+        for before, after in pairwise(sizes):
+            layers += [nn.Linear(before, after), nn.GELU(), nn.Dropout(_checked(dropout))]
+        self.layers = nn.Sequential(*layers, nn.Linear(sizes[-1], embedding_size))
+
+    def forward(self, features: Float[Tensor, "batch features"]) -> Float[Tensor, "batch embedding"]:
+        return self.layers(features)
+
+
+def _checked(dropout: float) -> float:
+    if not 0 <= dropout < 1:
+        raise UserError(f"--model.embedder.dropout {dropout} must be at least 0 and below 1")
+    return dropout
+
+
+def _refuse_another_size(embedder: Embedder, num_features: int, embedding_size: int) -> None:
+    if embedding_size != num_features:
+        raise UserError(
+            f"{type(embedder).__name__} keeps the trunk's {num_features} features: give --model.embedding_size "
+            f"{num_features}, not {embedding_size}, or another --model.embedder"
+        )

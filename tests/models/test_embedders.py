@@ -1,0 +1,73 @@
+"""Embedders: what each computes, its parameters, and the sizes it refuses."""
+
+import pytest
+import torch
+
+from levelfield.errors import UserError
+from levelfield.models import (
+    IdentityEmbedder,
+    LayerNormEmbedder,
+    LayerNormLinearEmbedder,
+    LinearEmbedder,
+    MLPEmbedder,
+)
+
+FEATURES = torch.tensor([[1.0, 2.0, 3.0, 6.0], [-1.0, 0.0, 0.0, 1.0]])
+
+
+def parameters(embedder: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in embedder.parameters())
+
+
+def test_linear():
+    embedder = LinearEmbedder(4, 3)
+    expected = FEATURES @ embedder.linear.weight.T + embedder.linear.bias
+    torch.testing.assert_close(embedder(FEATURES), expected)
+    assert (parameters(LinearEmbedder(4, 3)), parameters(LinearEmbedder(4, 3, bias=False))) == (15, 12)
+
+
+def test_dropout_leaves_half_of_the_features_out_in_training_alone():
+    torch.manual_seed(0)
+    embedder = LinearEmbedder(1000, 1, bias=False, dropout=0.5)
+    torch.nn.init.ones_(embedder.linear.weight)
+    doubled = embedder(torch.ones(1, 1000)).item() / 2
+    assert 440 < doubled < 560
+    assert embedder.eval()(torch.ones(1, 1000)).item() == 1000
+    with pytest.raises(UserError, match=r"dropout 1\.0 must be"):
+        LinearEmbedder(4, 3, dropout=1.0)
+
+
+def test_layer_norm_has_nothing_to_learn():
+    mean, deviation = 3.0, 14**0.5 / 2  # of 1 2 3 6, the deviation dividing by 4
+    expected = (torch.tensor([1.0, 2.0, 3.0, 6.0]) - mean) / deviation
+    torch.testing.assert_close(LayerNormEmbedder(4, 4)(FEATURES)[0], expected, rtol=1e-4, atol=1e-4)
+    embedder = LayerNormLinearEmbedder(4, 3, bias=False)
+    torch.testing.assert_close(embedder(FEATURES)[0], embedder.linear.weight @ expected, rtol=1e-4, atol=1e-4)
+    assert (parameters(LayerNormEmbedder(4, 4)), parameters(embedder)) == (0, 12)
+
+
+def test_identity():
+    assert torch.equal(IdentityEmbedder(4, 4)(FEATURES), FEATURES)
+
+
+@pytest.mark.parametrize("embedder", [IdentityEmbedder, LayerNormEmbedder])
+def test_what_keeps_the_features_refuses_another_size(embedder):
+    with pytest.raises(UserError, match=r"keeps the trunk's 2048 features: give --model\.embedding_size 2048, not 128"):
+        embedder(2048, 128)
+
+
+def test_the_text_head_of_vasilev_and_dyakonov():
+    head = MLPEmbedder(768, 256, hidden_sizes=[768], dropout=0.2)
+    assert [type(layer).__name__ for layer in head.layers] == ["Linear", "GELU", "Dropout", "Linear"]
+    assert head.layers[2].p == 0.2
+    assert parameters(head) == 768 * 768 + 768 + 768 * 256 + 256
+    features = torch.randn(5, 768)
+    hidden = features @ head.layers[0].weight.T + head.layers[0].bias
+    hidden = hidden * 0.5 * (1 + torch.erf(hidden / 2**0.5))
+    expected = hidden @ head.layers[3].weight.T + head.layers[3].bias
+    torch.testing.assert_close(head.eval()(features), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_layers_stack():
+    assert parameters(MLPEmbedder(4, 2, hidden_sizes=[3, 5])) == 4 * 3 + 3 + 3 * 5 + 5 + 5 * 2 + 2
+    assert parameters(MLPEmbedder(4, 2, hidden_sizes=[])) == 4 * 2 + 2
