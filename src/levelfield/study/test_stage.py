@@ -2,22 +2,18 @@
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import safetensors.torch
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.nn.functional import normalize
 from torch.utils.data import DataLoader
 
 from levelfield.data.subset import ClassSubset
 from levelfield.embedding import EmbeddedSet, embed
 from levelfield.errors import UserError
 from levelfield.learner import MetricLearner
-from levelfield.metrics import retrieval_metrics
-from levelfield.study.atomic import write_atomically, write_json
+from levelfield.study.atomic import write_json
 from levelfield.study.baseline import load_pca, reduce
 from levelfield.study.jobs import (
     EMBEDDINGS,
@@ -31,11 +27,10 @@ from levelfield.study.progress import StudyProgress
 from levelfield.study.results import read_test, tested_hash, tested_path
 from levelfield.study.spec import BASELINE, StudySpec
 from levelfield.study.state import StudyState
+from levelfield.study.test_scores import EmbeddedTest, score_run
 
 if TYPE_CHECKING:
     from levelfield.training import TrainingCLI
-
-METRICS = ("map_at_r", "r_precision", "precision_at_1")
 
 
 def test_study(study_folder: Path, spec: StudySpec, reopen: str | None, progress: StudyProgress) -> None:
@@ -90,14 +85,6 @@ class _Opening:
             if before is not None and before["opening"] == self.number:
                 continue
             folds = self.embeddings(folds_of(self.spec, method, run))
-            for other in folds[1:]:
-                assert torch.equal(other.index, folds[0].index)
-                assert torch.equal(other.labels, folds[0].labels)
-            labels = folds[0].labels
-            distance, is_query = self.distance(method), self.is_query(method)
-            separated = [score_samples(fold.embeddings, labels, is_query, distance) for fold in folds]
-            together = concatenate([fold.embeddings for fold in folds])
-            concatenated = score_samples(together, labels, is_query)
             write_json(
                 self.study_folder / tested_path(method, run),
                 {
@@ -106,31 +93,19 @@ class _Opening:
                     "number": run,
                     "opening": self.number,
                     "configuration": tested_hash(self.spec, method, run),
-                    "separated": [_scores(fold) for fold in separated],
-                    "concatenated": _scores(concatenated),
-                    "num_skipped": int(concatenated["num_skipped"]),
+                    **score_run(self.spec, method, folds),
                 },
             )
 
-    def distance(self, method: str) -> Literal["cosine", "euclidean"]:
-        """What the method's setting ranks separated embeddings by; concatenated ones are of unit length."""
-        return "cosine" if method == BASELINE else self.spec.methods[method]["model"].get("distance", "cosine")
-
-    def is_query(self, method: str) -> Bool[np.ndarray, " samples"] | None:
-        """Which test samples are searched for among the others; None where each is, among all others."""
-        _, loader = self.test_data(method)
-        assert isinstance(loader.dataset, ClassSubset)
-        return loader.dataset.is_query
-
-    def embeddings(self, jobs: list[Job]) -> list[EmbeddedSet]:
+    def embeddings(self, jobs: list[Job]) -> list[EmbeddedTest]:
         """Test embeddings of a run's folds, from their `embeddings.safetensors` where this opening wrote them."""
-        found = {job: _read_embeddings(self.study_folder / job.path / EMBEDDINGS, self.origin(job)) for job in jobs}
+        found = {job: EmbeddedTest.load(self.study_folder / job.path / EMBEDDINGS, self.origin(job)) for job in jobs}
         missing = [job for job, embedded in found.items() if embedded is None]
         if missing:
             self.progress.start(f"test: {missing[0].method} run {missing[0].number}")
-            for job, embedded in zip(missing, self.embed(missing), strict=True):
-                path = self.study_folder / job.path / EMBEDDINGS
-                write_atomically(path, safetensors.torch.save(embedded._asdict(), metadata=self.origin(job)))
+            for job, samples in zip(missing, self.embed(missing), strict=True):
+                embedded = EmbeddedTest(samples, self.is_query(job.method))
+                embedded.save(self.study_folder / job.path / EMBEDDINGS, self.origin(job))
                 found[job] = embedded
         return [embedded for embedded in found.values() if embedded is not None]
 
@@ -150,6 +125,12 @@ class _Opening:
         learners = [MetricLearner.load_from_checkpoint(self.study_folder / job.checkpoint) for job in jobs]
         together = embed(_SideBySide(learners), loader, device=device, progress=steps)
         return [together._replace(embeddings=each.contiguous()) for each in together.embeddings.unbind(1)]
+
+    def is_query(self, method: str) -> Bool[Tensor, " samples"] | None:
+        """Which test samples are searched for among the others; None where each is, among all others."""
+        _, loader = self.test_data(method)
+        assert isinstance(loader.dataset, ClassSubset)
+        return None if loader.dataset.is_query is None else torch.from_numpy(loader.dataset.is_query)
 
     def test_data(self, method: str) -> "tuple[TrainingCLI, DataLoader]":
         """The test samples as a method's configuration reads them."""
@@ -173,37 +154,3 @@ class _SideBySide(nn.Module):
 
     def forward(self, samples: Any) -> Float[Tensor, "batch learners embedding"]:
         return torch.stack([learner(samples) for learner in self.learners], dim=1)
-
-
-def score_samples(
-    embeddings: Float[Tensor, "samples embedding"],
-    labels: Int[Tensor, " samples"],
-    is_query: Bool[np.ndarray, " samples"] | None,
-    distance: Literal["cosine", "euclidean"] = "cosine",
-) -> dict[str, Any]:
-    """Retrieval scores of the queries among the rest, or of each sample among all others where there are no queries."""
-    if is_query is None:
-        return retrieval_metrics(embeddings, labels, metrics=METRICS, distance=distance)
-    asks = torch.from_numpy(is_query)
-    gallery, gallery_labels = embeddings[~asks], labels[~asks]
-    return retrieval_metrics(
-        embeddings[asks], labels[asks], gallery, gallery_labels, metrics=METRICS, distance=distance
-    )
-
-
-def concatenate(folds: list[Float[Tensor, "samples embedding"]]) -> Float[Tensor, "samples folds*embedding"]:
-    """Put the folds' L2-normalised embeddings side by side and normalise again."""
-    return normalize(torch.cat([normalize(fold) for fold in folds], dim=1))
-
-
-def _scores(found: dict[str, Any]) -> dict[str, float]:
-    return {metric: float(found[metric]) for metric in METRICS}
-
-
-def _read_embeddings(path: Path, origin: dict[str, str]) -> EmbeddedSet | None:
-    if not path.exists():
-        return None
-    with safetensors.safe_open(path, framework="pt") as file:
-        if file.metadata() != origin:
-            return None
-        return EmbeddedSet(*(file.get_tensor(name) for name in EmbeddedSet._fields))

@@ -1,0 +1,99 @@
+"""The test scores of a run, from the embeddings that its folds' models gave the test samples."""
+
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import safetensors.torch
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from levelfield.embedding import EmbeddedSet
+from levelfield.metrics import retrieval_metrics
+from levelfield.study.atomic import write_atomically
+from levelfield.study.spec import BASELINE, StudySpec
+
+METRICS = ("map_at_r", "r_precision", "precision_at_1")
+QUERIES = "is_query"
+
+
+class EmbeddedTest(NamedTuple):
+    """A fold's embeddings of the test samples, and which of these are searched for among the others.
+
+    `is_query` is None where each sample is searched for, among all others.
+    """
+
+    samples: EmbeddedSet
+    is_query: Bool[Tensor, " samples"] | None
+
+    def save(self, path: Path, origin: dict[str, str]) -> None:
+        """Write `embeddings.safetensors`, with what the embeddings were made from as its metadata."""
+        tensors = self.samples._asdict()
+        if self.is_query is not None:
+            tensors[QUERIES] = self.is_query
+        write_atomically(path, safetensors.torch.save(tensors, metadata=origin))
+
+    @classmethod
+    def load(cls, path: Path, origin: dict[str, str]) -> "EmbeddedTest | None":
+        """Read what `save` wrote; None where there is nothing, or it was made from something else.
+
+        Raises:
+            safetensors.SafetensorError: the file is damaged.
+        """
+        if not path.exists():
+            return None
+        with safetensors.safe_open(path, framework="pt") as file:
+            if file.metadata() != origin:
+                return None
+            samples = EmbeddedSet(*(file.get_tensor(name) for name in EmbeddedSet._fields))
+            return cls(samples, file.get_tensor(QUERIES) if QUERIES in file.keys() else None)  # noqa: SIM118 # no dict
+
+
+def score_run(spec: StudySpec, method: str, folds: list[EmbeddedTest]) -> dict[str, Any]:
+    """Scores of each fold's embeddings and of all folds' side by side, as in the run's `result.json`.
+
+    Args:
+        spec: The study.
+        method: Whose run it is.
+        folds: Embeddings of the same samples in the same order, by fold.
+    """
+    labels, is_query = folds[0].samples.labels, folds[0].is_query
+    for other in folds[1:]:
+        assert torch.equal(other.samples.index, folds[0].samples.index)
+        assert torch.equal(other.samples.labels, labels)
+    # What the method's setting ranks by; concatenated embeddings are of unit length.
+    distance: Literal["cosine", "euclidean"] = (
+        "cosine" if method == BASELINE else spec.methods[method]["model"].get("distance", "cosine")
+    )
+    separated = [score_samples(fold.samples.embeddings, labels, is_query, distance) for fold in folds]
+    concatenated = score_samples(concatenate([fold.samples.embeddings for fold in folds]), labels, is_query)
+    return {
+        "separated": [_scores(fold) for fold in separated],
+        "concatenated": _scores(concatenated),
+        "num_skipped": int(concatenated["num_skipped"]),
+    }
+
+
+def score_samples(
+    embeddings: Float[Tensor, "samples embedding"],
+    labels: Int[Tensor, " samples"],
+    is_query: Bool[Tensor, " samples"] | None,
+    distance: Literal["cosine", "euclidean"] = "cosine",
+) -> dict[str, Any]:
+    """Retrieval scores of the queries among the rest, or of each sample among all others where there are no queries."""
+    if is_query is None:
+        return retrieval_metrics(embeddings, labels, metrics=METRICS, distance=distance)
+    gallery, gallery_labels = embeddings[~is_query], labels[~is_query]
+    return retrieval_metrics(
+        embeddings[is_query], labels[is_query], gallery, gallery_labels, metrics=METRICS, distance=distance
+    )
+
+
+def concatenate(folds: list[Float[Tensor, "samples embedding"]]) -> Float[Tensor, "samples folds*embedding"]:
+    """Put the folds' L2-normalised embeddings side by side and normalise again."""
+    return normalize(torch.cat([normalize(fold) for fold in folds], dim=1))
+
+
+def _scores(found: dict[str, Any]) -> dict[str, float]:
+    return {metric: float(found[metric]) for metric in METRICS}
