@@ -11,6 +11,7 @@ import numpy as np
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
 
+from levelfield.data.cache import PreparedImages, prepare_images
 from levelfield.data.datasets.base import MetricDataset, SampleIndex
 from levelfield.data.samplers import EvalSampler, MPerClassBatchSampler
 from levelfield.data.splits import Split, check_validation_classes, class_folds, split_classes
@@ -40,6 +41,8 @@ class MetricDataModule(LightningDataModule):
         eval_batch_size: samples a batch when embedding.
         num_workers: loader processes.
         transforms: crops and flips of images, e.g. `--data.transforms.crop_size 64`.
+        cache: decode and reduce the images once, into a file that is then read instead (`levelfield.data.cache`); the
+            results are the same. The test half has a file of its own, made when it is opened.
         seed: of batches and augmentation.
 
     Attributes:
@@ -70,6 +73,7 @@ class MetricDataModule(LightningDataModule):
         eval_batch_size: int = 64,
         num_workers: int = 0,
         transforms: ImageTransforms | None = None,
+        cache: bool = False,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -88,6 +92,7 @@ class MetricDataModule(LightningDataModule):
         self.eval_batch_size = eval_batch_size
         self.num_workers = num_workers
         self.transforms = transforms or ImageTransforms()
+        self.cache = cache
         self.seed = seed
         self.train_subset: ClassSubset | None = None
         self.val_subset: ClassSubset | None = None
@@ -103,17 +108,19 @@ class MetricDataModule(LightningDataModule):
         trainval_classes, test_classes = split_classes(np.arange(len(index.class_names)), split, index.test_classes)
         folds = class_folds(trainval_classes, self.num_folds, variant=split)
         train_classes, val_classes = folds[self.fold]
+        trainval = index.select(np.isin(index.labels, trainval_classes))
         if stage in ("fit", "validate") and self.train_subset is None:
-            self.train_subset = self._subset(index, train_classes, train=True)
-            self.val_subset = self._subset(index, val_classes)
             check_validation_classes(folds, index.labels)
+            images = self._source(trainval, f"{split}, training half")
+            self.train_subset = self._subset(images, index, train_classes, train=True)
+            self.val_subset = self._subset(images, index, val_classes)
         if stage == "test":
-            self.test_subset = self._subset(index, test_classes)
-            check_roles(self.test_subset.index)
+            test = index.select(np.isin(index.labels, test_classes))
+            check_roles(test)
+            self.test_subset = self._subset(self._source(test, f"{split}, test half"), index, test_classes)
         if stage == "predict":
-            self.predict_subset = self._subset(index, np.unique(index.labels))
+            self.predict_subset = self._subset(self.dataset, index, np.unique(index.labels))
         if self._identity is None:
-            trainval = index.select(np.flatnonzero(np.isin(index.labels, trainval_classes)))
             self._identity = {
                 "dataset": self._dataset_spec(),
                 "fingerprint": self.dataset.fingerprint(trainval),
@@ -208,9 +215,19 @@ class MetricDataModule(LightningDataModule):
         has_own = self.dataset.own_split_by_default and index.test_classes is not None
         return "official" if has_own else "half"
 
-    def _subset(self, index: SampleIndex, classes: np.ndarray, train: bool = False) -> ClassSubset:
-        selected = index.select(np.flatnonzero(np.isin(index.labels, classes)))
-        return ClassSubset(self.dataset, selected, self.transform(train), seed=self.seed)
+    def _source(self, index: SampleIndex, half: str) -> MetricDataset | PreparedImages:
+        """What opens the samples of a half, and of no other."""
+        if not self.cache:
+            return self.dataset
+        images = self.transforms
+        purpose = {"half": half, "reduce": [images.resize, images.square, images.interpolation]}
+        return prepare_images(self.dataset, index, images.reduce(), purpose)
+
+    def _subset(
+        self, source: MetricDataset | PreparedImages, index: SampleIndex, classes: np.ndarray, train: bool = False
+    ) -> ClassSubset:
+        selected = index.select(np.isin(index.labels, classes))
+        return ClassSubset(source, selected, self.transform(train), seed=self.seed)
 
     def _dataset_spec(self) -> dict[str, Any]:
         """The data set as import path and plain arguments, without the root, which differs between machines."""

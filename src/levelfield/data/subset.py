@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch.utils.data import Dataset
 
+from levelfield.data.cache import PreparedImages
 from levelfield.data.datasets.base import MetricDataset, SampleIndex
 from levelfield.data.samplers import Draw
 from levelfield.errors import UserError
@@ -29,7 +30,7 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
 
     def __init__(
         self,
-        dataset: MetricDataset,
+        dataset: MetricDataset | PreparedImages,
         index: SampleIndex,
         transform: Callable[[Any], Any] | None = None,
         seed: int = 0,

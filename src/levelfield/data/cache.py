@@ -1,0 +1,194 @@
+"""A prepared cache: images decoded and reduced once, in one memory-mapped file beside an index."""
+
+import fcntl
+import hashlib
+import io
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+import PIL
+import torchvision
+from PIL import Image
+
+from levelfield.data.datasets.base import MetricDataset, SampleIndex
+from levelfield.errors import UserError
+
+INDEX = "index.npz"
+TEMPORARY = ".tmp"
+
+
+class PreparedImages:
+    """The images of an index as `reduce` leaves them, read from a memory-mapped file instead of decoded.
+
+    Made by `prepare_images`. A loader process opens the file for itself.
+
+    Args:
+        pixels: the file: (height, width, 3) bytes of each image, one after the other.
+        places: of each key, where its bytes begin, and its height and width.
+    """
+
+    def __init__(self, pixels: Path, places: dict[str, tuple[int, int, int]]) -> None:
+        self.pixels = pixels
+        self._places = places
+        self._bytes = np.memmap(pixels, dtype=np.uint8, mode="r")
+
+    def load(self, key: str) -> Image.Image:
+        """One image, reduced."""
+        start, height, width = self._places[key]
+        return Image.fromarray(np.asarray(self._bytes[start : start + height * width * 3]).reshape(height, width, 3))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"pixels": self.pixels, "places": self._places}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+
+def prepare_images(
+    dataset: MetricDataset, index: SampleIndex, reduce: Callable[[Image.Image], Image.Image], purpose: Mapping[str, Any]
+) -> PreparedImages:
+    """The images of `index` from their cache, which is made or renewed first where it has to be.
+
+    The cache lies in a folder of its own below `LEVELFIELD_CACHE` (by default `~/.cache/levelfield`). It is renewed
+    when the samples, or the path, size or modification time of a file, are not what it was made from. One process makes
+    it while others wait; what is there is always whole, whenever a process is killed.
+
+    Args:
+        dataset: opens the images, those of `index` and no others.
+        index: the samples.
+        reduce: what is done to each image first, the same each time.
+        purpose: plain values that set this cache apart from others of the same data set: the half, and what `reduce`
+            does.
+
+    Raises:
+        UserError: an image that cannot be opened, a data set without files, or no room to write.
+    """
+    if dataset.modality == "text":
+        raise UserError(f"--data.cache is for images, and {dataset.name} holds texts: leave it out")
+    folder = cache_root() / f"{dataset.name}-{_digest(_place(dataset), dict(purpose))[:16]}"
+    stamp = _stamp(dataset, index)
+    try:
+        with _locked(folder):
+            prepared = _read(folder, stamp)
+            if prepared is None:
+                print(f"decoding {len(index.keys):,} images once, into {folder}", file=sys.stderr)
+                _make(folder, stamp, dataset, index, reduce)
+                prepared = _read(folder, stamp)
+    except OSError as error:
+        raise UserError(
+            f"cannot write the prepared cache {folder} ({error.strerror}): make room there, give another folder by the "
+            "environment variable LEVELFIELD_CACHE, or leave --data.cache out"
+        ) from None
+    assert prepared is not None
+    return prepared
+
+
+def cache_root() -> Path:
+    """LEVELFIELD_CACHE, or `~/.cache/levelfield`."""
+    return Path(os.environ.get("LEVELFIELD_CACHE") or Path.home() / ".cache" / "levelfield")
+
+
+def _place(dataset: MetricDataset) -> dict[str, Any]:
+    """The data set's class and where it lies: what stays when its images change."""
+    kind = type(dataset)
+    arguments = {name: value for name, value in vars(dataset).items() if not name.startswith("_")}
+    arguments["root"] = arguments.get("root") or os.environ.get("LEVELFIELD_DATA")
+    return {"class": f"{kind.__module__}.{kind.__qualname__}"} | {
+        name: os.path.abspath(value) if isinstance(value, str | Path) and os.path.exists(value) else value
+        for name, value in arguments.items()
+    }
+
+
+def _stamp(dataset: MetricDataset, index: SampleIndex) -> str:
+    """What the pixels depend on: the files, and the versions of what decodes and reduces them."""
+    files = []
+    for key in index.keys:
+        file = dataset.file_of(key)
+        if file is None:
+            raise UserError(f"--data.cache is for image files, and {dataset.name} draws its images: leave it out")
+        size = dataset.size_of(key)  # names the row where there is no such file
+        files.append((key, str(file.absolute()), size, file.stat().st_mtime_ns))
+    return _digest(files, [PIL.__version__, torchvision.__version__])
+
+
+def _digest(*values: Any) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One process at a time is in `folder`; the system takes a dead process' lock away."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _read(folder: Path, stamp: str) -> PreparedImages | None:
+    """The cache in `folder`; None where there is none, or one of other images."""
+    try:
+        with np.load(io.BytesIO((folder / INDEX).read_bytes())) as index:
+            if str(index["stamp"]) != stamp:
+                return None
+            starts, sizes = index["starts"].tolist(), index["sizes"].tolist()
+            pixels = folder / str(index["pixels"])
+            if pixels.stat().st_size != index["bytes"]:
+                return None
+            keys = index["keys"].tolist()
+    except (FileNotFoundError, BadZipFile, EOFError, ValueError, KeyError):  # absent, or not what numpy writes
+        return None
+    return PreparedImages(pixels, {key: (start, *size) for key, start, size in zip(keys, starts, sizes, strict=True)})
+
+
+def _make(
+    folder: Path, stamp: str, dataset: MetricDataset, index: SampleIndex, reduce: Callable[[Image.Image], Image.Image]
+) -> None:
+    """Write the pixels, then the index that names them, and only then remove what was there before."""
+    pixels = folder / f"pixels-{stamp[:16]}.bin"
+    starts, sizes, written = [], [], 0
+    with _replaced(pixels) as file:
+        for key in index.keys:
+            image = dataset.load(key)
+            assert isinstance(image, Image.Image)
+            array = np.asarray(reduce(image))
+            file.write(array.tobytes())
+            starts.append(written)
+            sizes.append(array.shape[:2])
+            written += array.size
+    with _replaced(folder / INDEX) as file:
+        content = io.BytesIO()
+        np.savez(
+            content,
+            stamp=stamp,
+            pixels=pixels.name,
+            bytes=written,
+            keys=np.array(index.keys),
+            starts=np.array(starts),
+            sizes=np.array(sizes),
+        )
+        file.write(content.getvalue())
+    for left in folder.iterdir():
+        if left.suffix == TEMPORARY or (left.suffix == pixels.suffix and left != pixels):
+            left.unlink()
+
+
+@contextmanager
+def _replaced(path: Path) -> Iterator[io.BufferedWriter]:
+    """A file that takes the place of `path` once it is whole and on the disk."""
+    temporary = path.with_name(path.name + TEMPORARY)
+    try:
+        with open(temporary, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

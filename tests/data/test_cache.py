@@ -1,0 +1,257 @@
+"""The prepared cache: the same pixels and weights as without, renewed when images change, whole whatever happens."""
+
+import os
+import pickle
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from own_images import image_options
+from PIL import Image
+
+from levelfield.data import Glyphs, ImageTable, ImageTransforms
+from levelfield.data.cache import INDEX, prepare_images
+from levelfield.data.datamodule import MetricDataModule
+from levelfield.errors import UserError
+
+TRANSFORMS = ImageTransforms(crop_size=24, resize=32)
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("LEVELFIELD_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """16 classes of 4 pictures of noise in several sizes, some smaller than they are brought to."""
+    (tmp_path / "data").mkdir()
+    rows = ["path,label"]
+    for number in range(64):
+        rng = np.random.default_rng(number)
+        size = (*rng.integers(20, 70, 2), 3)
+        Image.fromarray(rng.integers(0, 255, size, dtype=np.uint8)).save(tmp_path / "data" / f"{number}.png")
+        rows.append(f"{number}.png,{number // 4}")
+    table = tmp_path / "data" / "table.csv"
+    table.write_text("\n".join(rows))
+    return table
+
+
+def datamodule(table: Path, cache: bool = True, transforms: ImageTransforms = TRANSFORMS, fold: int = 0):
+    data = MetricDataModule(ImageTable(table), transforms=transforms, cache=cache, fold=fold)
+    data.setup("fit")
+    return data
+
+
+def pixel_files(cache: Path) -> list[Path]:
+    return sorted(cache.glob("*/pixels-*.bin"))
+
+
+@pytest.mark.parametrize(
+    "transforms",
+    [
+        TRANSFORMS,
+        ImageTransforms(24, 32, square=True, random_crop=True),
+        ImageTransforms(24, 32, interpolation="bicubic"),
+    ],
+    ids=["resized crop", "square", "bicubic"],
+)
+def test_views_are_those_of_the_images_themselves(table: Path, transforms: ImageTransforms) -> None:
+    without, prepared = (datamodule(table, cache, transforms) for cache in (False, True))
+    for subset in ("train_subset", "val_subset"):
+        left, right = getattr(without, subset), getattr(prepared, subset)
+        assert left.index.keys == right.index.keys
+        for position in range(len(left)):
+            assert torch.equal(left[position][0], right[position][0])
+
+
+def test_a_fit_gives_the_same_weights_and_scores(tiny, run, table: Path, tmp_path: Path) -> None:
+    outcomes = []
+    for cache in ("false", "true"):
+        words = [*image_options(tiny, table), "--model.loss", "ArcFaceLoss", "--data.cache", cache]
+        code, _, complaint = run("fit", *words, "--output", tmp_path / cache, "--name", "cached")
+        assert code == 0, complaint
+        folder = tmp_path / cache / "fit" / "cached" / "0"
+        weights = torch.load(folder / "best.ckpt", weights_only=True)["state_dict"]
+        outcomes.append(((folder / "metrics.csv").read_bytes(), weights))
+    (metrics, weights), (cached_metrics, cached_weights) = outcomes
+    assert cached_metrics == metrics
+    assert weights.keys() == cached_weights.keys()
+    assert all(torch.equal(weights[name], cached_weights[name]) for name in weights)
+
+
+def test_fit_prepares_the_training_half_for_all_folds_and_opens_no_test_image(table: Path, cache: Path) -> None:
+    for number in range(32, 64):
+        (table.parent / f"{number}.png").unlink()
+    data = datamodule(table)
+    assert {*data.train_subset.index.keys, *data.val_subset.index.keys} == {f"{number}.png" for number in range(32)}
+    (pixels,) = pixel_files(cache)
+    made = pixels.stat().st_mtime_ns
+    datamodule(table, fold=3)
+    assert [file.stat().st_mtime_ns for file in pixel_files(cache)] == [made]
+    with pytest.raises(UserError, match=r"row 34: no file .*32\.png"):
+        data.setup("test")
+
+
+def test_the_test_half_has_a_file_of_its_own(table: Path, cache: Path) -> None:
+    data = datamodule(table)
+    data.setup("test")
+    assert len(pixel_files(cache)) == 2
+    plain = MetricDataModule(ImageTable(table), transforms=TRANSFORMS)
+    plain.setup("test")
+    assert torch.equal(data.test_subset[5][0], plain.test_subset[5][0])
+
+
+def test_images_are_not_opened_again(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = datamodule(table).train_subset[0][0]
+    monkeypatch.setattr(ImageTable, "load", lambda *_: pytest.fail("opened an image"))
+    assert torch.equal(datamodule(table).train_subset[0][0], expected)
+
+
+def test_a_changed_image_renews_the_cache(table: Path, cache: Path) -> None:
+    """Of the same size in bytes, so that only the modification time tells."""
+    before = datamodule(table)
+    image = table.parent / "9.png"
+    Image.new("RGB", (40, 40), "red").save(image, format="BMP")
+    os.utime(image, ns=(1, 1))
+    assert datamodule(table).dataset.load("9.png").getpixel((0, 0)) == (255, 0, 0)
+    Image.new("RGB", (40, 40), "blue").save(image, format="BMP")
+    os.utime(image, ns=(2, 2))
+    after = datamodule(table)
+    position = after.train_subset.index.keys.index("9.png")
+    assert after.train_subset[position][0].amax((1, 2)).tolist() == [0, 0, 1]
+    assert len(pixel_files(cache)) == 1
+    before.train_subset[position]  # what is open stays readable
+
+
+def test_other_sizes_have_a_cache_of_their_own(table: Path, cache: Path) -> None:
+    datamodule(table)
+    datamodule(table, transforms=ImageTransforms(24, 40))
+    datamodule(table, transforms=ImageTransforms(24, 32, square=True))
+    assert len(pixel_files(cache)) == 3
+
+
+@pytest.mark.parametrize("damage", ["no pixels", "short pixels", "broken index", "empty index"])
+def test_a_damaged_cache_is_made_anew(damage: str, table: Path, cache: Path) -> None:
+    expected = datamodule(table).train_subset[3][0]
+    (pixels,) = pixel_files(cache)
+    if damage == "no pixels":
+        pixels.unlink()
+    elif damage == "short pixels":
+        pixels.write_bytes(pixels.read_bytes()[:-1])
+    else:
+        content = (pixels.parent / INDEX).read_bytes()
+        (pixels.parent / INDEX).write_bytes(content[: 0 if damage == "empty index" else len(content) // 2])
+    assert torch.equal(datamodule(table).train_subset[3][0], expected)
+
+
+def test_a_loader_process_opens_the_file_for_itself(table: Path) -> None:
+    subset = datamodule(table).train_subset
+    pickled = pickle.dumps(subset)
+    assert len(pickled) < 20_000  # the pixels are not in it: 32 images of 32 x 32 or more are over 98,304 bytes
+    assert torch.equal(pickle.loads(pickled)[1][0], subset[1][0])
+
+
+def test_no_room_is_one_line_and_leaves_nothing_behind(table: Path, cache: Path) -> None:
+    """A limit on the size of files stands for a full disk: the same system call fails."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        with pytest.raises(
+            UserError, match=r"cannot write the prepared cache .*\(File too large\): make room"
+        ) as caught:
+            datamodule(table)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in cache.rglob("*") if path.is_file()] == ["lock"]
+    datamodule(table)
+
+
+def test_what_cannot_be_cached_is_refused(cache: Path, tmp_path: Path, table: Path) -> None:
+    with pytest.raises(UserError, match="glyphs draws its images: leave it out"):
+        MetricDataModule(Glyphs(num_classes=40), cache=True).setup("fit")
+    cache.write_text("a file where the folder should be")
+    with pytest.raises(UserError, match=r"cannot write the prepared cache .*LEVELFIELD_CACHE"):
+        datamodule(table)
+
+
+def test_an_image_that_does_not_open_is_named(table: Path, cache: Path) -> None:
+    (table.parent / "7.png").write_bytes(b"no image")
+    with pytest.raises(UserError, match=r"7\.png is not an image"):
+        datamodule(table)
+    assert not pixel_files(cache)
+
+
+PREPARE = """
+import sys
+import time
+from levelfield.data import ImageTable, ImageTransforms
+from levelfield.data.cache import prepare_images
+
+load = ImageTable.load
+def loading(self, key):
+    print(key, flush=True)
+    time.sleep(float(sys.argv[2]))
+    return load(self, key)
+ImageTable.load = loading
+dataset = ImageTable(sys.argv[1])
+reduce = ImageTransforms(crop_size=24, resize=32).reduce()
+images = prepare_images(dataset, dataset.read_index(), reduce, {"half": "all"})
+print("pixel", images.load("5.png").getpixel((3, 3)), flush=True)
+"""
+
+
+def preparing(table: Path, slow: float) -> subprocess.Popen:
+    words = [sys.executable, "-c", PREPARE, str(table), str(slow)]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY)
+
+
+@pytest.mark.processes
+def test_a_second_process_waits_for_the_first_and_opens_no_image(
+    table: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = reduced(table, "5.png")
+    process = preparing(table, 0.01)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "0.png\n"
+    dataset = ImageTable(table)
+    monkeypatch.setattr(ImageTable, "load", lambda *_: pytest.fail("opened an image"))
+    images = prepare_images(dataset, dataset.read_index(), TRANSFORMS.reduce(), {"half": "all"})
+    assert np.array_equal(images.load("5.png"), expected)
+    printed = process.communicate(timeout=60)[0].splitlines()
+    assert process.returncode == 0
+    assert printed == [*(f"{number}.png" for number in range(1, 64)), f"pixel {expected.getpixel((3, 3))}"]
+    assert len(pixel_files(cache)) == 1
+
+
+@pytest.mark.processes
+def test_a_process_killed_while_it_prepares_leaves_nothing_broken(table: Path, cache: Path) -> None:
+    process = preparing(table, 0.2)
+    assert process.stdout is not None
+    for _ in range(3):
+        process.stdout.readline()
+    process.send_signal(signal.SIGKILL)
+    process.wait(30)
+    process.stdout.close()
+    (left,) = cache.rglob("pixels-*")
+    assert left.suffix == ".tmp"
+    dataset = ImageTable(table)
+    started = time.monotonic()
+    images = prepare_images(dataset, dataset.read_index(), TRANSFORMS.reduce(), {"half": "all"})
+    assert time.monotonic() - started < 30  # the dead process' lock is gone
+    assert all(np.array_equal(images.load(key), reduced(table, key)) for key in dataset.read_index().keys)
+    assert not left.exists()
+
+
+def reduced(table: Path, key: str) -> Image.Image:
+    return TRANSFORMS.reduce()(ImageTable(table).load(key))
