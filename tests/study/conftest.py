@@ -1,4 +1,4 @@
-"""A study that takes seconds: a tiny random trunk on a few letters, 2 methods x 2 folds x 2 runs."""
+"""A study that takes seconds: a tiny random trunk on a few letters, 2 methods x (3 trials + 2 runs) x 2 folds."""
 
 from pathlib import Path
 
@@ -20,6 +20,12 @@ base:
 methods:
   contrastive: {model: {loss: ContrastiveLoss}}
   arcface: {model: {loss: ArcFaceLoss}, data: {samples_per_class: 1}}
+spaces:
+  contrastive: {model.loss.init_args.neg_margin: {low: 0.1, high: 1.0}}
+  arcface:
+    model.loss.init_args.margin: {low: 0.0, high: 90.0}
+    model.loss_lr: {low: 1.0e-4, high: 1.0, scale: log}
+search: {trials: 3}
 folds: 2
 runs: 2
 threads: 1

@@ -55,13 +55,12 @@ def test_status_counts_jobs_and_tells_the_time_left(
 ) -> None:
     folder = Path(shutil.copytree(finished, desk / "somewhere"))
     for run in range(2):
-        path = folder / f"jobs/arcface/run{run}/fold1/result.json"
-        path.unlink()
-        other = folder / f"jobs/arcface/run{run}/fold0/result.json"
-        other.write_text(json.dumps({**json.loads(other.read_text()), "seconds": 60.0}))
+        (folder / f"jobs/arcface/run{run}/fold1/result.json").unlink()
+    for path in (folder / "jobs" / "arcface").glob("*/fold*/result.json"):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "seconds": 60.0}))
     assert main(["status", "toy.yaml", "--output", "somewhere"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "done     8 of 10 jobs" in lines
+    assert "done     20 of 22 jobs" in lines
     assert "running  nothing" in lines
     assert "to do    2 jobs" in lines
     assert "left     about 2 min" in lines
@@ -71,6 +70,7 @@ def test_status_counts_jobs_and_tells_the_time_left(
 def test_add_method_compares_a_loss_of_the_working_directory(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (desk / "my_loss.py").write_text(TEN_LINE_LOSS)
     words = ["run", "toy.yaml", "--add-method", "my_loss.MyLoss", "--runs", "1", "--trainer.max_epochs=1"]
+    words += ["--search.trials", "1"]
     assert main(words) == 0
     printed = capsys.readouterr().out
     rows = [line.split()[0] for line in printed.splitlines() if line.startswith("    ") and line.strip()]
@@ -104,6 +104,10 @@ def test_dotted_options_are_overrides_wherever_they_stand() -> None:
         (["run", "tyo.yaml"], r"no study file 'tyo.yaml'; did you mean 'toy.yaml'\?"),
         (["run", "toy", "--outptu", "x"], r"no option '--outptu'; did you mean '--output'\?"),
         (["run", "toy", "--out", "x"], r"no option '--out'; did you mean '--output'\?"),
+        (["run", "toy", "--search.trails", "1"], r"unknown key 'search\.trails'; did you mean 'trials'\?"),
+        (["run", "toy", "--search.sampler", "gpp"], r"search\.sampler 'gpp'; did you mean 'gp'\?"),
+        (["run", "toy", "--executor.worker", "2"], r"--executor\.worker; did you mean 'workers'\?"),
+        (["run", "toy", "--executor.workers", "0"], r"--executor\.workers must be a whole number of at least 1, not 0"),
         (["run", "toy", "--rusn", "1"], r"no option '--rusn'; did you mean '--runs'\?"),
         (["run", "toy", "--data.root"], r"--data\.root needs a value"),
         (["run"], r"required: FILE"),

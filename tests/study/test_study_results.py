@@ -1,6 +1,7 @@
 """results.csv and summary.csv are derived from the result files alone, and damage is named."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -46,7 +47,7 @@ def fill(folder: Path, spec: StudySpec) -> None:
     for job in study_jobs(spec):
         empty_folder(folder / job.path)
         (folder / job.checkpoint).touch()
-        finish_job(folder, spec, job, {"validation": {"map_at_r": validation_score(job)}, "seconds": 1.0})
+        finish_job(folder, spec, job, {}, {"validation": {"map_at_r": validation_score(job)}, "seconds": 1.0})
     for method, run in [("pretrained", 0), *((m, r) for m in spec.methods for r in range(spec.runs))]:
         write_json(
             folder / results.tested_path(method, run),
@@ -85,7 +86,7 @@ def test_tables_hold_every_score_and_their_means(tmp_path: Path, spec: StudySpec
 
 def test_tables_do_not_depend_on_the_order_of_the_work(tmp_path: Path, spec: StudySpec) -> None:
     fill(tmp_path / "one", spec)
-    turned = StudySpec(**{**spec.to_dict(), "methods": dict(reversed(spec.methods.items()))})
+    turned = replace(spec, methods=dict(reversed(spec.methods.items())))
     fill(tmp_path / "two", turned)
     # The first method lends the baseline its configuration, here the same trunk and data.
     write_tables(tmp_path / "one", spec)
@@ -126,15 +127,19 @@ def test_a_job_without_result_is_to_do_and_starts_empty(tmp_path: Path, spec: St
 
 
 def test_folds_and_methods_share_a_runs_seed_and_runs_do_not(spec: StudySpec) -> None:
-    seeds = {(job.method, job.number, job.fold): job_config(spec, job)["seed_everything"] for job in study_jobs(spec)}
+    seeds = {
+        (job.method, job.number, job.fold): job_config(spec, job, {})["seed_everything"] for job in study_jobs(spec)
+    }
     assert len({seed for (_, run, _), seed in seeds.items() if run == 1}) == 1
-    assert len({job_seed(5, "run", run) for run in range(100)}) == 100
-    assert job_seed(6, "run", 0) != job_seed(5, "run", 0)
+    first = Job("a", "run", 0, 0)
+    assert len({job_seed(5, Job("a", stage, n, 0)) for stage in ("trial", "run") for n in range(100)}) == 200
+    assert job_seed(6, first) != job_seed(5, first)
+    assert job_seed(5, Job("a@2", "run", 0, 0)) not in seeds.values(), "the same method again has its own"
     assert all(0 <= seed < 2**32 for seed in seeds.values()), "what seed_everything takes"
 
 
 def test_a_jobs_configuration_names_its_fold(spec: StudySpec) -> None:
-    asked = job_config(spec, Job("a", "run", 0, 1))["data"]
+    asked = job_config(spec, Job("a", "run", 0, 1), {"model.loss.margin": 3})["data"]
     assert (asked["fold"], asked["num_folds"]) == (1, 2)
     assert "fold" not in spec.methods["a"]["data"]
 
@@ -142,3 +147,12 @@ def test_a_jobs_configuration_names_its_fold(spec: StudySpec) -> None:
 def test_differing_batch_composition_is_reported(spec: StudySpec) -> None:
     (sentence,) = differing_conditions(spec)
     assert sentence == "a: data.samples_per_class is 1, 4 for the others"
+
+
+def test_a_failed_run_is_left_out_whole(tmp_path: Path, spec: StudySpec) -> None:
+    fill(tmp_path, spec)
+    job = Job("a", "run", 1, 0)
+    empty_folder(tmp_path / job.path)
+    finish_job(tmp_path, spec, job, {}, {"failure": "the loss is nan at step 3", "seconds": 1.0})
+    rows = [row for row in collect_rows(tmp_path, spec) if row.method == "a" and row.stage == "run"]
+    assert {row.run for row in rows} == {0, 2}, "a mean over other folds would be another number"

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
+import yaml
 from torch.nn.functional import normalize
 
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.errors import UserError
 from levelfield.learner import MetricLearner
 from levelfield.metrics import retrieval_metrics
-from levelfield.study.jobs import study_jobs
+from levelfield.study.jobs import Job, study_jobs
 from levelfield.study.ledger import Ledger
 from levelfield.study.runner import run_study
 from levelfield.study.spec import StudySpec, load_spec
@@ -44,14 +45,37 @@ def scores(folder: Path, **wanted: str) -> list[float]:
 def test_every_job_leaves_what_the_design_says(finished: Path, spec: StudySpec) -> None:
     for job in study_jobs(spec):
         folder = finished / job.path
-        expected = {"config.yaml", "result.json", "embeddings.safetensors", job.checkpoint.name}
-        assert expected <= {path.name for path in folder.iterdir()}
+        expected = {"config.yaml", "result.json"}
+        if job.stage == "run":
+            expected |= {"embeddings.safetensors", job.checkpoint.name}
         if job.method != "pretrained":
-            assert (folder / "metrics.csv").is_file()
+            expected.add("metrics.csv")
+        assert {path.name for path in folder.iterdir()} == expected
+        if job.stage == "run" and job.method != "pretrained":
             MetricLearner.load_from_checkpoint(folder / "best.ckpt")
     assert (finished / "study.yaml").is_file()
-    # 2 folds x (1 + 2 x 2) validation scores; 3 metrics x (2 folds + concatenated) x 5 tested runs.
-    assert len(scores(finished)) == 10 + 45
+    # 2 folds x (1 + 2 x (3 + 2)) validation scores; 3 metrics x (2 folds + concatenated) x 5 tested runs.
+    assert len(scores(finished)) == 22 + 45
+
+
+def test_runs_have_the_best_trials_setting_and_fresh_seeds(finished: Path, spec: StudySpec) -> None:
+    results = {job: json.loads((finished / job.path / "result.json").read_text()) for job in study_jobs(spec)}
+    for method in spec.methods:
+        means = [
+            sum(results[Job(method, "trial", trial, fold)]["validation"]["map_at_r"] for fold in range(2)) / 2
+            for trial in range(3)
+        ]
+        best = results[Job(method, "trial", means.index(max(means)), 0)]
+        runs = [results[Job(method, "run", run, fold)] for run in range(2) for fold in range(2)]
+        assert all(run["parameters"] == best["parameters"] for run in runs)
+        assert len({run["seed"] for run in runs}) == 2
+        assert {run["seed"] for run in runs}.isdisjoint(
+            result["seed"] for job, result in results.items() if job.stage == "trial"
+        )
+    config = yaml.safe_load((finished / "jobs/arcface/run1/fold0/config.yaml").read_text())
+    parameters = results[Job("arcface", "run", 1, 0)]["parameters"]
+    assert config["model"]["loss"]["init_args"]["margin"] == parameters["model.loss.init_args.margin"]
+    assert config["model"]["loss_lr"] == parameters["model.loss_lr"]
 
 
 def test_scores_follow_from_the_stored_embeddings(finished: Path) -> None:
@@ -168,6 +192,7 @@ def write_table(folder: Path, order: list[int]) -> Path:
 def test_training_needs_no_test_image_and_no_test_label(toy_file: Path, tmp_path: Path) -> None:
     table = write_table(tmp_path / "data", [4, 5, 6, 7])
     overrides = {"data.dataset": "ImageTable", "data.dataset.table": str(table), "runs": 1, "trainer.max_epochs": 1}
+    overrides["search.trials"] = 1
     spec = load_spec(toy_file, overrides)
     folder = tmp_path / "study"
     images = tmp_path / "data" / "images"
@@ -196,7 +221,7 @@ def test_training_needs_no_test_image_and_no_test_label(toy_file: Path, tmp_path
             json.loads((place / job.path / "result.json").read_text()) for place in (folder, tmp_path / "permuted")
         )
         assert first["validation"] == second["validation"]
-        if job.method != "pretrained":
+        if job.method != "pretrained" and job.stage == "run":
             weights = [
                 torch.load(place / job.checkpoint, weights_only=True)["state_dict"]
                 for place in (folder, tmp_path / "permuted")
