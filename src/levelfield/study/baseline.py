@@ -49,7 +49,7 @@ class TrunkFeatures:
         if keys != self._keys:
             labels = np.array([c for c, _ in keys], dtype=np.int64)
             index = SampleIndex(tuple(key for _, key in keys), labels, parts[0].class_names)
-            subset = ClassSubset(data.dataset, index, data.transform())
+            subset = ClassSubset(data.train_subset.dataset, index, data.transform())
             device = training.trainer.strategy.root_device
             loader = data.eval_dataloader(subset)
             self._features = embed(training.model.trunk, loader, device=device, progress=progress).embeddings
