@@ -1,0 +1,155 @@
+"""The large image data sets in miniature, in the layouts that their publishers give them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from scipy.io import savemat
+
+
+def picture(path: Path, label: int, sample: int) -> None:
+    """A JPEG of one shade a class."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (40, 36), (label * 12 % 256, sample * 30 % 256, 99)).save(path)
+
+
+def cub200(root: Path, classes: int = 16, samples: int = 4) -> Path:
+    """`CUB_200_2011/` with its lists, the official split among them; returns its folder."""
+    folder = root / "cub200" / "CUB_200_2011"
+    images, labels, names, split = [], [], [], []
+    for label in range(classes):
+        species = f"{label + 1:03d}.Bird_{label}"
+        names.append(f"{label + 1} {species}")
+        for sample in range(samples):
+            path = f"{species}/Bird_{label}_{sample:04d}_{label * samples + sample}.jpg"
+            picture(folder / "images" / path, label, sample)
+            images.append(f"{len(images) + 1} {path}")
+            labels.append(f"{len(images)} {label + 1}")
+            split.append(f"{len(images)} {sample % 2}")
+    _lines(folder / "images.txt", images)
+    _lines(folder / "image_class_labels.txt", labels)
+    _lines(folder / "classes.txt", names)
+    _lines(folder / "train_test_split.txt", split)
+    return folder
+
+
+def cars196_pooled(root: Path, classes: int = 16, samples: int = 4) -> Path:
+    """`car_ims/` and `cars_annos.mat`; returns their folder."""
+    folder = root / "cars196"
+    rows = []
+    for label in range(classes):
+        for sample in range(samples):
+            path = f"car_ims/{len(rows) + 1:06d}.jpg"
+            picture(folder / path, label, sample)
+            rows.append((path, 1, 2, 30, 30, label + 1, sample % 2))
+    fields = ("relative_im_path", "bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2", "class", "test")
+    savemat(folder / "cars_annos.mat", {"annotations": structs(fields, rows), "class_names": cells(car_names(classes))})
+    return folder
+
+
+def cars196_parts(root: Path, classes: int = 16, samples: int = 4) -> Path:
+    """`cars_train/`, `cars_test/` and their annotations; every class is in both. Returns their folder."""
+    folder = root / "cars196"
+    fields = ("bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2", "class", "fname")
+    for part, parity in (("train", 0), ("test", 1)):
+        rows = []
+        for label in range(classes):
+            for sample in range(parity, samples, 2):
+                name = f"{len(rows) + 1:05d}.jpg"
+                picture(folder / f"cars_{part}" / name, label, sample)
+                rows.append((1, 2, 30, 30, label + 1, name))
+        (folder / "devkit").mkdir(exist_ok=True)
+        if part == "train":
+            savemat(folder / "devkit" / "cars_train_annos.mat", {"annotations": structs(fields, rows)})
+        else:
+            savemat(folder / "cars_test_annos_withlabels.mat", {"annotations": structs(fields, rows)})
+            unlabelled = [(*row[:4], row[5]) for row in rows]
+            without = structs((*fields[:4], "fname"), unlabelled)
+            savemat(folder / "devkit" / "cars_test_annos.mat", {"annotations": without})
+    savemat(folder / "devkit" / "cars_meta.mat", {"class_names": cells(car_names(classes))})
+    return folder
+
+
+def sop(root: Path, classes: int = 16, samples: int = 4, train_classes: int | None = None) -> Path:
+    """`Stanford_Online_Products/` with its two lists; returns its folder."""
+    folder = root / "sop" / "Stanford_Online_Products"
+    train_classes = classes // 2 if train_classes is None else train_classes
+    header = "image_id class_id super_class_id path"
+    rows: dict[str, list[str]] = {"train": [header], "test": [header]}
+    image = 0
+    for label in range(classes):
+        kind = ("bicycle", "chair")[label % 2]
+        for sample in range(samples):
+            image += 1
+            path = f"{kind}_final/{110000 + label}_{sample}.JPG"
+            picture(folder / path, label, sample)
+            part = "train" if label < train_classes else "test"
+            rows[part].append(f"{image} {label + 1} {label % 2 + 1} {path}")
+    for part, lines in rows.items():
+        _lines(folder / f"Ebay_{part}.txt", lines)
+    return folder
+
+
+def inshop(root: Path, classes: int = 16, samples: int = 4, official_folders: bool = True) -> Path:
+    """The partition and the images, in `Eval/` and `Img/` or beside each other; returns the partition's file."""
+    folder = root / "inshop"
+    lines = []
+    for label in range(classes):
+        for sample in range(samples):
+            path = f"img/WOMEN/Dresses/id_{label + 1:08d}/{sample + 1:02d}_1_front.jpg"
+            picture(folder / ("Img" if official_folders else "") / path, label, sample)
+            # Every other item is trained on: the halves are not the first and the second.
+            status = "train" if label % 2 else ("query", "gallery")[sample % 2]
+            lines.append(f"{path:<72}id_{label + 1:08d}   {status}")
+    file = folder / ("Eval" if official_folders else "") / "list_eval_partition.txt"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    _lines(file, [str(len(lines)), "image_name item_id evaluation_status", *lines])
+    return file
+
+
+def dogs130(root: Path, classes: int = 16, samples: int = 4) -> Path:
+    """`low-resolution/` and `TrainAndValList/`; returns the folder of both."""
+    folder = root / "dogs130"
+    lists: tuple[list[str], list[str]] = ([], [])
+    for label in range(classes):
+        breed = f"{samples}-n{label + 1:06d}-{'Fila Braziliero' if label == 3 else f'breed_{label}'}"
+        for sample in range(samples):
+            path = f"{breed}/n{100000 + label * samples + sample}.jpg"
+            picture(folder / "low-resolution" / path, label, sample)
+            lists[sample == 0].append(f".//{path}")
+    (folder / "TrainAndValList").mkdir()
+    _lines(folder / "TrainAndValList" / "train.lst", lists[0])
+    _lines(folder / "TrainAndValList" / "validation.lst", lists[1])
+    return folder
+
+
+MINIATURES: dict[str, Callable[[Path], Path]] = {
+    "cub200": cub200,
+    "cars196": cars196_parts,
+    "sop": sop,
+    "inshop": inshop,
+    "dogs130": dogs130,
+}
+
+
+def car_names(classes: int) -> list[str]:
+    return [f"Make {label} C/V Van 2012" for label in range(classes)]
+
+
+def cells(texts: Sequence[str]) -> np.ndarray:
+    """A MATLAB row of texts."""
+    array = np.empty((1, len(texts)), dtype=object)
+    array[0] = texts
+    return array
+
+
+def structs(fields: Sequence[str], rows: Sequence[tuple]) -> np.ndarray:
+    """A MATLAB row of structs."""
+    return np.array([rows], dtype=[(field, object) for field in fields])
+
+
+def _lines(file: Path, lines: Sequence[str]) -> None:
+    file.write_text("\n".join(lines) + "\n")
