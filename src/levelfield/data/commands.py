@@ -168,14 +168,12 @@ def _print(console: Console, text: str) -> None:
 
 
 def _verify(console: Console, dataset: MetricDataset, asked_for: bool) -> int:
-    from levelfield.data.cards import why_not_ready
-
-    reason = why_not_ready(dataset)
-    if reason:
-        _print(console, f"{dataset.name}: not there: {reason}")
+    try:
+        with console.status(f"{dataset.name}: opening every sample"):
+            report = dataset.verify()
+    except UserError as error:
+        _print(console, f"{dataset.name}: not there: {error}")
         return 2 if asked_for else 0
-    with console.status(f"{dataset.name}: opening {len(dataset):,} samples"):
-        report = dataset.verify()
     found = f"{dataset.name}: {report.num_classes:,} classes, {report.num_samples:,} samples"
     verdict = "as published, every sample opens" if report.ok else f"{len(report.problems)} problems"
     lines = [f"{found}; {verdict}", *(f"  {problem}" for problem in report.problems)]
