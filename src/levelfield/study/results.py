@@ -3,7 +3,7 @@
 import csv
 import io
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -99,8 +99,16 @@ def read_tests(study_folder: Path, spec: StudySpec) -> dict[tuple[str, int], dic
     return {key: test for key, test in tests.items() if test["opening"] == latest}
 
 
-def collect_rows(study_folder: Path, spec: StudySpec) -> list[ResultRow]:
-    """All scores there are so far, sorted."""
+def collect_rows(
+    study_folder: Path, spec: StudySpec, tests: Mapping[tuple[str, int], dict[str, Any]] | None = None
+) -> list[ResultRow]:
+    """All scores there are so far, sorted.
+
+    Args:
+        study_folder: The study's folder.
+        spec: The study.
+        tests: Test scores by method and run; None reads the stored ones.
+    """
     rows = []
     state = StudyState(study_folder, spec)
     broken = {(job.method, job.number) for job in state.failures("run")}
@@ -115,7 +123,7 @@ def collect_rows(study_folder: Path, spec: StudySpec) -> list[ResultRow]:
                         job.method, job.stage, **place, fold=job.fold, embedding="separated", metric=metric, value=value
                     )
                 )
-    for (method, run), tested in read_tests(study_folder, spec).items():
+    for (method, run), tested in (read_tests(study_folder, spec) if tests is None else tests).items():
         for fold, scores in enumerate(tested["separated"]):
             for metric, value in scores.items():
                 rows.append(ResultRow(method, "test", None, run, fold, "separated", metric, value))

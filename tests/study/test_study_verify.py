@@ -1,0 +1,119 @@
+"""`study verify`: whatever is changed in a finished study is found and named."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+
+from levelfield.errors import UserError
+from levelfield.study.spec import spec_from_yaml
+from levelfield.study.verify import verify_study
+
+RUN = Path("jobs/arcface/run1")
+
+
+@pytest.fixture
+def study(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "study"))
+
+
+def verify(study: Path) -> list[str]:
+    return verify_study(study, spec_from_yaml(study / "study.yaml"))
+
+
+def edit_json(path: Path, **changes: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_a_finished_study_matches_and_nothing_is_written(study: Path) -> None:
+    files = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in study.rglob("*") if path.is_file()}
+    assert verify(study) == []
+    assert files == {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in study.rglob("*") if p.is_file()}
+
+
+def test_changed_embeddings_change_the_scores_and_both_tables(study: Path) -> None:
+    path = study / RUN / "fold1" / "embeddings.safetensors"
+    with safetensors.safe_open(path, framework="pt") as file:
+        origin = file.metadata()
+    tensors = safetensors.torch.load_file(path)
+    # Every sample at the place of its class: all scores are 1.
+    tensors["embeddings"] = tensors["labels"][:, None].eq(tensors["labels"].unique()).float()
+    stored = json.loads((study / RUN / "test" / "result.json").read_text())["separated"][1]["map_at_r"]
+    safetensors.torch.save_file(tensors, path, metadata=origin)
+    problems = verify(study)
+    assert f"{RUN}/test/result.json: fold 1 map_at_r: {stored} is stored, 1.0 recomputed" in problems
+    line = f"arcface,test,,1,1,separated,map_at_r,{stored}"
+    [found] = [p for p in problems if line in p]
+    assert found.startswith("results.csv line ")
+    assert found.endswith("'arcface,test,,1,1,separated,map_at_r,1.0' recomputed")
+    assert any(p.startswith("summary.csv line ") for p in problems)
+    assert not any("contrastive" in p for p in problems)
+
+
+def test_a_changed_table_is_shown_line_by_line(study: Path) -> None:
+    path = study / "summary.csv"
+    lines = path.read_text().split("\n")
+    right, lines[3] = lines[3], "arcface,concatenated,r_precision,0.99,,2"
+    path.write_text("\n".join(lines))
+    assert verify(study) == [f"summary.csv line 4: {lines[3]!r} is stored, {right!r} recomputed"]
+    path.unlink()
+    assert verify(study) == ["summary.csv: missing; `levelfield study report` writes it"]
+
+
+def test_a_long_list_of_differing_lines_is_cut(study: Path) -> None:
+    path = study / "results.csv"
+    header, *lines = path.read_text().split("\n")
+    path.write_text("\n".join([header, *lines[1:]]))
+    problems = verify(study)
+    assert len(problems) == 6
+    # All lines move up: each differs from its successor, and the last is gone.
+    assert problems[-1] == f"results.csv: {len(lines) - 5} more lines differ"
+
+
+def test_a_changed_checkpoint_is_named(study: Path) -> None:
+    path = study / RUN / "fold0" / "best.ckpt"
+    path.write_bytes(path.read_bytes() + b"!")
+    [problem] = verify(study)
+    assert problem.startswith(f"{RUN}/fold0/best.ckpt: SHA-256 ")
+
+
+def test_a_checkpoint_that_was_not_tested_is_named(study: Path) -> None:
+    path = study / "ledger.jsonl"
+    opened, *rest = path.read_text().splitlines()
+    entry = json.loads(opened)
+    entry["checkpoints"][str(RUN / "fold0")] = "0" * 64
+    path.write_text("\n".join([json.dumps(entry), *rest, ""]))
+    [problem] = verify(study)
+    assert problem.startswith(f"{RUN}/fold0: checkpoint ")
+    assert problem.endswith(f"{'0' * 64} in ledger.jsonl")
+
+
+def test_a_run_with_another_setting_or_seed_than_the_searchs_is_named(study: Path) -> None:
+    trials = [json.loads(path.read_text()) for path in study.glob("jobs/arcface/trial*/fold*/result.json")]
+    means = {n: sum(t["validation"]["map_at_r"] for t in trials if t["number"] == n) for n in range(3)}
+    best = max(means, key=lambda n: means[n])
+    edit_json(study / RUN / "fold0" / "result.json", parameters={"model.loss_lr": 1.0})
+    edit_json(study / RUN / "fold1" / "result.json", seed=1)
+    setting, seed = verify(study)
+    assert setting.startswith(f"{RUN}/fold0: parameters {{'model.loss_lr': 1.0}} are stored, ")
+    assert setting.endswith(f"follow from trial {best}, the best")
+    assert seed.startswith(f"{RUN}/fold1: seed 1 is stored, ")
+
+
+def test_missing_damaged_and_foreign_embeddings_are_named(study: Path) -> None:
+    name = "embeddings.safetensors"
+    (study / RUN / "fold0" / name).unlink()
+    (study / "jobs/contrastive/run0/fold0" / name).write_bytes(b"not a tensor")
+    shutil.copy(study / "jobs/contrastive/run1/fold1" / name, study / "jobs/contrastive/run1/fold0" / name)
+    damaged, foreign, missing = sorted(verify(study))
+    assert damaged.startswith(f"jobs/contrastive/run0/fold0/{name}: damaged (")
+    assert foreign == f"jobs/contrastive/run1/fold0/{name}: made from another checkpoint or in another opening"
+    assert missing == f"{RUN}/fold0/{name}: missing"[: len(missing)]
+
+
+def test_a_damaged_result_is_refused(study: Path) -> None:
+    (study / RUN / "fold0" / "result.json").write_text("{")
+    with pytest.raises(UserError, match=r"run1/fold0/result\.json is damaged"):
+        verify(study)
