@@ -1,5 +1,6 @@
 """Opening an image file: any mode to RGB, upright, or an error that names the file."""
 
+import warnings
 from io import BytesIO
 from pathlib import Path
 
@@ -32,13 +33,18 @@ def decode_image(content: bytes, name: str) -> Image.Image:
     if not content:
         raise UserError(f"{name} is empty: {remedy}")
     try:
-        with Image.open(BytesIO(content)) as image:
-            image.load()
-            return _to_rgb(ImageOps.exif_transpose(image))
+        with warnings.catch_warnings():
+            # Pillow warns of broken EXIF data, which then turn nothing, and of images above 90 million pixels (from
+            # twice as many on it refuses them); it names no file.
+            warnings.simplefilter("ignore")
+            with Image.open(BytesIO(content)) as image:
+                image.load()
+                return _to_rgb(ImageOps.exif_transpose(image))
     except Image.UnidentifiedImageError:
         raise UserError(f"{name} is not an image: {remedy}") from None
     except Exception as error:  # on a broken file Pillow's decoders raise OSError, SyntaxError, TypeError and more
-        raise UserError(f"{name} is not a whole, readable image ({error}): {remedy}") from None
+        reason = " ".join(str(error).split())
+        raise UserError(f"{name} is not a whole, readable image ({reason}): {remedy}") from None
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
