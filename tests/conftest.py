@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from tiny_fit import TINY
+from toy_study import finished, toy_file  # noqa: F401 # fixtures for the tests of studies and of their reports
 
 from levelfield.cli import main
 
