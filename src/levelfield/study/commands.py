@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from rich.console import Console
 
 from levelfield.errors import UserError
+from levelfield.report.page import write_report
 from levelfield.report.table import comparison_table, footnotes, print_report
 from levelfield.study.added_method import method_of_loss, space_of_loss
 from levelfield.study.conditions import differing_conditions
@@ -23,6 +24,7 @@ from levelfield.study.results import ResultRow, summarise, write_tables
 from levelfield.study.selection import selected
 from levelfield.study.spec import BASELINE, COUNTS, StudySpec, load_spec, spec_from_yaml
 from levelfield.study.state import StudyState
+from levelfield.study.statistics import SMALLEST_SAMPLE
 from levelfield.study.status import status_lines
 
 STUDY_FILES = Path("configs/study")
@@ -244,7 +246,24 @@ def print_study(console: Console, folder: Path, spec: StudySpec, rows: Sequence[
     openings = [entry["reason"] for entry in Ledger(folder / "ledger.jsonl").openings]
     table = comparison_table(spec.name, [BASELINE, *spec.methods], summarise(rows), summarise(rows, stage="run"))
     print_report(console, table, footnotes(spec.runs, spec.folds, openings, differing_conditions(spec)))
-    _print_lines(console, [*_search_lines(folder, spec), f"{folder / 'results.csv'}, {folder / 'summary.csv'}"])
+    page = write_report(folder, spec)
+    places = f"{folder / 'results.csv'}, {folder / 'summary.csv'}, {page}"
+    _print_lines(console, [*_search_lines(folder, spec), *_verdict_lines(spec, rows), places])
+
+
+def _verdict_lines(spec: StudySpec, rows: Sequence[ResultRow]) -> list[str]:
+    """What the paired comparisons of separated MAP@R say; the page has the other metrics and every interval."""
+    from levelfield.study.comparison import PAIR, SAME_LOSS, compare_all  # numpy and scipy, which `status` can spare
+    from levelfield.study.verdicts import CAVEAT, all_in_words
+
+    comparisons = compare_all(rows, list(spec.methods))
+    sentences = dict(zip(comparisons, all_in_words(comparisons), strict=True))
+    pairs = [comparison for comparison in comparisons if comparison.kind == PAIR]
+    shown = [sentences[comparison] for comparison in pairs if comparison.shown]
+    lines = [*shown, *(sentences[comparison] for comparison in comparisons if comparison.kind == SAME_LOSS)]
+    if spec.runs >= SMALLEST_SAMPLE and len(pairs) > len(shown):
+        lines.append(f"No difference shown between {len(pairs) - len(shown)} of {len(pairs)} pairs of methods.")
+    return [*lines, CAVEAT] if lines else []
 
 
 def _search_lines(folder: Path, spec: StudySpec) -> list[str]:
