@@ -14,6 +14,7 @@ from levelfield.study.spec import BASELINE, load_spec
 REPOSITORY = Path(__file__).parents[2]
 STUDIES = REPOSITORY / "configs" / "study"
 DATA = Path(os.environ.get("LEVELFIELD_DATA", REPOSITORY.parent / "shared" / "data"))
+TINY_TRUNK = {"class_path": "levelfield.models.TimmTrunk", "init_args": {"name": "test_resnet", "weights": None}}
 # A tiny random trunk and a handful of steps in place of minutes.
 QUICK = [
     *("--model.trunk", "{class_path: levelfield.models.TimmTrunk, init_args: {name: test_resnet, weights: null}}"),
@@ -29,6 +30,8 @@ def test_every_shipped_study_builds_and_only_batches_differ(path: Path, write_le
         if not (DATA / "grocery_store").is_dir():
             pytest.skip(f"no grocery_store in {DATA}; set LEVELFIELD_DATA")
         overrides = {"data.root": str(DATA)}
+    if "_reality_check" in path.stem:  # full size: letters in place of photographs, another trunk for speed
+        overrides = {"data.dataset": "levelfield.data.datasets.Glyphs", "model.trunk": TINY_TRUNK}
     spec = load_spec(path, {**overrides, "model.trunk.weights": None})
     assert spec.name == path.stem
     assert all("data.samples_per_class" in sentence for sentence in differing_conditions(spec))
