@@ -104,7 +104,7 @@ class MetricDataModule(LightningDataModule):
     def setup(self, stage: str) -> None:
         index = self.dataset.read_index()
         # A class counts whether or not samples of it are there: the split must not depend on a test file.
-        split = self._split_in_use(index)
+        split = self.split or self.dataset.default_split(index)
         trainval_classes, test_classes = split_classes(np.arange(len(index.class_names)), split, index.test_classes)
         folds = class_folds(trainval_classes, self.num_folds, variant=split)
         train_classes, val_classes = folds[self.fold]
@@ -208,12 +208,6 @@ class MetricDataModule(LightningDataModule):
     @property
     def _on_gpu(self) -> bool:
         return self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
-
-    def _split_in_use(self, index: SampleIndex) -> Split:
-        if self.split is not None:
-            return self.split
-        has_own = self.dataset.own_split_by_default and index.test_classes is not None
-        return "official" if has_own else "half"
 
     def _source(self, index: SampleIndex, half: str) -> MetricDataset | PreparedImages:
         """What opens the samples of a half, and of no other."""

@@ -14,6 +14,7 @@ from PIL import Image
 from torch.utils.data import Dataset
 
 from levelfield.data.datasets.archives import Archive
+from levelfield.data.duplicates import Duplicate, content_digest, duplicates_of
 from levelfield.errors import UserError
 
 Sample = Image.Image | str
@@ -59,6 +60,8 @@ class VerifyReport:
     num_classes: int
     num_samples: int
     problems: list[str] = field(default_factory=list)
+    duplicates: list[Duplicate] = field(default_factory=list)
+    """Not problems: published data sets are what they are."""
 
     @property
     def ok(self) -> bool:
@@ -137,6 +140,10 @@ class MetricDataset(Dataset[tuple[Any, int]], ABC):
             digest.update(f"{key}\t{label}\t{self.size_of(key)}\n".encode())
         return digest.hexdigest()
 
+    def default_split(self, index: SampleIndex) -> Literal["half", "official"]:
+        """The split that is used unless another is asked for."""
+        return "official" if self.own_split_by_default and index.test_classes is not None else "half"
+
     def expected_counts(self) -> tuple[int | None, int | None]:
         """Numbers of classes and samples that `verify` expects; None where nothing is known."""
         return self.num_classes_published, self.num_samples_published
@@ -145,11 +152,13 @@ class MetricDataset(Dataset[tuple[Any, int]], ABC):
         """Compare the counts with the published ones and open every sample."""
         index = self.read_index()
         report = self.count(index)
+        digests = {}
         for key in index.keys:
             try:
-                self.load(key)
+                digests[key] = content_digest(self.load(key))
             except UserError as error:
                 report.problems.append(str(error))
+        report.duplicates = duplicates_of(self, index, digests)
         return report
 
     def count(self, index: SampleIndex) -> VerifyReport:

@@ -44,7 +44,7 @@ def table_index(table: Path, rows: list[LabelledRow], keys: Sequence[str] | None
     """
     labels, class_names = number_classes([row.label for row in rows])
     roles = None
-    if rows[0].role is not None:
+    if rows and rows[0].role is not None:
         roles = tuple(cast("Role", _checked(table, row, "role", ("query", "gallery", ""))) for row in rows)
     return SampleIndex(
         tuple(row.content for row in rows) if keys is None else tuple(keys),
@@ -56,7 +56,7 @@ def table_index(table: Path, rows: list[LabelledRow], keys: Sequence[str] | None
 
 
 def _test_classes(table: Path, rows: list[LabelledRow], labels: Int[np.ndarray, " samples"]) -> tuple[int, ...] | None:
-    if rows[0].split is None:
+    if not rows or rows[0].split is None:
         return None
     first_row: dict[int, LabelledRow] = {}
     for row, label in zip(rows, labels.tolist(), strict=True):
@@ -173,8 +173,8 @@ def _read_csv(table: Path, wanted: tuple[str, str], problems: list[str]) -> list
             if any(surplus or ()):
                 # An unquoted comma moves what follows it: the label would be a piece of the text.
                 problems.append(
-                    f"{table}, row {reader.line_num}: {len(found) + len(surplus)} values for {len(found)} columns; put a value with a "
-                    "comma in it between double quotes"
+                    f"{table}, row {reader.line_num}: {len(found) + len(surplus)} values for {len(found)} columns; "
+                    "put a value with a comma in it between double quotes"
                 )
                 continue
             stripped: Any = ((values[column] or "").strip() if column in found else None for column in columns)

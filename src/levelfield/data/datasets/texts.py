@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from levelfield.data.datasets.base import MetricDataset, SampleIndex, VerifyReport
 from levelfield.data.datasets.table import number_classes
+from levelfield.data.duplicates import content_digest, duplicates_of
 from levelfield.errors import UserError
 
 
@@ -69,9 +70,11 @@ class TextDataset(MetricDataset):
 
     def verify(self) -> VerifyReport:
         """Compare the counts with the published ones; lists every text that cannot be used."""
-        index, _, problems = self.read_texts()
+        index, texts, problems = self.read_texts()
         report = self.count(index)
         report.problems += problems
+        digests = (content_digest(text) for text in texts)
+        report.duplicates = duplicates_of(self, index, dict(zip(index.keys, digests, strict=True)))
         return report
 
 

@@ -1,0 +1,90 @@
+"""Samples that are there more than once, found by their content; across the halves they make a test too easy."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from PIL import Image
+
+from levelfield.data.splits import split_classes
+
+if TYPE_CHECKING:
+    from levelfield.data.datasets.base import MetricDataset, Sample, SampleIndex
+
+
+class Duplicate(NamedTuple):
+    """Keys of one content, with the class of each and whether it is a test class."""
+
+    keys: tuple[str, ...]
+    class_names: tuple[str, ...]
+    tested: tuple[bool, ...]
+
+    @property
+    def in_both_halves(self) -> bool:
+        return len(set(self.tested)) == 2
+
+    @property
+    def in_several_classes(self) -> bool:
+        return len(set(self.class_names)) > 1
+
+    def __str__(self) -> str:
+        places = zip(self.keys, self.class_names, self.tested, strict=True)
+        same = " = ".join(f"{key} ({name}, {'test' if tested else 'training'})" for key, name, tested in places)
+        where = f"in {len(set(self.class_names))} classes" if self.in_several_classes else "in one class"
+        return f"{'in both halves' if self.in_both_halves else where}: {same}"
+
+
+def find_duplicates(dataset: MetricDataset, index: SampleIndex) -> list[Duplicate]:
+    """Open every sample of `index`, the test half too, and group those with the same pixels or the same text.
+
+    Raises:
+        UserError: a sample that does not open.
+    """
+    return duplicates_of(dataset, index, {key: content_digest(dataset.load(key)) for key in index.keys})
+
+
+def duplicates_of(dataset: MetricDataset, index: SampleIndex, digests: Mapping[str, bytes]) -> list[Duplicate]:
+    """Group samples by their content's digest: what is in both halves first, then what is in several classes.
+
+    Args:
+        dataset: its own split decides the halves, unless it is not the default.
+        index: the samples.
+        digests: of the samples that could be opened, by key.
+    """
+    split = dataset.default_split(index)
+    _, test_classes = split_classes(range(len(index.class_names)), split, index.test_classes)
+    tested = set(test_classes.tolist())
+    places: dict[bytes, list[tuple[str, int]]] = {}
+    for key, label in zip(index.keys, index.labels.tolist(), strict=True):
+        if key in digests:
+            places.setdefault(digests[key], []).append((key, label))
+    found = [
+        Duplicate(
+            tuple(key for key, _ in same),
+            tuple(index.class_names[label] for _, label in same),
+            tuple(label in tested for _, label in same),
+        )
+        for same in places.values()
+        if len(same) > 1
+    ]
+    return sorted(found, key=lambda same: (not same.in_both_halves, not same.in_several_classes))
+
+
+def content_digest(sample: Sample) -> bytes:
+    """SHA-256 of a text, or of an image's size and pixels, whatever file they came from."""
+    if isinstance(sample, Image.Image):
+        return hashlib.sha256(f"{sample.mode} {sample.size}\n".encode() + sample.tobytes()).digest()
+    return hashlib.sha256(sample.encode()).digest()
+
+
+def describe_duplicates(duplicates: Sequence[Duplicate]) -> list[str]:
+    """One line that counts them and one for each; none where there are none."""
+    if not duplicates:
+        return []
+    both = sum(same.in_both_halves for same in duplicates)
+    several = sum(same.in_several_classes for same in duplicates)
+    what = "sample is" if len(duplicates) == 1 else "samples are"
+    count = f"{len(duplicates):,} {what} there more than once, {several:,} in several classes, {both:,} in both halves"
+    return [count, *(f"  {same}" for same in duplicates)]
