@@ -16,7 +16,7 @@ from levelfield.study.state import StudyState
 
 # A worker that dies this often without finishing a job is not started again.
 DEATHS = 3
-LOOK_SECONDS = 0.2
+LOOK_SECONDS = 0.5
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from levelfield.study.atomic import write_atomically
 from levelfield.study.executors import Executor, work_in_processes
 from levelfield.study.jobs import Job, job_config
 from levelfield.study.ledger import Ledger
-from levelfield.study.lock import Lock
+from levelfield.study.lock import LOCKS, Lock
 from levelfield.study.progress import StudyProgress
 from levelfield.study.results import ResultRow, write_tables
 from levelfield.study.search import suggest
@@ -50,7 +50,7 @@ def run_study(
     """
     console, executor = console or Console(), executor or Executor()
     path = study_folder / STUDY
-    if not path.exists() and study_folder.exists() and any(study_folder.iterdir()):
+    if not path.exists() and study_folder.exists() and any(map(_is_foreign, study_folder.iterdir())):
         raise UserError(f"{study_folder} is not empty and holds no {STUDY}; choose another --output")
     with fixed_threads(spec.threads):
         state = _checked(study_folder, spec, reopen)
@@ -67,6 +67,11 @@ def run_study(
             with Lock(study_folder, "test", "test"):
                 test_study(study_folder, spec, reopen, progress)
                 return write_tables(study_folder, spec)
+
+
+def _is_foreign(entry: Path) -> bool:
+    """Whether a file is not what another process that begins this study is just writing."""
+    return entry.name not in (LOCKS, STUDY) and not entry.name.startswith(".")
 
 
 def _refuse_another_study(path: Path, spec: StudySpec, reopen: str | None) -> None:
