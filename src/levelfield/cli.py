@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable
 
 from levelfield import __version__
-from levelfield.errors import UserError
+from levelfield.errors import UserError, refused_file
 
 HELP = f"""\
 levelfield {__version__}: compares deep metric learning methods on a level playing field
@@ -74,6 +74,7 @@ def _fit(args: list[str]) -> int:
 
     cli = TrainingCLI(args=[_plain_help(word) for word in args], full_help="--help-all" in args)
     if cli.trainer.is_global_zero and cli.trainer.state.finished:
+        print(cli.datamodule.summary())
         if cli.datamodule.notes:
             print(f"note: {cli.datamodule.notes}")
         print(f"best validation MAP@R {cli.best_score:.4f} in epoch {cli.best_epoch}: {cli.folder}/best.ckpt")
@@ -112,11 +113,15 @@ def _data(args: list[str]) -> int:
 def _is_users(error: Exception) -> bool:
     from lightning.fabric.utilities.exceptions import MisconfigurationException
 
+    if isinstance(error, OSError):
+        return refused_file(error) is not None
     return isinstance(error, UserError | MisconfigurationException)
 
 
 def _one_line(error: Exception) -> str:
     """The message; of an error that crossed from a loader process, only what it said there."""
+    if isinstance(error, OSError):
+        error = refused_file(error) or error
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
     if "Original Traceback" in str(error):
         return lines[-1].partition(": ")[2]

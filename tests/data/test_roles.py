@@ -76,7 +76,9 @@ def test_levelfield_test_scores_queries_against_the_gallery(tiny, run, tmp_path:
             Image.fromarray(shade).save(tmp_path / f"{number}_{sample}.png")
     output = tmp_path / "outputs"
     words = [*image_options(tiny, table), "--model.loss", "ArcFaceLoss", "--output", output, "--name", "roles"]
-    assert run("fit", *words)[0] == 0
+    code, printed, complaint = run("fit", *words)
+    assert code == 0, complaint
+    assert "split official, fold 0 of 4: 6 classes trained on, 2 validated" in printed
     checkpoint = output / "fit" / "roles" / "0" / "best.ckpt"
     assert read_checkpoint(checkpoint)["levelfield"]["data"]["split"] == "official"
     code, printed, complaint = run("test", "--ckpt_path", checkpoint, "--trainer.enable_progress_bar", "false")

@@ -141,6 +141,14 @@ class MetricDataModule(LightningDataModule):
         assert self._identity is not None
         return self._identity
 
+    def summary(self) -> str:
+        """One line: the split in use, the fold, and how many classes are trained on and validated."""
+        identity = self.identity()
+        return (
+            f"split {identity['split']}, fold {self.fold} of {self.num_folds}: "
+            f"{len(identity['train_classes'])} classes trained on, {len(identity['val_classes'])} validated"
+        )
+
     @property
     def num_train_classes(self) -> int:
         """Classes of the training fold; class weights have this many rows."""
