@@ -35,9 +35,9 @@ COUNTS = {"folds": 4, "runs": 2, "seed": 0, "threads": 2}
 SMALLEST = {"folds": 2, "seed": 0}
 KEYS = ("name", "base", "overrides", "methods", "search", "spaces", "a_a", *COUNTS)
 SECTIONS = ("model", "data", "trainer")
-# Where the data lies and how many processes read it change no number.
-NOT_IDENTITY = ("root", "num_workers")
-TRAINING_BATCHES = ("batch_size", "samples_per_class", "steps_per_epoch")
+# Where the data lies, how many processes read it and from what prepared file change no number.
+NOT_IDENTITY = ("root", "num_workers", "cache")
+TRAINING_BATCHES = ("batch_size", "samples_per_class", "replacement", "steps_per_epoch")
 # The study sets these for each job.
 PER_JOB = ("data.fold", "data.num_folds", "seed_everything")
 
