@@ -8,7 +8,7 @@ from typing import Any
 from levelfield.errors import UserError
 
 DATA = ("num_folds", "split", "fold", "train_classes", "val_classes", "fingerprint")
-ARCHITECTURE = ("trunk", "embedder", "embedding_size")
+ARCHITECTURE = ("trunk", "embedder", "embedding_size", "members")
 
 
 def refuse_other_model(expected: dict[str, Any], given: dict[str, Any], checkpoint: Path | str) -> None:

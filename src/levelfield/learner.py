@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from levelfield.checkpoint import import_spec, instantiate, loadable_config, read_checkpoint
 from levelfield.errors import TrainingFailed, UserError
 from levelfield.losses.base import MetricLoss
-from levelfield.models import LinearEmbedder, Trunk
+from levelfield.models import EnsembleEmbedder, EnsembleTrunk, LinearEmbedder, Trunk
 
 OptimizerFactory = Callable[[Iterable], Optimizer]
 SchedulerFactory = Callable[[Optimizer], LRScheduler]
@@ -50,6 +50,7 @@ class MetricLearner(LightningModule):
         loss_weight_decay: of the loss' own weights.
         lr_scheduler: class; steps once an epoch.
         seed: of the random choices in dropout, losses and miners.
+        members: copies of trunk and embedder side by side, each with its share of the embedding (DREML's ensemble).
 
     Raises:
         UserError: a class-weight loss without data, or labels that the loss cannot take.
@@ -81,10 +82,16 @@ class MetricLearner(LightningModule):
         loss_weight_decay: float = 0.0,
         lr_scheduler: SchedulerFactory | None = None,
         seed: int = 0,
+        members: int = 1,
     ) -> None:
         super().__init__()
-        self.trunk = trunk
-        self.embedder = embedder(trunk.num_features, embedding_size)
+        self.trunk = trunk if members == 1 else EnsembleTrunk(trunk, members)
+        self.embedder = (
+            embedder(trunk.num_features, embedding_size)
+            if members == 1
+            else EnsembleEmbedder(trunk.num_features, embedding_size, embedder, members)
+        )
+        self.members = members
         self.embedding_size = embedding_size
         self.loss = loss if isinstance(loss, nn.Module) else None
         self.miner = miner
@@ -112,6 +119,7 @@ class MetricLearner(LightningModule):
                 "distance": distance,
                 "freeze_batch_norm": freeze_batch_norm,
                 "seed": seed,
+                "members": members,
             }
         )
         self.train()
@@ -160,6 +168,10 @@ class MetricLearner(LightningModule):
         self.num_classes = num_classes
         if self._loss_factory is not None:
             self.loss = self._loss_factory(num_classes=num_classes, embedding_size=self.embedding_size)  # type: ignore[call-arg]
+        if getattr(self.loss, "members", self.members) != self.members:
+            raise UserError(
+                f"--model.members {self.members} and --model.loss.members {self.loss.members} must be one number"  # type: ignore[union-attr]
+            )
         if isinstance(self.loss, MetricLoss):
             self.loss.set_num_classes(num_classes)
 
@@ -231,6 +243,7 @@ class MetricLearner(LightningModule):
             "num_classes": self.num_classes,
             "data": data,
             "trunk_args": dict(self.trunk.checkpoint_args),
+            "weights": self.trunk.weights_origin,
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

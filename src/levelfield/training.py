@@ -204,6 +204,8 @@ class TrainingCLI(LightningCLI):
 
     def before_fit(self) -> None:
         self.write_config()
+        if is_first_process():
+            print(f"trunk: {self.model.trunk.summary()}")
 
     def fit(self, **kwargs: Any) -> None:
         """Trainer.fit, whose answer to Ctrl-C becomes a KeyboardInterrupt again."""

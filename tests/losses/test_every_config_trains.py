@@ -85,9 +85,11 @@ def test_it_trains_in_a_plain_loop(file, letters):
     images, labels = letters
     config = yaml.safe_load(file.read_text())["model"]
     cls = getattr(losses, config["loss"]["class_path"].rpartition(".")[2])
-    sizes = {"num_classes": 30, "embedding_size": 32} if issubclass(cls, ClassificationLoss) else {}
+    width = config.get("embedding_size", 32)
+    with_classes = issubclass(cls, ClassificationLoss | losses.MetaClassLoss)
+    sizes = {"num_classes": 30, "embedding_size": width} if with_classes else {}
     torch.manual_seed(0)
-    trunk = nn.Sequential(nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, 32))
+    trunk = nn.Sequential(nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, width))
     loss = cls(**sizes, **config["loss"]["init_args"])
     loss.set_num_classes(30)
     miner = getattr(miners, config["miner"]["class_path"].rpartition(".")[2])() if "miner" in config else None

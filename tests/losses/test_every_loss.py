@@ -38,7 +38,7 @@ CLASSES = [
     "SubCenterArcFaceLoss",
     "SoftTripleLoss",
 ]
-EVERY = [*PAIRS, *CLASSES]
+EVERY = [*PAIRS, *CLASSES, "MetaClassLoss"]
 # The number of positive pairs, of positives of an anchor, or of classes in the batch sets the shapes of these.
 NOT_COMPILED_WHOLE = {
     "TripletMarginLoss",
@@ -54,11 +54,12 @@ def make(name: str, dim: int = 6) -> nn.Module:
     torch.manual_seed(0)
     if name in PAIRS:
         return getattr(losses, name)(**PAIRS[name])
-    return getattr(losses, name)(num_classes=20, embedding_size=dim)
+    ensemble = {"members": 3} if name == "MetaClassLoss" else {}
+    return getattr(losses, name)(num_classes=20, embedding_size=dim, **ensemble)
 
 
-def test_the_27_losses_are_here():
-    assert len(EVERY) == 27
+def test_the_27_losses_and_dreml_s_are_here():
+    assert len(EVERY) == 27 + 1
     others = {"MetricLoss", "PairLoss", "ClassificationLoss", "CrossBatchMemory"}
     assert set(losses.__all__) == set(EVERY) | others
 

@@ -25,16 +25,17 @@ def test_a_configuration_builds_its_loss_and_its_space_names_arguments(file):
     config = yaml.safe_load(file.read_text())
     model = config["model"]
     assert set(config) <= {"model", "data"}
-    assert set(model) <= {"loss", "miner", "loss_lr", "normalize", "distance"}
+    assert set(model) <= {"loss", "miner", "loss_lr", "normalize", "distance", "members", "embedding_size"}
     cls = getattr(losses, model["loss"]["class_path"].rpartition(".")[2])
-    needed = {"num_classes": 3, "embedding_size": 4} if issubclass(cls, ClassificationLoss) else {}
+    with_classes = issubclass(cls, ClassificationLoss | losses.MetaClassLoss)
+    needed = {"num_classes": 3, "embedding_size": model.get("embedding_size", 4)} if with_classes else {}
     parser = ArgumentParser()
     parser.add_class_arguments(cls, "loss")
     parser.parse_object({"loss": {**model["loss"]["init_args"], **needed}})
     cls(**model["loss"]["init_args"], **needed)
     if "miner" in model:
         getattr(miners, model["miner"]["class_path"].rpartition(".")[2])(**model["miner"]["init_args"])
-    assert (config.get("data") == {"samples_per_class": 1}) == issubclass(cls, ClassificationLoss)
+    assert (config.get("data") == {"samples_per_class": 1}) == with_classes
 
     space = yaml.safe_load((CONFIGS / "space" / file.name).read_text())
     accepted = parser.get_defaults()["loss"].__dict__

@@ -12,6 +12,7 @@ from levelfield.losses.cross_batch_memory import CrossBatchMemory
 from levelfield.losses.fast_ap import FastAPLoss
 from levelfield.losses.lifted_structure import LiftedStructureLoss
 from levelfield.losses.margin import MarginLoss
+from levelfield.losses.meta_class import MetaClassLoss
 from levelfield.losses.multi_similarity import MultiSimilarityLoss
 from levelfield.losses.n_pairs import NPairsLoss
 from levelfield.losses.normalized_softmax import NormalizedSoftmaxLoss
@@ -44,6 +45,7 @@ __all__ = [
     "FastAPLoss",
     "LiftedStructureLoss",
     "MarginLoss",
+    "MetaClassLoss",
     "MetricLoss",
     "MultiSimilarityLoss",
     "NPairsLoss",

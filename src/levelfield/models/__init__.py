@@ -9,6 +9,7 @@ from levelfield.models.embedders import (
     LinearEmbedder,
     MLPEmbedder,
 )
+from levelfield.models.ensemble import EnsembleEmbedder, EnsembleTrunk
 from levelfield.models.googlenet import GoogLeNetTrunk
 from levelfield.models.text import TransformersTrunk
 from levelfield.models.trunks import TimmTrunk, Trunk
@@ -16,6 +17,8 @@ from levelfield.models.trunks import TimmTrunk, Trunk
 __all__ = [
     "BNInceptionTrunk",
     "Embedder",
+    "EnsembleEmbedder",
+    "EnsembleTrunk",
     "GoogLeNetTrunk",
     "IdentityEmbedder",
     "LayerNormEmbedder",

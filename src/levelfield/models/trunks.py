@@ -39,6 +39,11 @@ class Trunk(nn.Module, ABC):
     def forward(self, samples: Any) -> Float[Tensor, "batch features"]:
         """Features of a batch."""
 
+    def summary(self) -> str:
+        """One line: features, where the weights came from, and their licence if it is known."""
+        licence = f" ({self.licence})" if self.licence else ""
+        return f"{type(self).__name__}, {self.num_features:,} features; weights: {self.weights_origin}{licence}"
+
 
 class TimmTrunk(Trunk):
     """Any image model of timm by name, pooled, without its head. Images come in [0, 1]; the trunk standardises them.

@@ -42,4 +42,10 @@ def library_versions() -> dict[str, str]:
 def provenance(trainer: "Trainer") -> dict[str, Any]:
     """Code, libraries and device behind a result."""
     device = trainer.strategy.root_device
-    return {"code": code_version(), "libraries": library_versions(), "device": str(device)}
+    trunk: Any = trainer.lightning_module.trunk
+    return {
+        "code": code_version(),
+        "libraries": library_versions(),
+        "device": str(device),
+        "weights": trunk.weights_origin,
+    }
