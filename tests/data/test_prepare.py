@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from zipfile import ZipFile
+from zipfile import ZipFile, ZipInfo
 
 import pytest
 from file_server import FileServer, serving
@@ -40,7 +40,7 @@ def zip_of(members: dict[str, bytes]) -> bytes:
     buffer = io.BytesIO()
     with ZipFile(buffer, "w") as archive:
         for name, content in members.items():
-            archive.writestr(name, content)
+            archive.writestr(ZipInfo(name), content)  # the same bytes whenever it is made
     return buffer.getvalue()
 
 
@@ -155,6 +155,28 @@ def test_counts_that_are_not_the_published_ones(prepare, small_cub, monkeypatch:
     code, printed = prepare("cub200")
     assert code == 2
     assert "levelfield data verify cub200 says what is wrong" in printed
+
+
+def test_ctrl_c_keeps_what_has_arrived(prepare, small_cub, server, monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    small_cub(birds(), birds(), stops=[500])
+
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("levelfield.data.download.time.sleep", interrupt)  # while it waits to try again
+    code, printed = prepare("cub200")
+    assert code == 130
+    assert "stopped; what has arrived is kept, and the same command goes on there" in printed
+    assert prepare("cub200")[0] == 0
+    assert server.ranges == [None, "bytes=500-"]
+
+
+def test_a_root_that_cannot_be_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("a file")
+    assert levelfield(["data", "prepare", "cub200", "--root", str(tmp_path / "data")]) == 2
+    complained = capsys.readouterr().err
+    assert f"cannot write {tmp_path}/data" in complained
+    assert len(complained.splitlines()) == 1
 
 
 def test_too_large_for_the_disk(prepare, small_cub, server, monkeypatch: pytest.MonkeyPatch) -> None:

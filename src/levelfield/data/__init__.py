@@ -1,13 +1,18 @@
 """Data sets, class-disjoint splits, batches and transforms."""
 
 from levelfield.data.datasets import (
+    CUB200,
+    Cars196,
     Glyphs,
     GroceryStore,
     ImageFolder,
     ImageTable,
+    InShopClothes,
     MetricDataset,
     Omniglot,
     SampleIndex,
+    StanfordOnlineProducts,
+    TsinghuaDogs130,
     Typefaces,
     VerifyReport,
 )
@@ -17,6 +22,8 @@ from levelfield.data.subset import ClassSubset
 from levelfield.data.transforms import ImageTransforms
 
 __all__ = [
+    "CUB200",
+    "Cars196",
     "ClassSubset",
     "Draw",
     "EvalSampler",
@@ -25,10 +32,13 @@ __all__ = [
     "ImageFolder",
     "ImageTable",
     "ImageTransforms",
+    "InShopClothes",
     "MPerClassBatchSampler",
     "MetricDataset",
     "Omniglot",
     "SampleIndex",
+    "StanfordOnlineProducts",
+    "TsinghuaDogs130",
     "Typefaces",
     "VerifyReport",
     "check_validation_classes",

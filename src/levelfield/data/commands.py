@@ -144,7 +144,15 @@ def _prepare(console: Console, dataset: MetricDataset, given: Sequence[Path]) ->
         raise UserError(f"{dataset.name} needs a folder to go to: give --root DIR or set LEVELFIELD_DATA")
     if why_not_ready(dataset) is not None:
         _print(console, f"{dataset.name}: to {folder}; licence: {dataset.licence}")
-        prepare(dataset, folder.parent, given, lambda line: _print(console, line), partial(_bar, console))
+        try:
+            prepare(dataset, folder.parent, given, lambda line: _print(console, line), partial(_bar, console))
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("what has arrived is kept, and the same command goes on there") from None
+        except OSError as error:
+            place = error.filename or folder
+            raise UserError(
+                f"cannot write {place} ({error.strerror}): make that possible or give another --root"
+            ) from None
     index = dataset.read_index()
     found = (len(index.class_names), len(index.keys))
     counts = f"{dataset.name}: {found[0]:,} classes, {found[1]:,} samples in {folder}"

@@ -65,7 +65,7 @@ def prepare(dataset: MetricDataset, root: Path, given: Sequence[Path], tell: Tel
             raise UserError(f"{file} holds no {archive.gives}: it is another archive; get it from {dataset.source}")
         if archive not in by_hand:
             file.unlink()
-    arriving.rmdir()
+    shutil.rmtree(arriving)
 
 
 def _download(dataset: MetricDataset, archive: Archive, arriving: Path, tell: Tell, bar: Bar) -> Path:

@@ -215,6 +215,7 @@ def named_folder(root: str | Path | None, name: str) -> Path:
     folder = Path(given) / name
     if not folder.is_dir():
         raise UserError(
-            f"no folder {folder}: give the folder that holds {name}/ with --data.root DIR or LEVELFIELD_DATA"
+            f"no folder {folder}: give the folder that holds {name}/ with --data.root DIR or LEVELFIELD_DATA "
+            "(levelfield data prepare fetches data sets)"
         )
     return folder

@@ -39,6 +39,7 @@ class Cars196(MetricDataset):
     source = "https://ai.stanford.edu/~jkrause/cars/car_dataset.html"
     num_classes_published = 196
     num_samples_published = 16185
+    splits = "half, vasilev-dyakonov"
     archives = (
         Archive(
             "cars_train.tgz",

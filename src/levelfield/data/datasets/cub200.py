@@ -31,6 +31,7 @@ class CUB200(MetricDataset):
     source = "https://www.vision.caltech.edu/datasets/cub_200_2011/"
     num_classes_published = 200
     num_samples_published = 11788
+    splits = "half, vasilev-dyakonov"
     archives = (
         Archive(
             "CUB_200_2011.tgz",

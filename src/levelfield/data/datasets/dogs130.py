@@ -33,6 +33,7 @@ class TsinghuaDogs130(MetricDataset):
     source = "https://cg.cs.tsinghua.edu.cn/ThuDogs/"
     num_classes_published = 130
     num_samples_published = 70432
+    splits = "half, vasilev-dyakonov"
     archives = (
         Archive(
             "low-resolution.zip",

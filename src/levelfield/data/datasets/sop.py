@@ -33,7 +33,7 @@ class StanfordOnlineProducts(MetricDataset):
     source = "https://cvgl.stanford.edu/projects/lifted_struct/"
     num_classes_published = 22634
     num_samples_published = 120053
-    splits = "half, official"
+    splits = "half, official, vasilev-dyakonov"
     archives = (
         Archive(
             "Stanford_Online_Products.zip",
