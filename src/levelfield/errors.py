@@ -1,5 +1,20 @@
 """The one exception for mistakes that a user can make and mend."""
 
+import errno
+from pathlib import Path
+
+# What helps where the system refuses to store or open a file.
+REMEDIES = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some of your quota",
+    errno.EFBIG: "raise the limit of a file's size (ulimit -f)",
+    errno.EACCES: "get the permission, or choose another folder",
+    errno.EPERM: "get the permission, or choose another folder",
+    errno.EROFS: "choose another folder",
+    errno.EIO: "look after the disk",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+}
+
 
 class UserError(ValueError):
     """A mistake in the input; its message is one line that names the file, row or key and the remedy.
@@ -10,3 +25,15 @@ class UserError(ValueError):
 
 class TrainingFailed(UserError):  # noqa: N818  # it says what happened to a trial
     """A training without a result: its loss is not finite, or it needs more memory than there is."""
+
+
+def refused_file(error: OSError, path: Path | str | None = None) -> UserError | None:
+    """What to say of a file that the system will not store or open; None if the program is at fault.
+
+    Args:
+        error: The system's.
+        path: The file, where `error` does not know its name.
+    """
+    remedy = REMEDIES.get(error.errno or 0)
+    place = path or error.filename or "a file"
+    return None if remedy is None else UserError(f"{place}: {error.strerror}; {remedy} and start the command again")

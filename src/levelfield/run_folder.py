@@ -14,7 +14,7 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities import rank_zero_only
 
-from levelfield.study.atomic import write_atomically
+from levelfield.study.atomic import storing, write_atomically
 
 MONITOR = "val/map_at_r"
 
@@ -48,6 +48,10 @@ class MetricsFile(CSVLogger):
 
     def log_hyperparams(self, params: Any = None) -> None:
         pass
+
+    def save(self) -> None:
+        with storing(Path(self.log_dir, "metrics.csv")):
+            super().save()
 
     @property
     def text(self) -> str:

@@ -34,6 +34,7 @@ from levelfield.run_folder import (
     is_first_process,
     next_run_folder,
 )
+from levelfield.study.atomic import storing
 
 # Notices of Lightning about choices that levelfield made on purpose, or that a laptop user can do nothing about.
 EXPECTED_NOTICES = (
@@ -228,8 +229,10 @@ class TrainingCLI(LightningCLI):
         """`config.yaml` in the run's folder: `levelfield fit --config config.yaml` repeats the run."""
         assert self.folder is not None
         if is_first_process():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            (self.folder / "config.yaml").write_text(yaml.safe_dump(self.config_dump, sort_keys=False))
+            path = self.folder / "config.yaml"
+            with storing(path):
+                self.folder.mkdir(parents=True, exist_ok=True)
+                path.write_text(yaml.safe_dump(self.config_dump, sort_keys=False))
 
     @property
     def best_score(self) -> float:

@@ -19,6 +19,7 @@ from levelfield.study.comparison import OVER_BASELINE, PAIR, SAME_LOSS, Comparis
 from levelfield.study.conditions import differing_conditions
 from levelfield.study.jobs import failed
 from levelfield.study.ledger import Ledger
+from levelfield.study.lock import Lock
 from levelfield.study.results import ResultRow, SummaryRow, collect_rows, summarise
 from levelfield.study.selection import selected
 from levelfield.study.spec import BASELINE, StudySpec
@@ -54,8 +55,8 @@ def write_report(study_folder: Path, spec: StudySpec) -> Path:
     rows = collect_rows(study_folder, spec)
     folder = study_folder / REPORT
     figures = {}
-    for name, content in _figures(study_folder, spec, state, rows).items():
-        write_atomically(folder / f"{name}.svg", content)
+    drawn = _figures(study_folder, spec, state, rows)
+    for name, content in drawn.items():
         figures[name] = f"data:image/svg+xml;base64,{base64.b64encode(content).decode()}"
     environment = Environment(
         loader=PackageLoader("levelfield.report", "."),
@@ -65,7 +66,10 @@ def write_report(study_folder: Path, spec: StudySpec) -> Path:
         lstrip_blocks=True,
     )
     page = environment.get_template("page.html.j2").render(_contents(study_folder, spec, state, rows), figures=figures)
-    write_atomically(folder / "index.html", page.encode())
+    with Lock(study_folder, REPORT, REPORT):  # several processes that share a study end with its page
+        for name, content in drawn.items():
+            write_atomically(folder / f"{name}.svg", content)
+        write_atomically(folder / "index.html", page.encode())
     return folder / "index.html"
 
 

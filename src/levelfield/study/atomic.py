@@ -2,8 +2,28 @@
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from levelfield.errors import refused_file
+
+
+@contextmanager
+def storing(path: Path) -> Iterator[None]:
+    """Name the file where the system does not: an error of writing knows none.
+
+    Raises:
+        UserError: the disk is full, the file too large, or may not be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        refused = refused_file(error, path)
+        if refused is None:
+            raise
+        raise refused from error
 
 
 def make_durable(path: Path) -> None:
@@ -16,19 +36,24 @@ def make_durable(path: Path) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a temporary file beside `path`, make it durable, and rename it over `path`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write a temporary file beside `path`, make it durable, and rename it over `path`.
+
+    Raises:
+        UserError: the system will not store it.
+    """
     temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    make_durable(path.parent)
+    with storing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(temporary, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        make_durable(path.parent)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

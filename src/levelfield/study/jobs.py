@@ -4,13 +4,13 @@ import copy
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from levelfield.errors import UserError
-from levelfield.study.atomic import make_durable, write_json
+from levelfield.study.atomic import make_durable, storing, write_json
 from levelfield.study.configuration import Config, set_dotted
 from levelfield.study.search_settings import REPLICATE
 from levelfield.study.spec import BASELINE, StudySpec
@@ -19,6 +19,8 @@ RESULT = "result.json"
 CHECKPOINT = "best.ckpt"
 BASELINE_CHECKPOINT = "pca.safetensors"
 EMBEDDINGS = "embeddings.safetensors"
+FAILURE_KEYS = ("parameters", "seed", "seconds")
+RESULT_KEYS = (*FAILURE_KEYS, "checkpoint", "validation")
 
 
 @dataclass(frozen=True)
@@ -133,9 +135,10 @@ def checkpoint_hash(study_folder: Path, job: Job, result: dict[str, Any]) -> str
 
 def empty_folder(folder: Path) -> None:
     """Begin a job again from its start: nothing of an earlier attempt is left."""
-    if folder.exists():
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True)
+    with storing(folder):
+        if folder.exists():
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True)
 
 
 def read_result(path: Path) -> dict[str, Any] | None:
@@ -149,11 +152,26 @@ def read_result(path: Path) -> dict[str, Any] | None:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (ValueError, UnicodeDecodeError):
+    except ValueError:
         content = None
-    if not isinstance(content, dict) or not {"method", "configuration"} <= set(content):
-        raise UserError(f"{path} is damaged; delete it and resume the study to do this job again")
-    return content
+    if isinstance(content, dict):
+        check_whole(path, content, ("method", "configuration"))
+        return content
+    raise _damaged(path)
+
+
+def check_whole(path: Path, content: Mapping[str, Any], needed: Iterable[str]) -> None:
+    """Refuse what a `result.json` holds if a key is missing.
+
+    Raises:
+        UserError: names the file and the remedy.
+    """
+    if not set(needed) <= set(content):
+        raise _damaged(path)
+
+
+def _damaged(path: Path) -> UserError:
+    return UserError(f"{path} is damaged; delete it and resume the study to do this job again")
 
 
 def failed(result: dict[str, Any]) -> bool:
@@ -171,6 +189,7 @@ def read_job(study_folder: Path, spec: StudySpec, job: Job) -> dict[str, Any] | 
     result = read_result(path)
     if result is None:
         return None
+    check_whole(path, result, FAILURE_KEYS if failed(result) else RESULT_KEYS)
     place = {"method": job.method, "stage": job.stage, "number": job.number, "fold": job.fold}
     found = {key: result.get(key) for key in place}
     if found != place or result["configuration"] != job_hash(spec, job):

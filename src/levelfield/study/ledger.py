@@ -8,8 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from levelfield.errors import UserError
-from levelfield.study.atomic import make_durable
+from levelfield.study.atomic import make_durable, storing
 from levelfield.study.provenance import code_version
+
+KEYS = {
+    "opened": ("opening", "time", "reason", "code", "configuration", "checkpoints"),
+    "finished": ("opening", "time"),
+}
 
 
 class Ledger:
@@ -40,11 +45,13 @@ class Ledger:
         for number, line in enumerate(whole, start=1):
             try:
                 entry = json.loads(line)
-                entry["event"]
+                whole_entry = set(KEYS[entry["event"]]) <= set(entry)
             except (ValueError, KeyError, TypeError):
+                whole_entry = False
+            if not whole_entry:
                 raise UserError(
                     f"{self.path} line {number} is damaged; restore the file from a copy, or choose another --output"
-                ) from None
+                )
             entries.append(entry)
         return entries
 
@@ -116,12 +123,13 @@ class Ledger:
         self._append({"event": "finished", "opening": opening, "time": self.now().isoformat(timespec="seconds")})
 
     def _append(self, entry: dict[str, Any]) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with open(self.path, "a+b") as file:
-            content = self.path.read_bytes()
-            if content and not content.endswith(b"\n"):
-                file.truncate(content.rfind(b"\n") + 1)
-            file.write(json.dumps(entry).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        make_durable(self.path.parent)
+        with storing(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with open(self.path, "a+b") as file:
+                content = self.path.read_bytes()
+                if content and not content.endswith(b"\n"):
+                    file.truncate(content.rfind(b"\n") + 1)
+                file.write(json.dumps(entry).encode() + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+            make_durable(self.path.parent)

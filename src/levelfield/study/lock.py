@@ -8,6 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from levelfield.study.atomic import storing
+
 LOCKS = "locks"
 
 
@@ -38,25 +40,28 @@ class Lock:
 
     def acquire(self, wait: bool = False) -> bool:
         """Take the lock if no living process holds it, or wait for it; whether it is held now."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(self.path, "a+")  # noqa: SIM115 held as long as the lock
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            file.close()
-            return False
-        except BaseException:
-            file.close()
-            raise
-        self._file = file
-        file.truncate(0)
-        json.dump({"process": os.getpid(), "title": self.title, "since": time.time()}, file)
-        file.flush()
-        return True
+        with storing(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            file = open(self.path, "a+")  # noqa: SIM115 held as long as the lock
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                file.truncate(0)
+                json.dump({"process": os.getpid(), "title": self.title, "since": time.time()}, file)
+                file.flush()
+            except BlockingIOError:
+                file.close()
+                return False
+            except BaseException:
+                file.close()
+                raise
+            self._file = file
+            return True
 
     def release(self) -> None:
         """Let others have it."""
         if self._file is not None:
+            # Closing alone would leave it with the loader processes that were forked meanwhile.
+            fcntl.flock(self._file, fcntl.LOCK_UN)
             self._file.close()
             self._file = None
 

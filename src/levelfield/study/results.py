@@ -10,7 +10,8 @@ from typing import Any
 
 from levelfield.errors import UserError
 from levelfield.study.atomic import write_atomically
-from levelfield.study.jobs import RESULT, Job, failed, job_hash, method_runs, read_result
+from levelfield.study.jobs import RESULT, Job, check_whole, failed, job_hash, method_runs, read_result
+from levelfield.study.lock import Lock
 from levelfield.study.spec import StudySpec
 from levelfield.study.state import StudyState
 from levelfield.study.statistics import mean, t_interval
@@ -86,7 +87,10 @@ def read_test(study_folder: Path, spec: StudySpec, method: str, run: int) -> dic
     """
     path = study_folder / tested_path(method, run)
     result = read_result(path)
-    if result is not None and result["configuration"] != tested_hash(spec, method, run):
+    if result is None:
+        return None
+    check_whole(path, result, ("opening", "separated", "concatenated"))
+    if result["configuration"] != tested_hash(spec, method, run):
         raise UserError(f"{path} is of another configuration; delete it and resume to test this run again")
     return result
 
@@ -163,6 +167,7 @@ def to_csv(rows: Sequence[ResultRow] | Sequence[SummaryRow], kind: type[ResultRo
 def write_tables(study_folder: Path, spec: StudySpec) -> list[ResultRow]:
     """Derive `results.csv` and `summary.csv` anew and return the rows of the former."""
     rows = collect_rows(study_folder, spec)
-    write_atomically(study_folder / "results.csv", to_csv(rows, ResultRow))
-    write_atomically(study_folder / "summary.csv", to_csv(summarise(rows), SummaryRow))
+    with Lock(study_folder, "tables", "tables"):  # `study report` may be asked for while the study runs
+        write_atomically(study_folder / "results.csv", to_csv(rows, ResultRow))
+        write_atomically(study_folder / "summary.csv", to_csv(summarise(rows), SummaryRow))
     return rows

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from levelfield.errors import UserError
+from levelfield.errors import UserError, refused_file
 from levelfield.study.progress import StudyProgress
 from levelfield.study.spec import spec_from_yaml
 from levelfield.study.state import StudyState
@@ -32,8 +32,11 @@ def main(study_folder: Path, checkpoint_seconds: float) -> int:
         state = StudyState(study_folder, spec)
         with open(os.devnull, "w") as nowhere, fixed_threads(spec.threads):
             work(state, StudyProgress(Console(file=nowhere), spec.name, state, {}), checkpoint_seconds)
-    except UserError as error:
-        print(json.dumps({"error": str(error)}), file=answer, flush=True)
+    except (UserError, OSError) as error:
+        mistake = refused_file(error) if isinstance(error, OSError) else error
+        if mistake is None:
+            raise
+        print(json.dumps({"error": str(mistake)}), file=answer, flush=True)
         return 2
     return 0
 
