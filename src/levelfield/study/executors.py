@@ -116,14 +116,18 @@ class _Worker:
             raise UserError(json.loads(words)["error"])
         if code == 0:
             return
+        if code > 0:
+            raise UserError(
+                f"worker {self.number} ended with an error (exit code {code}): what it printed above says why"
+            )
         self.deaths = 1 if len(self.state.results) > self._done_before else self.deaths + 1
         self._done_before = len(self.state.results)
         if self.deaths == DEATHS:
             raise UserError(
-                f"worker {self.number} died {DEATHS} times (exit code {code}) without a job done in between: "
+                f"worker {self.number} died {DEATHS} times (signal {-code}) without a job done in between: "
                 "is there enough memory for so many workers? Lower --executor.workers and resume"
             )
-        progress.line(f"worker {self.number} died (exit code {code}); another takes its place")
+        progress.line(f"worker {self.number} died (signal {-code}); another takes its place")
         self.start()
 
     def stop(self, kill: bool) -> None:
