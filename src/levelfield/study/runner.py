@@ -2,6 +2,7 @@
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -86,21 +87,15 @@ def _checked(study_folder: Path, spec: StudySpec, reopen: str | None) -> StudySt
     _refuse_another_study(study_folder / STUDY, spec, reopen)
     state = StudyState(study_folder, spec)
     if state.to_do:
-        fingerprint = check_methods(spec)
-        for job, result in state.results.items():
-            if result.get("data", {}).get("fingerprint", fingerprint) != fingerprint:
-                raise UserError(
-                    f"{study_folder / job.path}: the data set has changed on disk since this job; "
-                    "restore it, or choose another --output"
-                )
+        state.check_data(check_methods(spec))
     return state
 
 
-def check_methods(spec: StudySpec) -> str:
+def check_methods(spec: StudySpec) -> dict[str, Any]:
     """Build every method and read the data's index once, so that a mistake shows before anything is computed.
 
     Returns:
-        Fingerprint of the training half of the data set.
+        What the training half of the data set is, as `MetricDataModule.identity()` says.
     """
     with tempfile.TemporaryDirectory() as folder:
         for method in spec.methods:
@@ -108,4 +103,4 @@ def check_methods(spec: StudySpec) -> str:
             parameters = suggest(spec.space(method), [], 0, spec.seed, method)
             config = job_config(spec, Job(method, stage, 0, 0), parameters)
             training = build(config, Path(folder), progress=False)
-        return training.datamodule.identity()["fingerprint"]
+        return training.datamodule.identity()

@@ -215,9 +215,14 @@ def spec_from_yaml(path: Path) -> StudySpec:
     """Read the resolved `study.yaml` of a study folder."""
     content = read_yaml(path)
     try:
-        return StudySpec(**{**content, "search": SearchSettings(**content.get("search", {}))})
-    except TypeError:
-        raise UserError(f"{path} is not the study.yaml of a study folder; choose another --output") from None
+        spec = StudySpec(**{**content, "search": SearchSettings(**content.get("search", {}))})
+        for method in spec.methods:
+            spec.method_hash(method)
+    except (TypeError, AttributeError):
+        raise UserError(
+            f"{path} is damaged, or not the study.yaml of a study folder; restore it, or choose another --output"
+        ) from None
+    return spec
 
 
 def check_same_study(path: Path, asked: StudySpec) -> None:

@@ -1,9 +1,10 @@
 """Where a study stands, from its `result.json` files alone: what is done, what can be done next, with which setting."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from levelfield.errors import UserError
 from levelfield.study.jobs import Job, failed, folds_of, read_job, study_jobs
 from levelfield.study.search import Trial, best_trial, is_unpromising, suggest
 from levelfield.study.spec import BASELINE, StudySpec
@@ -44,6 +45,23 @@ class StudyState:
     def add(self, job: Job, result: dict[str, Any]) -> None:
         """Note a job that this process has just done."""
         self.results[job] = result
+
+    def check_data(self, identity: Mapping[str, Any]) -> None:
+        """Refuse to go on with other data than the finished jobs had.
+
+        Args:
+            identity: The training half as it is now, by `MetricDataModule.identity()`.
+
+        Raises:
+            UserError: names the job, what has changed and the remedy.
+        """
+        for job, result in self.results.items():
+            before = result.get("data", identity)
+            if before["fingerprint"] != identity["fingerprint"]:
+                raise UserError(
+                    f"{self.study_folder / job.path}: the data set has changed on disk since this job "
+                    f"({_difference(before, identity)}); restore it, or choose another --output"
+                )
 
     @property
     def jobs(self) -> list[Job]:
@@ -155,3 +173,11 @@ class StudyState:
         if self.spec.search.prune and job.fold > 0 and Job(job.method, "trial", job.number, 0) not in self.results:
             return False
         return self._search_ended(job.method, before=self._first_of_batch(job.number))
+
+
+def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    old, new = ({*identity["train_classes"], *identity["val_classes"]} for identity in (before, now))
+    for names, change in ((old - new, "left"), (new - old, "joined")):
+        if names:
+            return f"class {min(names)!r} has {change} the training half"
+    return "another class of the test half, or another sample, class or size of file in the training half"

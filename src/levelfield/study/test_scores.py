@@ -16,23 +16,25 @@ from levelfield.study.spec import BASELINE, StudySpec
 
 METRICS = ("map_at_r", "r_precision", "precision_at_1")
 QUERIES = "is_query"
+DATA = "data"
 
 
 class EmbeddedTest(NamedTuple):
     """A fold's embeddings of the test samples, and which of these are searched for among the others.
 
-    `is_query` is None where each sample is searched for, among all others.
+    `is_query` is None where each sample is searched for, among all others; `data` is the samples' fingerprint.
     """
 
     samples: EmbeddedSet
     is_query: Bool[Tensor, " samples"] | None
+    data: str
 
     def save(self, path: Path, origin: dict[str, str]) -> None:
         """Write `embeddings.safetensors`, with what the embeddings were made from as its metadata."""
         tensors = self.samples._asdict()
         if self.is_query is not None:
             tensors[QUERIES] = self.is_query
-        write_atomically(path, safetensors.torch.save(tensors, metadata=origin))
+        write_atomically(path, safetensors.torch.save(tensors, metadata={**origin, DATA: self.data}))
 
     @classmethod
     def load(cls, path: Path, origin: dict[str, str]) -> "EmbeddedTest | None":
@@ -44,10 +46,13 @@ class EmbeddedTest(NamedTuple):
         if not path.exists():
             return None
         with safetensors.safe_open(path, framework="pt") as file:
-            if file.metadata() != origin:
+            metadata = dict(file.metadata() or {})
+            data = metadata.pop(DATA, "")
+            if metadata != origin:
                 return None
             samples = EmbeddedSet(*(file.get_tensor(name) for name in EmbeddedSet._fields))
-            return cls(samples, file.get_tensor(QUERIES) if QUERIES in file.keys() else None)  # noqa: SIM118 # no dict
+            is_query = file.get_tensor(QUERIES) if QUERIES in file.keys() else None  # noqa: SIM118 # no dict
+            return cls(samples, is_query, data)
 
 
 def score_run(spec: StudySpec, method: str, folds: list[EmbeddedTest]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Bool, Float
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
@@ -56,13 +57,22 @@ def test_study(study_folder: Path, spec: StudySpec, reopen: str | None, progress
     }
     ledger = Ledger(study_folder / "ledger.jsonl")
     configuration = spec.configuration_hash()
-    if reopen is None and (finished := ledger.finished(configuration, checkpoints)) is not None:
-        tests = [read_test(study_folder, spec, *method_run) for method_run in runs]
-        if all(test is not None and test["opening"] == finished for test in tests):
-            return
+    finished = None if reopen else ledger.finished(configuration, checkpoints)
+    if finished and _Opening(study_folder, spec, finished, checkpoints, progress).score_stored(runs):
+        return
+    state.check_data(_training_half(spec))
     opening = ledger.open(configuration, checkpoints, reopen)
     _Opening(study_folder, spec, opening, checkpoints, progress).score(runs)
     ledger.finish(opening)
+
+
+def _training_half(spec: StudySpec) -> dict[str, Any]:
+    """What the training half is now: with another one, classes of the test half may have been trained on."""
+    from levelfield.training import build
+
+    with tempfile.TemporaryDirectory() as folder:
+        config = job_config(spec, Job(next(iter(spec.methods)), "run", 0, 0), {})
+        return build(config, Path(folder), progress=False).datamodule.identity()
 
 
 class _Opening:
@@ -80,31 +90,72 @@ class _Opening:
 
     def score(self, runs: list[tuple[str, int]]) -> None:
         """Write the test scores of every run that this opening has not scored yet."""
+        scored = self.scored(runs)
         for method, run in runs:
-            before = read_test(self.study_folder, self.spec, method, run)
-            if before is not None and before["opening"] == self.number:
-                continue
-            folds = self.embeddings(folds_of(self.spec, method, run))
-            write_json(
-                self.study_folder / tested_path(method, run),
-                {
-                    "method": method,
-                    "stage": "test",
-                    "number": run,
-                    "opening": self.number,
-                    "configuration": tested_hash(self.spec, method, run),
-                    **score_run(self.spec, method, folds),
-                },
-            )
+            if (method, run) not in scored:
+                self.check_same_samples(scored, method)
+                scored[method, run] = self.write_scores(method, run, self.embeddings(folds_of(self.spec, method, run)))
+
+    def score_stored(self, runs: list[tuple[str, int]]) -> bool:
+        """Score runs whose scores are lost by their stored embeddings, without a sample; whether that gave them all."""
+        scored = self.scored(runs)
+        lost = {(method, run): folds_of(self.spec, method, run) for method, run in runs if (method, run) not in scored}
+        found = {each: [self.stored(job) for job in jobs] for each, jobs in lost.items()}
+        whole = {each: [fold for fold in folds if fold is not None] for each, folds in found.items()}
+        if any(len(folds) < self.spec.folds for folds in whole.values()):
+            return False
+        for (method, run), folds in whole.items():
+            self.write_scores(method, run, folds)
+        return True
+
+    def scored(self, runs: list[tuple[str, int]]) -> dict[tuple[str, int], dict[str, Any]]:
+        """The test scores that this opening has written."""
+        tests = {(method, run): read_test(self.study_folder, self.spec, method, run) for method, run in runs}
+        return {each: test for each, test in tests.items() if test is not None and test["opening"] == self.number}
+
+    def write_scores(self, method: str, run: int, folds: list[EmbeddedTest]) -> dict[str, Any]:
+        test = {
+            "method": method,
+            "stage": "test",
+            "number": run,
+            "opening": self.number,
+            "configuration": tested_hash(self.spec, method, run),
+            "data": {"fingerprint": folds[0].data},
+            **score_run(self.spec, method, folds),
+        }
+        write_json(self.study_folder / tested_path(method, run), test)
+        return test
+
+    def check_same_samples(self, scored: dict[tuple[str, int], dict[str, Any]], method: str) -> None:
+        """Refuse to score the runs of one opening on different samples.
+
+        Raises:
+            UserError: names a run that was scored on others, and the remedy.
+        """
+        now = self.fingerprint(method)
+        for each, test in scored.items():
+            if test.get("data", {}).get("fingerprint", now) != now:
+                raise UserError(
+                    f"{self.study_folder / tested_path(*each)}: the test samples have changed on disk since this run "
+                    'was scored; restore them, or test all runs again: --reopen-test "why"'
+                )
+
+    def stored(self, job: Job) -> EmbeddedTest | None:
+        """A fold's test embeddings if this opening wrote them and they are whole."""
+        try:
+            return EmbeddedTest.load(self.study_folder / job.path / EMBEDDINGS, self.origin(job))
+        except SafetensorError:
+            return None
 
     def embeddings(self, jobs: list[Job]) -> list[EmbeddedTest]:
         """Test embeddings of a run's folds, from their `embeddings.safetensors` where this opening wrote them."""
-        found = {job: EmbeddedTest.load(self.study_folder / job.path / EMBEDDINGS, self.origin(job)) for job in jobs}
-        missing = [job for job, embedded in found.items() if embedded is None]
+        data = self.fingerprint(jobs[0].method)
+        found = {job: self.stored(job) for job in jobs}
+        missing = [job for job, embedded in found.items() if embedded is None or embedded.data != data]
         if missing:
             self.progress.start(f"test: {missing[0].method} run {missing[0].number}")
             for job, samples in zip(missing, self.embed(missing), strict=True):
-                embedded = EmbeddedTest(samples, self.is_query(job.method))
+                embedded = EmbeddedTest(samples, self.is_query(job.method), data)
                 embedded.save(self.study_folder / job.path / EMBEDDINGS, self.origin(job))
                 found[job] = embedded
         return [embedded for embedded in found.values() if embedded is not None]
@@ -131,6 +182,12 @@ class _Opening:
         _, loader = self.test_data(method)
         assert isinstance(loader.dataset, ClassSubset)
         return None if loader.dataset.is_query is None else torch.from_numpy(loader.dataset.is_query)
+
+    def fingerprint(self, method: str) -> str:
+        """Fingerprint of the test samples."""
+        training, loader = self.test_data(method)
+        assert isinstance(loader.dataset, ClassSubset)
+        return training.datamodule.dataset.fingerprint(loader.dataset.index)
 
     def test_data(self, method: str) -> "tuple[TrainingCLI, DataLoader]":
         """The test samples as a method's configuration reads them."""

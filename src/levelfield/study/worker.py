@@ -69,6 +69,8 @@ def do_job(
             found = train(folder, spec, job, config, progress.advance, checkpoint_seconds)
     except TrainingFailed as error:
         found = {"failure": str(error), "seconds": time.monotonic() - started}
+    else:
+        state.check_data(found["data"])
     gc.collect()  # a Trainer's objects refer to each other: without this a study grows by megabytes a job
     return finish_job(folder, spec, job, parameters, found)
 
