@@ -66,7 +66,7 @@ def write_report(study_folder: Path, spec: StudySpec) -> Path:
         lstrip_blocks=True,
     )
     page = environment.get_template("page.html.j2").render(_contents(study_folder, spec, state, rows), figures=figures)
-    with Lock(study_folder, REPORT, REPORT):  # several processes that share a study end with its page
+    with Lock(study_folder, "report", "report"):  # several processes that share a study end with its page
         for name, content in drawn.items():
             write_atomically(folder / f"{name}.svg", content)
         write_atomically(folder / "index.html", page.encode())

@@ -88,7 +88,7 @@ def fit_baseline(
         "validation": {"map_at_r": scores["map_at_r"]},
         "seconds": time.monotonic() - started,
         "data": data.identity(),
-        "provenance": provenance(training.trainer),
+        "provenance": provenance(training.trainer, training.model),
     }
 
 

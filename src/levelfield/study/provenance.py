@@ -11,6 +11,8 @@ import levelfield
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
 
+    from levelfield.learner import MetricLearner
+
 LIBRARIES = ("torch", "torchvision", "lightning", "timm", "numpy")
 
 
@@ -39,13 +41,12 @@ def library_versions() -> dict[str, str]:
     return {name: version(name) for name in LIBRARIES}
 
 
-def provenance(trainer: "Trainer") -> dict[str, Any]:
+def provenance(trainer: "Trainer", learner: "MetricLearner") -> dict[str, Any]:
     """Code, libraries and device behind a result."""
     device = trainer.strategy.root_device
-    trunk: Any = trainer.lightning_module.trunk
     return {
         "code": code_version(),
         "libraries": library_versions(),
         "device": str(device),
-        "weights": trunk.weights_origin,
+        "weights": getattr(learner.trunk, "weights_origin", None),  # a trunk of one's own may know none
     }

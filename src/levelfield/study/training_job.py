@@ -81,7 +81,10 @@ def train(
             training = build(config, folder, progress=False, group=spec.name, name=str(job))
             last = LastCheckpoint(folder, _identity(config, training), checkpoint_seconds, started)
             goes_on = last.can_go_on()
-            if not goes_on:
+            if goes_on:
+                for torn in folder.glob(".*.tmp"):
+                    torn.unlink()
+            else:
                 empty_folder(folder)
                 training.write_config()
             training.trainer.callbacks.extend([_Steps(progress), last])  # type: ignore[attr-defined]
@@ -98,7 +101,7 @@ def train(
         "best_epoch": training.best_epoch,
         "seconds": last.elapsed,
         "data": training.datamodule.identity(),
-        "provenance": provenance(training.trainer),
+        "provenance": provenance(training.trainer, training.model),
     }
     last.path.unlink(missing_ok=True)
     return result
