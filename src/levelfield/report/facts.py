@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from levelfield.study.configuration import read_yaml
-from levelfield.study.jobs import EMBEDDINGS, Job
+from levelfield.study.jobs import EMBEDDINGS, RESULT, Job, read_result
 from levelfield.study.progress import duration
 from levelfield.study.search_settings import REPLICATE
 from levelfield.study.spec import BASELINE, StudySpec
@@ -22,9 +22,15 @@ def class_name(value: Any) -> str:
 
 
 def whole_config(study_folder: Path, method: str) -> dict[str, Any] | None:
-    """A method's configuration with every default, as its first run wrote it; None before it did."""
-    path = study_folder / Job(method, "run", 0, 0).path / "config.yaml"
-    return read_yaml(path) if path.exists() else None
+    """A method's configuration with every default, as its first run wrote it; None before that has ended."""
+    folder = study_folder / Job(method, "run", 0, 0).path
+    result = read_result(folder / RESULT)
+    if result is None or not (folder / "config.yaml").exists():
+        return None
+    config = read_yaml(folder / "config.yaml")
+    if result.get("data"):
+        config["data"]["split"] = result["data"]["split"]  # where the configuration leaves it to the data set
+    return config
 
 
 def compared(study_folder: Path, spec: StudySpec, results: Sequence[Result]) -> Facts:

@@ -74,7 +74,7 @@ def _nearest_rows(method: str, config: Mapping[str, Any], spec: StudySpec) -> li
         return []
     rows: dict[tuple[str, str], list[Counterpart]] = {}
     for result in published(dataset, loss, miner, arguments):
-        differences = tuple(protocol_differences(result.protocol, config, spec, trained=method != BASELINE))
+        differences = tuple(protocol_differences(result.protocol, config, spec))
         rows.setdefault((result.paper, result.embedding), []).append(Counterpart(method, result, differences))
     nearest = []
     for candidates in rows.values():
@@ -99,23 +99,18 @@ def _loss_of(model: Mapping[str, Any]) -> tuple[str | None, str | None, dict[str
     return class_name(loss), None if miner is None else class_name(miner), loss.get("init_args") or {}
 
 
-def protocol_differences(
-    protocol: Mapping[str, Any], config: Mapping[str, Any], spec: StudySpec, trained: bool = True
-) -> list[str]:
+def protocol_differences(protocol: Mapping[str, Any], config: Mapping[str, Any], spec: StudySpec) -> list[str]:
     """One sentence for each setting of a paper's protocol that the study does not share.
 
     Args:
         protocol: The paper's, in the keys of our configurations.
         config: A method's whole configuration.
         spec: The study.
-        trained: Whether the row is of a trained method; of the baseline trunk, embedding and images matter alone.
     """
     ours = {**dict(flatten(dict(config))), **dict(flatten(spec.to_dict())), "stopping": _stopping(config)}
     ours |= {key: _name(config["model"][key.removeprefix("model.")]) for key in NAMED}
     sentences = []
     for key, theirs in protocol.items():
-        if not trained and not key.startswith(("model.trunk", "model.embedding_size", "data.transforms", "folds")):
-            continue
         here = ours.get(key)
         same = _letters(here).startswith(_letters(theirs)) if key in NAMED else here == theirs
         if not same:

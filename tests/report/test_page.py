@@ -1,0 +1,153 @@
+"""The page: from the folder alone, the same bytes twice, with everything a reader needs to judge the numbers."""
+
+import base64
+import csv
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from levelfield.report.page import write_report
+from levelfield.study.spec import spec_from_yaml
+
+FIGURES = ("scores", "differences", "search", "validation")
+VOID = ("meta", "br", "img")
+
+
+class Text(HTMLParser):
+    """The visible text of a page; refuses tags that do not match."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.pieces: list[str] = []
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "body" in self.open and data.strip():
+            self.pieces.append(" ".join(data.split()))
+
+
+def written(study: Path) -> tuple[str, list[str]]:
+    page = write_report(study, spec_from_yaml(study / "study.yaml")).read_text()
+    return page, Text(page).pieces
+
+
+@pytest.fixture
+def study(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "study"))
+
+
+def test_the_page_holds_the_study(study: Path) -> None:
+    page, pieces = written(study)
+    text = "\n".join(pieces)
+    files = {path.name: path.read_bytes() for path in (study / "report").iterdir()}
+    assert set(files) == {"index.html", *(f"{name}.svg" for name in FIGURES)}
+    embedded = [base64.b64decode(content) for content in re.findall(r"base64,([^\"]+)", page)]
+    assert embedded == [files[f"{name}.svg"] for name in FIGURES]
+    assert str(study) not in page
+
+    assert written(study)[0] == page
+    assert {path.name: path.read_bytes() for path in (study / "report").iterdir()} == files
+
+    assert pieces[0] == "toy"
+    assert "Glyphs(num_classes: 32, image_size: 32)" in text
+    assert "16 classes train and validate in 2 class-disjoint folds; 16 test classes with 256 samples" in text
+    assert "data.samples_per_class is 1, 4 for the others" in text or "data.samples_per_class is 4, 1 for" in text
+    assert "3 trials a method (gp), each on all 2 folds" in text
+    assert "The test classes were opened once." in text
+    assert "Published numbers" not in text
+    assert "Failed runs" not in text
+    result = json.loads((study / "jobs/arcface/run0/fold0/result.json").read_text())
+    assert result["data"]["fingerprint"] in text
+    assert f"torch {result['provenance']['libraries']['torch']}" in text
+
+
+def test_the_numbers_are_those_of_the_results(study: Path) -> None:
+    with open(study / "results.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+
+    def runs(method: str, metric: str, embedding: str) -> list[float]:
+        found = [r for r in rows if (r["method"], r["stage"], r["embedding"]) == (method, "test", embedding)]
+        return [fmean(float(r["value"]) for r in found if r["metric"] == metric and r["run"] == run) for run in "01"]
+
+    _, pieces = written(study)
+    place = pieces.index("concatenated", pieces.index("Scores on unseen classes"))
+    place = pieces.index("arcface", place)
+    wanted = [f"{100 * fmean(runs('arcface', m, 'concatenated')):.1f}" for m in ("map_at_r", "r_precision")]
+    assert pieces[place + 1 : place + 3] == wanted
+
+    pairs = zip(runs("arcface", "map_at_r", "separated"), runs("contrastive", "map_at_r", "separated"), strict=True)
+    difference = fmean(a - b for a, b in pairs)
+    better, worse = ("arcface", "contrastive") if difference >= 0 else ("contrastive", "arcface")
+    sentence = f"{better} over {worse}: {abs(100 * difference):+.1f} points MAP@R: too few runs for an interval"
+    assert sentence in pieces
+
+
+def test_the_search_shows_the_best_trial_and_what_failed(study: Path) -> None:
+    trials: dict[int, list[dict]] = {}
+    for path in sorted(study.glob("jobs/contrastive/trial*/fold*/result.json")):
+        result = json.loads(path.read_text())
+        trials.setdefault(result["number"], []).append(result)
+    values = {number: fmean(r["validation"]["map_at_r"] for r in found) for number, found in trials.items()}
+    worst, *_, best = sorted(values, key=lambda number: values[number])
+    path = study / f"jobs/contrastive/trial{worst}/fold1/result.json"
+    broken = json.loads(path.read_text())
+    del broken["validation"], broken["checkpoint"]
+    path.write_text(json.dumps({**broken, "failure": "loss is <nan> at step 3"}))
+    page, pieces = written(study)
+    margin = trials[best][0]["parameters"]["model.loss.init_args.neg_margin"]
+    place = pieces.index(f"loss.neg_margin {margin:.4g}")
+    assert pieces[place - 1 : place + 3] == [
+        "contrastive",
+        f"loss.neg_margin {margin:.4g}",
+        str(best),
+        f"{100 * values[best]:.1f}",
+    ]
+    assert f"trial {worst} fold 1: loss is <nan> at step 3" in pieces
+    assert "<nan>" not in page, "what stands in the results is text, not HTML"
+
+
+def test_a_second_opening_is_the_first_line(study: Path) -> None:
+    with open(study / "ledger.jsonl", "a") as file:
+        entry = json.loads((study / "ledger.jsonl").read_text().splitlines()[0])
+        again = {**entry, "opening": 2, "time": "2030-01-02T03:04:05+00:00", "reason": "a bug in <our> loss"}
+        file.write(json.dumps(again) + "\n")
+    _, pieces = written(study)
+    assert pieces[0] == "THE TEST CLASSES WERE OPENED 2 TIMES. Why again: a bug in <our> loss."
+    place = pieces.index("2030-01-02 03:04:05+00:00")
+    assert pieces[place + 1 : place + 3] == ["not to the end", "a bug in <our> loss"]
+
+
+def test_an_unfinished_study_has_a_page_too(study: Path) -> None:
+    (study / "ledger.jsonl").unlink()
+    for path in [*study.glob("jobs/*/run*/test/result.json"), *study.glob("jobs/arcface/run1/fold1/result.json")]:
+        path.unlink()
+    _, pieces = written(study)
+    # 2 baseline jobs, 2 methods x (3 trials + 2 runs) x 2 folds.
+    assert "Unfinished: 21 of 22 jobs are done." in pieces
+    assert "The test classes have not been opened." in pieces
+    assert "Who is better" not in pieces
+
+
+def test_a_run_that_failed_is_listed(study: Path) -> None:
+    for path in study.glob("jobs/*/run1/test/result.json"):
+        path.unlink()
+    path = study / "jobs/arcface/run1/fold0/result.json"
+    broken = json.loads(path.read_text())
+    del broken["validation"], broken["checkpoint"]
+    path.write_text(json.dumps({**broken, "failure": "out of memory"}))
+    _, pieces = written(study)
+    assert "arcface run 1 fold 0: out of memory" in pieces
