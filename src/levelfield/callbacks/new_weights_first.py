@@ -1,0 +1,31 @@
+"""Trains the new weights alone before the pretrained ones join."""
+
+from __future__ import annotations
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch.optim import Optimizer
+
+from levelfield.errors import UserError
+
+
+class NewWeightsFirst(Callback):
+    """In the first `epochs` embedder and loss train and the trunk's weights stay (Zhai and Wu 2019, section 4.1).
+
+    The trunk's gradients are computed and dropped: processes of a DDP run wait for each gradient.
+
+    Args:
+        epochs: how many epochs the trunk waits.
+
+    Raises:
+        UserError: fewer than 1 epoch.
+    """
+
+    def __init__(self, epochs: int = 1) -> None:
+        if epochs < 1:
+            raise UserError(f"NewWeightsFirst.epochs is {epochs}: give 1 or more, or leave the callback out")
+        self.epochs = epochs
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+        if trainer.current_epoch < self.epochs:
+            for parameter in pl_module.trunk.parameters():  # type: ignore[union-attr]
+                parameter.grad = None  # no step, no weight decay, no momentum
