@@ -104,6 +104,7 @@ def test_a_suggestion_is_a_function_of_its_arguments(sampler: str, eight: list[T
     first = suggest(SPACE, eight, 8, 0, "arcface", sampler)
     shuffled = random.Random(0).sample(eight, len(eight))
     assert suggest(SPACE, shuffled, 8, 0, "arcface", sampler) == first
+    assert suggest(dict(reversed(SPACE.items())), eight, 8, 0, "arcface", sampler) == first
     assert list(first) == list(SPACE)
     assert [type(value) for value in first.values()] == [float, float, int]
     assert all(SPACE[key].low <= value <= SPACE[key].high for key, value in first.items())

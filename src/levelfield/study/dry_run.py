@@ -84,9 +84,10 @@ def summary(spec: StudySpec, costs: list[MethodCost]) -> list[str]:
     trials, runs = sum(cost.trials for cost in costs), sum(cost.runs for cost in costs)
     jobs = len(study_jobs(spec))
     least, most = sum(cost.least_hours for cost in costs), sum(cost.most_hours for cost in costs)
+    pruned = " (fewer, as trials are pruned)" if spec.search.prune else ""
     lines = [
-        f"{jobs:,} jobs: {trials:,} trainings in the search, {runs:,} in the runs, {jobs - trials - runs} fits of the "
-        "pretrained baseline",
+        f"{jobs:,} jobs: {trials:,} trainings in the search{pruned}, {runs:,} in the runs, {jobs - trials - runs} fits "
+        "of the pretrained baseline",
         "a step was measured here, on the machine as busy as it is, on "
         + ", ".join(sorted({cost.batch for cost in costs})),
     ]

@@ -155,6 +155,14 @@ def suggest(
         raise ValueError(f"no sampler {sampler!r}; there are {', '.join(SAMPLERS)}")
     if not space:
         return {}
+    # A space is the same whatever the order of its lines.
+    found = _suggest(dict(sorted(space.items())), finished, number, seed, method, sampler)
+    return {key: found[key] for key in space}
+
+
+def _suggest(
+    space: Space, finished: Sequence[Trial], number: int, seed: int, method: str, sampler: str
+) -> dict[str, float]:
     if sampler == "random":
         return _random_point(space, number, seed, method)
     ended = sorted(finished, key=lambda trial: trial.number)
