@@ -40,7 +40,8 @@ class MetricLearner(LightningModule):
         embedding_size: length D of an embedding.
         miner: chooses the pairs or triplets of a batch that the loss sees.
         normalize: whether embeddings are L2-normalised before the loss and for retrieval.
-        distance: what retrieval ranks by; euclidean is for methods whose embeddings stay raw.
+        distance: what retrieval ranks by; euclidean is for methods whose embeddings stay raw, hamming keeps the signs
+            alone, a bit each.
         freeze_batch_norm: keeps the trunk's batch norm layers in eval mode; their scale and shift still train.
         optimizer: class; its groups carry the rates below.
         trunk_lr: learning rate of the trunk.
@@ -72,7 +73,7 @@ class MetricLearner(LightningModule):
         embedding_size: int = 128,
         miner: nn.Module | None = None,
         normalize: bool = True,
-        distance: Literal["cosine", "euclidean"] = "cosine",
+        distance: Literal["cosine", "euclidean", "hamming"] = "cosine",
         freeze_batch_norm: bool = True,
         optimizer: OptimizerFactory = adamw,
         trunk_lr: float = 1e-4,

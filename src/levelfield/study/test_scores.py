@@ -15,6 +15,7 @@ from levelfield.study.atomic import write_atomically
 from levelfield.study.spec import BASELINE, StudySpec
 
 METRICS = ("map_at_r", "r_precision", "precision_at_1")
+Distance = Literal["cosine", "euclidean", "hamming"]
 QUERIES = "is_query"
 DATA = "data"
 
@@ -67,12 +68,11 @@ def score_run(spec: StudySpec, method: str, folds: list[EmbeddedTest]) -> dict[s
     for other in folds[1:]:
         assert torch.equal(other.samples.index, folds[0].samples.index)
         assert torch.equal(other.samples.labels, labels)
-    # What the method's setting ranks by; concatenated embeddings are of unit length.
-    distance: Literal["cosine", "euclidean"] = (
-        "cosine" if method == BASELINE else spec.methods[method]["model"].get("distance", "cosine")
-    )
+    distance: Distance = "cosine" if method == BASELINE else spec.methods[method]["model"].get("distance", "cosine")
     separated = [score_samples(fold.samples.embeddings, labels, is_query, distance) for fold in folds]
-    concatenated = score_samples(concatenate([fold.samples.embeddings for fold in folds]), labels, is_query)
+    together = concatenate([fold.samples.embeddings for fold in folds])
+    # They are of unit length, so that euclidean ranks as cosine does.
+    concatenated = score_samples(together, labels, is_query, "hamming" if distance == "hamming" else "cosine")
     return {
         "separated": [_scores(fold) for fold in separated],
         "concatenated": _scores(concatenated),
@@ -84,7 +84,7 @@ def score_samples(
     embeddings: Float[Tensor, "samples embedding"],
     labels: Int[Tensor, " samples"],
     is_query: Bool[Tensor, " samples"] | None,
-    distance: Literal["cosine", "euclidean"] = "cosine",
+    distance: Distance = "cosine",
 ) -> dict[str, Any]:
     """Retrieval scores of the queries among the rest, or of each sample among all others where there are no queries."""
     if is_query is None:
