@@ -177,7 +177,6 @@ class StudyState:
 
 def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     old, new = ({*identity["train_classes"], *identity["val_classes"]} for identity in (before, now))
-    for names, change in ((old - new, "left"), (new - old, "joined")):
-        if names:
-            return f"class {min(names)!r} has {change} the training half"
-    return "another class of the test half, or another sample, class or size of file in the training half"
+    changes = [f"class {min(old - new)!r} has left the training half"] if old - new else []
+    changes += [f"class {min(new - old)!r} has joined it"] if new - old else []
+    return ", ".join(changes) or "a class of the test half, or a sample, its class or its size in the training half"
