@@ -1,6 +1,5 @@
 """`report/index.html`: a study as one page, from its folder alone; the same folder gives the same bytes."""
 
-import base64
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from levelfield.report.published import papers_beside
 from levelfield.report.scores_figure import scores_figure
 from levelfield.report.search_figure import search_figure
 from levelfield.report.table import EMBEDDINGS, METRIC_TITLES, footnotes, percent
+from levelfield.report.template import inside, render
 from levelfield.report.validation_figure import read_curve, validation_figure
 from levelfield.study.atomic import write_atomically
 from levelfield.study.comparison import OVER_BASELINE, PAIR, SAME_LOSS, Comparison, compare_all
@@ -49,23 +49,12 @@ def write_report(study_folder: Path, spec: StudySpec) -> Path:
     Raises:
         UserError: a result is damaged.
     """
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
     state = StudyState(study_folder, spec)
     rows = collect_rows(study_folder, spec)
     folder = study_folder / REPORT
-    figures = {}
     drawn = _figures(study_folder, spec, state, rows)
-    for name, content in drawn.items():
-        figures[name] = f"data:image/svg+xml;base64,{base64.b64encode(content).decode()}"
-    environment = Environment(
-        loader=PackageLoader("levelfield.report", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    page = environment.get_template("page.html.j2").render(_contents(study_folder, spec, state, rows), figures=figures)
+    figures = {name: inside(content) for name, content in drawn.items()}
+    page = render("page.html.j2", **_contents(study_folder, spec, state, rows), figures=figures)
     with Lock(study_folder, "report", "report"):  # several processes that share a study end with its page
         for name, content in drawn.items():
             write_atomically(folder / f"{name}.svg", content)

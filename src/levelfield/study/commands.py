@@ -12,7 +12,9 @@ from typing import Any, NoReturn
 from rich.console import Console
 
 from levelfield.errors import UserError
-from levelfield.report.page import write_report
+from levelfield.report.page import REPORT, write_report
+from levelfield.report.published_table import print_papers
+from levelfield.report.ranks_page import write_ranks
 from levelfield.report.table import comparison_table, footnotes, print_report
 from levelfield.study.added_method import method_of_loss, space_of_loss
 from levelfield.study.conditions import differing_conditions
@@ -83,6 +85,16 @@ def study_parser() -> argparse.ArgumentParser:
             default=[],
             help="compare one more loss, from the working directory or any package; repeatable",
         )
+        if name == "report":
+            command.add_argument(
+                "--with",
+                dest="others",
+                metavar="DIR",
+                nargs="+",
+                type=Path,
+                default=[],
+                help="rank the methods over this study and those of these output folders",
+            )
         if name in ("run", "resume"):
             command.add_argument(
                 "--reopen-test", metavar="WHY", help="open the test classes again; the reason is kept and shown"
@@ -109,7 +121,7 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(f"levelfield study: no command {words[0]!r}{nearest(words[0], list(COMMANDS))}")
     arguments, unknown = parser.parse_known_args(words)
     if unknown:
-        options = ["--output", "--add-method", "--reopen-test", "--dry-run", *(f"--{key}" for key in COUNTS)]
+        options = ["--output", "--add-method", "--with", "--reopen-test", "--dry-run", *(f"--{key}" for key in COUNTS)]
         raise UserError(f"levelfield study: no option {unknown[0]!r}{nearest(unknown[0], options)}")
     file = find_study(arguments.file)
     if str(Path.cwd()) not in sys.path:
@@ -127,7 +139,11 @@ def main(argv: Sequence[str]) -> int:
         _print_lines(console, status_lines(folder, _begun(folder)))
     elif arguments.command == "report":
         spec = _begun(folder)
-        print_study(console, folder, spec, write_tables(folder, spec))
+        rows = write_tables(folder, spec)
+        print_study(console, folder, spec, rows)
+        print_papers(console, folder, spec, summarise(rows))
+        if arguments.others:
+            _print_lines(console, [str(write_ranks([folder, *arguments.others], folder / REPORT))])
     elif arguments.command == "verify":
         return _verify(console, folder, _begun(folder))
     elif arguments.dry_run:

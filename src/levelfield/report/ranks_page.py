@@ -1,0 +1,90 @@
+"""Several studies in one page: the ranks of the methods they share, with critical-difference diagrams."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from levelfield.errors import UserError
+from levelfield.report.facts import class_name
+from levelfield.report.figure_style import style, to_svg
+from levelfield.report.ranks import rank_methods, ranks_figure
+from levelfield.report.table import EMBEDDINGS, percent
+from levelfield.report.template import inside, render
+from levelfield.study.atomic import write_atomically
+from levelfield.study.comparison import loss_name
+from levelfield.study.results import SummaryRow, collect_rows, summarise
+from levelfield.study.spec import StudySpec, spec_from_yaml
+
+METRIC = "map_at_r"  # what searches maximise
+
+
+def write_ranks(folders: Sequence[Path], destination: Path) -> Path:
+    """Write `ranks.html` and its figures, and return the page's path.
+
+    Args:
+        folders: Study folders, one a data set. Methods count that all have; a copy (`arcface@2`) does not.
+        destination: Folder of the page.
+
+    Raises:
+        UserError: a folder that holds no study or no test scores, two studies of one name, a method that is not the
+            same loss in all of them, or too few studies or methods for ranks.
+    """
+    specs: dict[str, StudySpec] = {}
+    summaries: dict[str, list[SummaryRow]] = {}
+    for folder in folders:
+        if not (folder / "study.yaml").exists():
+            raise UserError(f"{folder} holds no study; give the output folders of finished studies")
+        spec = spec_from_yaml(folder / "study.yaml")
+        if spec.name in specs:
+            raise UserError(f"{folder}: there is another study named {spec.name!r}; ranks need one a data set")
+        specs[spec.name] = spec
+        summaries[spec.name] = [row for row in summarise(collect_rows(folder, spec)) if row.metric == METRIC]
+        if not summaries[spec.name]:
+            raise UserError(f"{folder} has no test scores yet; resume the study first")
+    methods = _common_methods(specs)
+    sections = []
+    for embedding in EMBEDDINGS:
+        found = {
+            name: {row.method: row for row in summary if row.embedding == embedding and row.method in methods}
+            for name, summary in summaries.items()
+        }
+        sections.append(_section(embedding, found, destination))
+    page = render("ranks.html.j2", specs=specs, sections=sections)
+    write_atomically(destination / "ranks.html", page.encode())
+    return destination / "ranks.html"
+
+
+def _common_methods(specs: dict[str, StudySpec]) -> list[str]:
+    """Methods that all studies have, each the same loss and miner everywhere."""
+    first, *others = specs
+    common = [m for m in specs[first].methods if m == loss_name(m) and all(m in specs[o].methods for o in others)]
+    for method in common:
+        for other in others:
+            here, there = (_kind(specs[name], method) for name in (first, other))
+            if here != there:
+                raise UserError(f"method {method!r} is {here} in {first} and {there} in {other}; rename one of them")
+    return common
+
+
+def _kind(spec: StudySpec, method: str) -> str:
+    """Loss and miner of a method, as in `MultiSimilarityLoss with MultiSimilarityMiner`."""
+    model: dict[str, Any] = spec.methods[method]["model"]
+    miner = model.get("miner")
+    return class_name(model["loss"]) + (f" with {class_name(miner)}" if miner else "")
+
+
+def _section(embedding: str, scores: dict[str, dict[str, SummaryRow]], destination: Path) -> dict[str, Any]:
+    """Ranks by one kind of embedding, with their figure written."""
+    ranks = rank_methods({name: {m: row.mean for m, row in by_method.items()} for name, by_method in scores.items()})
+    with style():
+        svg = to_svg(ranks_figure(ranks))
+    write_atomically(destination / f"ranks_{embedding}.svg", svg)
+    return {
+        "embedding": embedding,
+        "figure": inside(svg),
+        "lines": [
+            {"method": m, "rank": f"{rank:.1f}", "scores": [percent(scores[name][m]) for name in ranks.datasets]}
+            for m, rank in ranks.mean_ranks.items()
+        ],
+        "groups": [", ".join(group) for group in ranks.groups()],
+    }

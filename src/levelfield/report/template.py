@@ -1,0 +1,23 @@
+"""Pages that hold everything they show: one style, figures inside."""
+
+import base64
+from typing import Any
+
+
+def render(template: str, **contents: Any) -> str:
+    """Fill in a template of this package; text is escaped, a name that is not given is an error."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("levelfield.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(template).render(contents)
+
+
+def inside(svg: bytes) -> str:
+    """A figure as an address, so that the page can be sent alone."""
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"

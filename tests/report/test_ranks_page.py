@@ -1,0 +1,90 @@
+"""Several studies in one page: which methods are ranked, and by what."""
+
+import json
+from pathlib import Path
+
+import pytest
+from toy_study import TOY
+
+from levelfield.errors import UserError
+from levelfield.report.ranks_page import write_ranks
+from levelfield.study import results
+from levelfield.study.spec import load_spec
+
+METHODS = {"contrastive": "ContrastiveLoss", "ntxent": "NTXentLoss", "triplet": "TripletMarginLoss"}
+
+
+def scored_study(folder: Path, name: str, scores: dict[str, float], losses: dict[str, str] = METHODS) -> Path:
+    """A study whose runs were tested with these scores; concatenated embeddings score the opposite."""
+    file = folder / f"{name}.yaml"
+    head, rest = TOY.split("methods:")
+    tail = rest[rest.index("folds:") :]
+    methods = "".join(f"  {m}: {{model: {{loss: {losses[m]}}}}}\n" for m in scores)
+    file.write_text(f"{head}methods:\n{methods}{tail}".replace("name: toy", f"name: {name}"))
+    spec = load_spec(file)
+    study = folder / name
+    study.mkdir()
+    (study / "study.yaml").write_text(spec.to_yaml())
+    for method, score in scores.items():
+        for run in range(2):
+            path = study / results.tested_path(method, run)
+            path.parent.mkdir(parents=True)
+            together, apart = {"map_at_r": 1 - score}, {"map_at_r": score}
+            result = {
+                "method": method,
+                "configuration": results.tested_hash(spec, method, run),
+                "opening": 1,
+                "separated": [apart, apart],
+                "concatenated": together,
+            }
+            path.write_text(json.dumps(result))
+    return study
+
+
+def test_methods_are_ranked_in_each_study_and_averaged(tmp_path: Path) -> None:
+    first = scored_study(tmp_path, "letters", {"contrastive": 0.3, "ntxent": 0.2, "triplet": 0.1})
+    second = scored_study(tmp_path, "words", {"triplet": 0.6, "ntxent": 0.5, "contrastive": 0.7})
+    path = write_ranks([first, second], tmp_path / "report")
+    page = path.read_text()
+    assert path == tmp_path / "report" / "ranks.html"
+    assert {p.name for p in path.parent.iterdir()} == {"ranks.html", "ranks_separated.svg", "ranks_concatenated.svg"}
+    separated, concatenated = page.split("<h2>")[1:3]
+
+    def lines(section: str) -> list[list[str]]:
+        rows = section.split("<tr>")[2:]
+        return [[cell.split(">")[1].split("<")[0] for cell in row.split("<td")[1:]] for row in rows]
+
+    # Ranks 1 2 3 and 1 3 2; the concatenated scores are in the opposite order.
+    assert lines(separated) == [
+        ["contrastive", "30.0", "70.0", "1.0"],
+        ["ntxent", "20.0", "50.0", "2.5"],
+        ["triplet", "10.0", "60.0", "2.5"],
+    ]
+    assert [line[::3] for line in lines(concatenated)] == [
+        ["ntxent", "1.5"],
+        ["triplet", "1.5"],
+        ["contrastive", "3.0"],
+    ]
+    assert write_ranks([first, second], tmp_path / "report").read_text() == page
+
+
+def test_a_method_must_be_the_same_loss_everywhere(tmp_path: Path) -> None:
+    first = scored_study(tmp_path, "letters", dict.fromkeys(METHODS, 0.1))
+    second = scored_study(tmp_path, "words", dict.fromkeys(METHODS, 0.1), {**METHODS, "ntxent": "CircleLoss"})
+    with pytest.raises(UserError, match="method 'ntxent' is NTXentLoss in letters and CircleLoss in words; rename"):
+        write_ranks([first, second], tmp_path)
+
+
+def test_what_cannot_be_ranked_is_refused_in_one_line(tmp_path: Path) -> None:
+    first = scored_study(tmp_path, "letters", dict.fromkeys(METHODS, 0.1))
+    with pytest.raises(UserError, match="another study named 'letters'"):
+        write_ranks([first, first], tmp_path)
+    with pytest.raises(UserError, match="nowhere holds no study"):
+        write_ranks([first, tmp_path / "nowhere"], tmp_path)
+    with pytest.raises(UserError, match=r"in common: contrastive, ntxent$"):
+        write_ranks([first, scored_study(tmp_path, "two", {"contrastive": 0.1, "ntxent": 0.2})], tmp_path)
+    untested = scored_study(tmp_path, "begun", dict.fromkeys(METHODS, 0.1))
+    for path in untested.glob("jobs/*/*/test/result.json"):
+        path.unlink()
+    with pytest.raises(UserError, match="begun has no test scores yet; resume the study first"):
+        write_ranks([first, untested], tmp_path)
