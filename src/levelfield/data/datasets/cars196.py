@@ -140,7 +140,7 @@ class Cars196(MetricDataset):
         from scipy.io import loadmat  # slow to import, and only this data set needs it
 
         try:
-            return loadmat(file, squeeze_me=True)[name]
+            return loadmat(file, squeeze_me=True, variable_names=[name])[name]
         except FileNotFoundError:
             raise UserError(f"no file {file}: {self._remedy}") from None
         except KeyError:
