@@ -246,7 +246,8 @@ class TrainingCLI(LightningCLI):
     def best_epoch(self) -> int:
         """The epoch (from 0) whose checkpoint is `best.ckpt`."""
         assert self.folder is not None
-        return int(torch.load(self.folder / "best.ckpt", map_location="cpu", weights_only=True)["epoch"])
+        # mapped, not read: the weights are not looked at
+        return int(torch.load(self.folder / "best.ckpt", map_location="cpu", weights_only=True, mmap=True)["epoch"])
 
 
 def build(

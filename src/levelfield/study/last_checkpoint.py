@@ -3,6 +3,7 @@
 import os
 import time
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,13 @@ class LastCheckpoint(Checkpoint):
 
     Args:
         folder: The training's folder.
-        identity: What determines the training, as plain values; a checkpoint of another one is not gone on from.
+        identity: Gives what determines the training, as plain values; a checkpoint of another one is not gone on
+            from. Called when a checkpoint is read or written, which a short training never does.
         seconds: Least time between two checkpoints.
         started: When the training began, in `time.monotonic()`.
     """
 
-    def __init__(self, folder: Path, identity: dict[str, Any], seconds: float, started: float) -> None:
+    def __init__(self, folder: Path, identity: Callable[[], dict[str, Any]], seconds: float, started: float) -> None:
         self.path = folder / LAST
         self._identity = identity
         self._seconds = seconds
@@ -50,7 +52,7 @@ class LastCheckpoint(Checkpoint):
         except UserError:
             return False
         best = self.path.with_name("best.ckpt")
-        return job is not None and job["identity"] == self._identity and (not job["best"] or _is_whole(best))
+        return job is not None and job["identity"] == self._identity() and (not job["best"] or _is_whole(best))
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not trainer.strategy.broadcast(time.monotonic() - self._written >= self._seconds):
@@ -64,7 +66,7 @@ class LastCheckpoint(Checkpoint):
         if not self._writing:
             return
         checkpoint["job"] = {
-            "identity": self._identity,
+            "identity": self._identity(),
             "folder": str(self.path.parent.resolve()),
             "best": self.path.with_name("best.ckpt").exists(),
             "seconds": self.elapsed,

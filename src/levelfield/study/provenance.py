@@ -37,6 +37,7 @@ def code_version() -> dict[str, Any]:
     return known
 
 
+@cache
 def library_versions() -> dict[str, str]:
     return {name: version(name) for name in LIBRARIES}
 

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +80,7 @@ def train(
     try:
         with _memory_limits():
             training = build(config, folder, progress=False, group=spec.name, name=str(job))
-            last = LastCheckpoint(folder, _identity(config, training), checkpoint_seconds, started)
+            last = LastCheckpoint(folder, partial(_identity, config, training), checkpoint_seconds, started)
             goes_on = last.can_go_on()
             if goes_on:
                 for torn in folder.glob(".*.tmp"):
