@@ -1,6 +1,7 @@
 """Several studies in one page: which methods are ranked, and by what."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -41,13 +42,19 @@ def scored_study(folder: Path, name: str, scores: dict[str, float], losses: dict
     return study
 
 
-def test_methods_are_ranked_in_each_study_and_averaged(tmp_path: Path) -> None:
+def test_methods_are_ranked_in_each_study_and_averaged(tmp_path: Path, run: Callable) -> None:
     first = scored_study(tmp_path, "letters", {"contrastive": 0.3, "ntxent": 0.2, "triplet": 0.1})
     second = scored_study(tmp_path, "words", {"triplet": 0.6, "ntxent": 0.5, "contrastive": 0.7})
-    path = write_ranks([first, second], tmp_path / "report")
+    path = first / "report" / "ranks.html"
+    code, printed, _ = run("study", "report", tmp_path / "letters.yaml", "--output", first, "--with", second)
+    assert code == 0
+    assert printed.splitlines()[-1] == str(path)
     page = path.read_text()
-    assert path == tmp_path / "report" / "ranks.html"
-    assert {p.name for p in path.parent.iterdir()} == {"ranks.html", "ranks_separated.svg", "ranks_concatenated.svg"}
+    assert {p.name for p in path.parent.glob("*ranks*")} == {
+        "ranks.html",
+        "ranks_separated.svg",
+        "ranks_concatenated.svg",
+    }
     separated, concatenated = page.split("<h2>")[1:3]
 
     def lines(section: str) -> list[list[str]]:
@@ -65,7 +72,7 @@ def test_methods_are_ranked_in_each_study_and_averaged(tmp_path: Path) -> None:
         ["triplet", "1.5"],
         ["contrastive", "3.0"],
     ]
-    assert write_ranks([first, second], tmp_path / "report").read_text() == page
+    assert write_ranks([first, second], tmp_path / "again").read_text() == page
 
 
 def test_a_method_must_be_the_same_loss_everywhere(tmp_path: Path) -> None:

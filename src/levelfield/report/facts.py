@@ -22,15 +22,16 @@ def class_name(value: Any) -> str:
 
 
 def whole_config(study_folder: Path, method: str) -> dict[str, Any] | None:
-    """A method's configuration with every default, as its first run wrote it; None before that has ended."""
-    folder = study_folder / Job(method, "run", 0, 0).path
-    result = read_result(folder / RESULT)
-    if result is None or not (folder / "config.yaml").exists():
-        return None
-    config = read_yaml(folder / "config.yaml")
-    if result.get("data"):
-        config["data"]["split"] = result["data"]["split"]  # where the configuration leaves it to the data set
-    return config
+    """A method's configuration with every default, as its first job wrote it; None before that has ended."""
+    for stage in ("run", "trial"):
+        folder = study_folder / Job(method, stage, 0, 0).path
+        result = read_result(folder / RESULT)
+        if result is not None and (folder / "config.yaml").exists():
+            config = read_yaml(folder / "config.yaml")
+            if result.get("data"):
+                config["data"]["split"] = result["data"]["split"]  # where the configuration leaves it to the data set
+            return config
+    return None
 
 
 def compared(study_folder: Path, spec: StudySpec, results: Sequence[Result]) -> Facts:
