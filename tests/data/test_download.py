@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from file_server import FileServer, serving
 
+from levelfield.data.checksum import check, record
 from levelfield.data.datasets.archives import Archive
-from levelfield.data.download import check, check_room, fetch
+from levelfield.data.download import check_room, fetch
 from levelfield.errors import UserError
 
 CONTENT = np.random.default_rng(0).bytes(300_000)
@@ -127,6 +128,7 @@ def test_an_unknown_checksum_is_recorded_and_called_unverified(tmp_path: Path) -
     file, unknown = tmp_path / "birds.zip", Archive("birds.zip", gives="birds")
     file.write_bytes(CONTENT)
     assert "unverified: no published checksum is known" in check(file, unknown, tmp_path)
+    record(file, unknown, tmp_path)
     assert (tmp_path / "birds.zip.sha256").read_text() == f"{SHA256}  birds.zip\n"  # as sha256sum --check reads it
     assert "the same file as the first time" in check(file, unknown, tmp_path)
     file.write_bytes(CONTENT[:-1])

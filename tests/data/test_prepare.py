@@ -138,7 +138,17 @@ def test_an_archive_of_something_else(prepare, small_cub, tmp_path: Path) -> Non
     small_cub(zip_of({"cats/1.jpg": picture()}), None)
     code, printed = prepare("cub200")
     assert code == 2
-    assert "CUB_200_2011.tgz holds no CUB_200_2011: it is another archive" in printed
+    assert "CUB_200_2011.tgz holds no CUB_200_2011: get the right one from https://www.vision.caltech.edu" in printed
+
+
+def test_a_web_page_is_not_kept_and_not_recorded(prepare, small_cub, tmp_path: Path) -> None:
+    small_cub(b"<html>Too many users have viewed or downloaded this file recently</html>", None)
+    code, printed = prepare("cub200")
+    assert code == 2
+    assert "CUB_200_2011.tgz is a web page instead of an archive" in printed
+    assert [path for path in (tmp_path / "data").rglob("*") if path.is_file()] == []
+    small_cub(birds(), None)
+    assert prepare("cub200")[0] == 0
 
 
 def test_an_archive_with_a_path_to_the_outside(prepare, small_cub, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 The archives are gigabytes, and neither urllib nor `torch.hub.download_url_to_file` goes on where a transfer stopped.
 """
 
-import hashlib
 import os
 import re
 import shutil
@@ -65,33 +64,6 @@ def fetch(archive: Archive, folder: Path, remedy: str, progress: Progress, pause
     )
 
 
-def check(file: Path, archive: Archive, folder: Path) -> str:
-    """Compare a file's SHA-256 with the known one, or with what `folder` recorded first; tells which it was.
-
-    Raises:
-        UserError: they differ.
-    """
-    digest = sha256_of(file)
-    record = folder / f"{archive.file}.sha256"
-    if archive.sha256 is not None:
-        if digest != archive.sha256:
-            raise UserError(
-                f"{file} has the SHA-256 {digest} instead of {archive.sha256}: "
-                "it is damaged or another file; delete it and fetch it again"
-            )
-        return "SHA-256 as published"
-    if not record.exists():
-        record.write_text(f"{digest}  {archive.file}\n")
-        return f"unverified: no published checksum is known; {record.name} records this one"
-    recorded = record.read_text().partition(" ")[0]
-    if digest != recorded:
-        raise UserError(
-            f"{file} has the SHA-256 {digest}, and {record} recorded {recorded} the first time: "
-            f"delete the file and fetch it again, or delete {record.name} if the publishers changed it"
-        )
-    return f"unverified: the same file as the first time, by {record.name}"
-
-
 def check_room(folder: Path, needed: int) -> None:
     """Refuse to begin what the disk cannot hold.
 
@@ -103,14 +75,6 @@ def check_room(folder: Path, needed: int) -> None:
         raise UserError(
             f"{folder} has {as_size(free)} free and {as_size(needed)} are needed: make room or give another --root"
         )
-
-
-def sha256_of(file: Path) -> str:
-    digest = hashlib.sha256()
-    with file.open("rb") as opened:
-        while chunk := opened.read(CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def as_size(size: float) -> str:

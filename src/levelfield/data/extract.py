@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 from zipfile import BadZipFile, ZipFile, is_zipfile
 
+from levelfield.data.datasets.archives import BadArchive
 from levelfield.data.download import CHUNK, Progress, check_room
 from levelfield.errors import UserError
 
@@ -33,8 +34,9 @@ def unpack(archive: Path, folder: Path, inside: str, progress: Progress) -> None
         progress: told of each file.
 
     Raises:
-        UserError: a file that is no whole archive; a member with an absolute path or `..` in it, a link, a device or
-            an encrypted file; something in `folder` of the same name; or no room. Nothing is left behind.
+        BadArchive: a file that is no whole archive; a member with an absolute path or `..` in it, a link, a device or
+            an encrypted file.
+        UserError: something in `folder` has the same name, or there is no room. Nothing is left behind either way.
     """
     aside = folder / f".{archive.name}.unpacking"
     shutil.rmtree(aside, ignore_errors=True)
@@ -55,7 +57,7 @@ def unpack(archive: Path, folder: Path, inside: str, progress: Progress) -> None
             entry.rename(folder / entry.name)
     except (tarfile.TarError, BadZipFile, EOFError, zlib.error, LZMAError) as error:
         reason = str(error).partition("\n")[0].rstrip(":") or type(error).__name__  # tarfile writes five lines
-        raise UserError(f"{archive} is {_nature(archive)} ({reason}): delete it and fetch it again") from None
+        raise BadArchive(f"{archive} is {_nature(archive)} ({reason}): delete it and fetch it again") from None
     except OSError as error:
         raise UserError(f"cannot unpack {archive} ({error.strerror or error}): mend that and run it again") from None
     finally:
@@ -84,12 +86,12 @@ def _write(archive: Path, members: Iterator[_Member], folder: Path, inside: str,
 def _relative(archive: Path, member: _Member) -> PurePosixPath:
     """Where a member goes, if it goes anywhere."""
     if member.kind not in ("file", "folder"):
-        raise UserError(
+        raise BadArchive(
             f"{archive} holds a {member.kind}, {member.name}: refused; fetch the archive from its publishers"
         )
     name = member.name
     if re.match(r"[/\\]|[A-Za-z]:", name) or ".." in re.split(r"[/\\]", name):
-        raise UserError(
+        raise BadArchive(
             f"{archive} writes outside its folder, to {name}: refused; fetch the archive from its publishers"
         )
     return PurePosixPath(name)

@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from levelfield.data.datasets.archives import Archive
+from levelfield.data.checksum import check, record
+from levelfield.data.datasets.archives import Archive, BadArchive
 from levelfield.data.datasets.base import MetricDataset
-from levelfield.data.download import Progress, check, check_room, fetch
+from levelfield.data.download import Progress, check_room, fetch
 from levelfield.data.extract import unpack
 from levelfield.errors import UserError
 
@@ -49,21 +50,22 @@ def prepare(dataset: MetricDataset, root: Path, given: Sequence[Path], tell: Tel
         file = by_hand.get(archive) or _download(dataset, archive, arriving, tell, bar)
         try:
             tell(f"  {archive.file}: {check(file, archive, folder)}")
-        except UserError as error:
-            if archive not in by_hand:
-                file.unlink()
-                raise UserError(f"{error} (it has been deleted)") from None
-            raise
+            if archive.unpack:
+                with bar(f"unpacking {archive.file}") as progress:
+                    unpack(file, folder, archive.inside, progress)
+                if not (folder / archive.gives).exists():
+                    raise BadArchive(f"{file} holds no {archive.gives}: get the right one from {dataset.source}")
+        except BadArchive as error:
+            if archive in by_hand:
+                raise
+            file.unlink()
+            raise BadArchive(f"{error} (it has been deleted)") from None
+        record(file, archive, folder)
         if not archive.unpack:
             if archive in by_hand:
                 file = Path(shutil.copyfile(file, arriving / archive.file))
             file.rename(folder / archive.gives)
-            continue
-        with bar(f"unpacking {archive.file}") as progress:
-            unpack(file, folder, archive.inside, progress)
-        if not (folder / archive.gives).exists():
-            raise UserError(f"{file} holds no {archive.gives}: it is another archive; get it from {dataset.source}")
-        if archive not in by_hand:
+        elif archive not in by_hand:
             file.unlink()
     shutil.rmtree(arriving)
 

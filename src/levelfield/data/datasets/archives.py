@@ -2,6 +2,12 @@
 
 from dataclasses import dataclass
 
+from levelfield.errors import UserError
+
+
+class BadArchive(UserError):  # noqa: N818  # it says what the file is
+    """A file that is damaged, another one than was meant, or hostile: to be fetched anew."""
+
 
 @dataclass(frozen=True)
 class Archive:

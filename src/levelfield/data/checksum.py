@@ -1,0 +1,52 @@
+"""Whether a file is the one that was meant."""
+
+import hashlib
+from pathlib import Path
+
+from levelfield.data.datasets.archives import Archive, BadArchive
+
+CHUNK = 1 << 20
+
+
+def check(file: Path, archive: Archive, folder: Path) -> str:
+    """Compare a file's SHA-256 with the known one, or with what `record` left in `folder`; tells which it was.
+
+    Raises:
+        BadArchive: they differ.
+    """
+    digest = _sha256_of(file)
+    if archive.sha256 is not None:
+        if digest != archive.sha256:
+            raise BadArchive(
+                f"{file} has the SHA-256 {digest} instead of {archive.sha256}: "
+                "it is damaged or another file; delete it and fetch it again"
+            )
+        return "SHA-256 as published"
+    recorded = _record_file(archive, folder)
+    if not recorded.exists():
+        return f"unverified: no published checksum is known; {recorded.name} records this one"
+    first = recorded.read_text().partition(" ")[0]
+    if digest != first:
+        raise BadArchive(
+            f"{file} has the SHA-256 {digest}, and {recorded} recorded {first} the first time: "
+            f"delete the file and fetch it again, or delete {recorded.name} if the publishers changed it"
+        )
+    return f"unverified: the same file as the first time, by {recorded.name}"
+
+
+def record(file: Path, archive: Archive, folder: Path) -> None:
+    """Write down the SHA-256 of a sound file where none is published, as `sha256sum --check` reads it."""
+    if archive.sha256 is None:
+        _record_file(archive, folder).write_text(f"{_sha256_of(file)}  {archive.file}\n")
+
+
+def _sha256_of(file: Path) -> str:
+    digest = hashlib.sha256()
+    with file.open("rb") as opened:
+        while chunk := opened.read(CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _record_file(archive: Archive, folder: Path) -> Path:
+    return folder / f"{archive.file}.sha256"
