@@ -72,6 +72,7 @@ def test_the_page_holds_the_study(study: Path) -> None:
     assert "Failed runs" not in text
     result = json.loads((study / "jobs/arcface/run0/fold0/result.json").read_text())
     assert result["data"]["fingerprint"] in text
+    assert result["provenance"]["weights"] in text
     assert f"torch {result['provenance']['libraries']['torch']}" in text
 
 

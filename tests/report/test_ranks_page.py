@@ -75,6 +75,17 @@ def test_methods_are_ranked_in_each_study_and_averaged(tmp_path: Path, run: Call
     assert write_ranks([first, second], tmp_path / "again").read_text() == page
 
 
+def test_a_second_opening_of_a_study_is_the_first_line(tmp_path: Path) -> None:
+    studies = [scored_study(tmp_path, name, dict.fromkeys(METHODS, 0.1)) for name in ("letters", "words")]
+    lines = [
+        {"event": "opened", "opening": n, "reason": reason} for n, reason in ((1, "first opening"), (2, "a <bug>"))
+    ]
+    (studies[1] / "ledger.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    body = write_ranks(studies, tmp_path).read_text().split("<body>")[1]
+    warning = "words: THE TEST CLASSES WERE OPENED 2 TIMES. Why again: a &lt;bug&gt;."
+    assert body.strip().splitlines()[0] == f'<p class="warning">{warning}</p>'
+
+
 def test_a_method_must_be_the_same_loss_everywhere(tmp_path: Path) -> None:
     first = scored_study(tmp_path, "letters", dict.fromkeys(METHODS, 0.1))
     second = scored_study(tmp_path, "words", dict.fromkeys(METHODS, 0.1), {**METHODS, "ntxent": "CircleLoss"})

@@ -96,6 +96,7 @@ def origin(spec: StudySpec, results: Sequence[Result]) -> Facts:
         ("code", _counted(_version(p["code"]) for p in known)),
         ("libraries", _counted(", ".join(f"{k} {v}" for k, v in p["libraries"].items()) for p in known)),
         ("device", _counted(p["device"] for p in known)),
+        ("trunk weights", _counted(p.get("weights") or "not known" for p in known)),
         ("threads a job", str(spec.threads)),
         ("study seed", str(spec.seed)),
         ("data fingerprint", _counted(r["data"]["fingerprint"] for r in results if r.get("data"))),

@@ -11,7 +11,7 @@ from levelfield.report.figure_style import style, to_svg
 from levelfield.report.published import papers_beside
 from levelfield.report.scores_figure import scores_figure
 from levelfield.report.search_figure import search_figure
-from levelfield.report.table import EMBEDDINGS, METRIC_TITLES, footnotes, percent
+from levelfield.report.table import EMBEDDINGS, METRIC_TITLES, footnotes, percent, reopening
 from levelfield.report.template import inside, render
 from levelfield.report.validation_figure import read_curve, validation_figure
 from levelfield.study.atomic import write_atomically
@@ -67,15 +67,15 @@ def _contents(study_folder: Path, spec: StudySpec, state: StudyState, rows: Sequ
     ledger = Ledger(study_folder / "ledger.jsonl")
     results = list(state.results.values())
     test = summarise(rows)
-    notes = footnotes(spec.runs, spec.folds, [opening["reason"] for opening in ledger.openings], [])
-    reopened = notes.pop(0) if notes[0].startswith("THE TEST") else None
+    reasons = [opening["reason"] for opening in ledger.openings]
+    reopened = reopening(reasons)
     return {
         "name": spec.name,
         "reopened": reopened,
         "compared": compared(study_folder, spec, results),
         "metrics": METRIC_TITLES,
         "table": _table(spec, test, summarise(rows, stage="run")),
-        "notes": notes,
+        "notes": [note for note in footnotes(spec.runs, spec.folds, reasons, []) if note != reopened],
         "caveat": CAVEAT,
         "comparisons": _verdicts(spec, rows),
         "many": MANY,

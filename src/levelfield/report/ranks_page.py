@@ -8,10 +8,11 @@ from levelfield.errors import UserError
 from levelfield.report.facts import class_name
 from levelfield.report.figure_style import style, to_svg
 from levelfield.report.ranks import rank_methods, ranks_figure
-from levelfield.report.table import EMBEDDINGS, percent
+from levelfield.report.table import EMBEDDINGS, percent, reopening
 from levelfield.report.template import inside, render
 from levelfield.study.atomic import write_atomically
 from levelfield.study.comparison import loss_name
+from levelfield.study.ledger import Ledger
 from levelfield.study.results import SummaryRow, collect_rows, summarise
 from levelfield.study.spec import StudySpec, spec_from_yaml
 
@@ -31,6 +32,7 @@ def write_ranks(folders: Sequence[Path], destination: Path) -> Path:
     """
     specs: dict[str, StudySpec] = {}
     summaries: dict[str, list[SummaryRow]] = {}
+    reopened: dict[str, str] = {}
     for folder in folders:
         if not (folder / "study.yaml").exists():
             raise UserError(f"{folder} holds no study; give the output folders of finished studies")
@@ -41,6 +43,8 @@ def write_ranks(folders: Sequence[Path], destination: Path) -> Path:
         summaries[spec.name] = [row for row in summarise(collect_rows(folder, spec)) if row.metric == METRIC]
         if not summaries[spec.name]:
             raise UserError(f"{folder} has no test scores yet; resume the study first")
+        if notice := reopening([opening["reason"] for opening in Ledger(folder / "ledger.jsonl").openings]):
+            reopened[spec.name] = notice
     methods = _common_methods(specs)
     sections = []
     for embedding in EMBEDDINGS:
@@ -49,7 +53,7 @@ def write_ranks(folders: Sequence[Path], destination: Path) -> Path:
             for name, summary in summaries.items()
         }
         sections.append(_section(embedding, found, destination))
-    page = render("ranks.html.j2", specs=specs, sections=sections)
+    page = render("ranks.html.j2", specs=specs, sections=sections, reopened=reopened)
     write_atomically(destination / "ranks.html", page.encode())
     return destination / "ranks.html"
 

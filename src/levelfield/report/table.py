@@ -87,13 +87,20 @@ def footnotes(
     ]
     if not openings:
         notes.append("The test classes have not been opened.")
-    elif len(openings) == 1:
-        notes.append("The test classes were opened once.")
+    elif notice := reopening(openings):
+        notes.insert(0, notice)
     else:
-        again = "; ".join(openings[1:])
-        notes.insert(0, f"THE TEST CLASSES WERE OPENED {len(openings)} TIMES. Why again: {again}.")
+        notes.append("The test classes were opened once.")
     notes += [f"Unequal conditions: {sentence}." for sentence in conditions]
     return notes
+
+
+def reopening(openings: Sequence[str]) -> str | None:
+    """What the first line says if the test classes were opened more than once, given the reason of each opening."""
+    if len(openings) < 2:
+        return None
+    again = "; ".join(openings[1:])
+    return f"THE TEST CLASSES WERE OPENED {len(openings)} TIMES. Why again: {again}."
 
 
 def print_report(console: Console, table: Table, notes: Sequence[str]) -> None:
