@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -38,6 +39,9 @@ def main(study_folder: Path, checkpoint_seconds: float) -> int:
             raise
         print(json.dumps({"error": str(mistake)}), file=answer, flush=True)
         return 2
+    except KeyboardInterrupt:  # a training's answer to SIGTERM, which is what ends this process
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGTERM)
     return 0
 
 
