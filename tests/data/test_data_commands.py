@@ -115,6 +115,9 @@ def test_verify_opens_the_real_data(data_root: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out.splitlines() == [
         "grocery_store: 81 classes, 5,421 samples; as published, every sample opens",
         "omniglot: 1,623 classes, 32,460 samples; as published, every sample opens",
+        "  1 sample is there more than once, 0 in several classes, 0 in both halves",
+        "    in one class: images_background/Braille/character01/0192_03.png (Braille/character01, training) = "
+        "images_background/Braille/character01/0192_19.png (Braille/character01, training)",
     ]
 
 
@@ -147,3 +150,32 @@ def test_help_shows_commands_and_examples(capsys: pytest.CaptureFixture[str]) ->
     printed = capsys.readouterr().out
     for words in ("list  ", "verify  ", "prepare NAME  ", "levelfield data verify omniglot --root DIR", "NAME"):
         assert words in printed
+
+
+def test_verify_opens_ones_own_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, shade in (("a/1", 10), ("a/2", 20), ("b/1", 20)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.new("RGB", (8, 8), (shade, 0, 0)).save(tmp_path / f"{name}.png")
+    (tmp_path / "images.csv").write_text("path,label\na/1.png,a\na/2.png,a\nb/1.png,b\n")
+    (tmp_path / "texts.csv").write_text("text,label\ngood day,a\nbye,b\n")
+    assert main(["verify", str(tmp_path / "images.csv"), str(tmp_path / "texts.csv"), str(tmp_path)]) == 0
+    twice = [
+        "  1 sample is there more than once, 1 in several classes, 1 in both halves",
+        "    in both halves: a/2.png (a, training) = b/1.png (b, test)",
+    ]
+    assert capsys.readouterr().out.splitlines() == [
+        "image_table: 2 classes, 3 samples; every sample opens",
+        *twice,
+        "text_table: 2 classes, 2 samples; every sample opens",
+        "image_folder: 2 classes, 3 samples; every sample opens",
+        *twice,
+    ]
+    (tmp_path / "b" / "1.png").unlink()
+    assert main(["verify", str(tmp_path / "images.csv")]) == 2
+    assert "images.csv, row 4: no file" in capsys.readouterr().out
+    assert main(["verify", str(tmp_path / "nowhere.csv")]) == 2
+    assert f"no table {tmp_path}/nowhere.csv" in capsys.readouterr().out
+    with pytest.raises(UserError, match=r"no data set 'nowhere' \(.*\), and it is no folder and no \.csv"):
+        main(["verify", "nowhere"])
+    with pytest.raises(UserError, match=r"no data set '.*images\.csv'"):
+        main(["list", str(tmp_path / "images.csv")])

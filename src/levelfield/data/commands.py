@@ -18,13 +18,14 @@ from levelfield.errors import UserError
 if TYPE_CHECKING:
     from levelfield.data.datasets import MetricDataset
 
-USAGE = "levelfield data list|verify|prepare [NAME ...] [--root DIR] [--archive FILE ...]"
+USAGE = "levelfield data list|verify|prepare [NAME or your own FILE or FOLDER ...] [--root DIR] [--archive FILE ...]"
 DESCRIPTION = """\
 The data sets that have a name: what they are, where they lie, whether they are whole.
 
   list            classes, samples, whether it is ready, split, licence, source; with a NAME all of it as a card
-  verify          compares the counts with the published ones and opens every sample;
-                  lists what is wrong and exits with 2
+  verify          compares the counts with the published ones and opens every sample, test classes too;
+                  lists what is wrong and exits with 2, and what is there more than once;
+                  your own data as well: a folder of class folders, or a table (.csv, .parquet)
   prepare NAME    fetches the files (a transfer that stopped goes on), checks and unpacks them; what needs your
                   agreement you fetch yourself and give as --archive FILE
 """
@@ -33,6 +34,7 @@ examples:
   levelfield data list --root DIR
   levelfield data prepare cub200 --root DIR
   levelfield data verify omniglot --root DIR
+  levelfield data verify my_images.csv
   levelfield fit --config configs/data/omniglot.yaml --data.root DIR --model.loss ArcFaceLoss
 
 Your own images need no name: --config configs/data/image_folder.yaml or configs/data/own_images.yaml (a table).
@@ -80,7 +82,7 @@ def main(argv: Sequence[str]) -> int:
         raise UserError("--archive goes with levelfield data prepare and one NAME")
     if arguments.command == "prepare" and not arguments.names:
         raise UserError("prepare which data set? give its NAME (levelfield data list names them)")
-    datasets = [_build(kind, arguments.root) for kind in _chosen(arguments.names)]
+    datasets = _chosen(arguments.names, arguments.root, own=arguments.command == "verify")
     console = Console()
     if not console.is_terminal:
         console = Console(width=TABLE_WIDTH)
@@ -102,12 +104,19 @@ def named_datasets() -> dict[str, type[MetricDataset]]:
     return {kind.name: kind for kind in sorted(named, key=lambda kind: kind.name)}
 
 
-def _chosen(names: Sequence[str]) -> list[type[MetricDataset]]:
+def _chosen(names: Sequence[str], root: str | None, own: bool) -> list[MetricDataset]:
+    """The named data sets, all of them without a name; with `own` a name may be the path of one's own data."""
+    from levelfield.data.own import own_dataset
+
     kinds = named_datasets()
-    for name in names:
-        if name not in kinds:
-            raise UserError(f"no data set '{name}'{_nearest(name, kinds)} (levelfield data list names them)")
-    return [kinds[name] for name in names or kinds]
+    chosen = []
+    for name in names or kinds:
+        dataset = _build(kinds[name], root) if name in kinds else own_dataset(name) if own else None
+        if dataset is None:
+            also = ", and it is no folder and no .csv or .parquet table" if own else ""
+            raise UserError(f"no data set '{name}'{_nearest(name, kinds)} (levelfield data list names them){also}")
+        chosen.append(dataset)
+    return chosen
 
 
 def _build(kind: type[MetricDataset], root: str | None) -> MetricDataset:
@@ -176,6 +185,8 @@ def _print(console: Console, text: str) -> None:
 
 
 def _verify(console: Console, dataset: MetricDataset, asked_for: bool) -> int:
+    from levelfield.data.duplicates import describe_duplicates
+
     try:
         with console.status(f"{dataset.name}: opening every sample"):
             report = dataset.verify()
@@ -183,8 +194,10 @@ def _verify(console: Console, dataset: MetricDataset, asked_for: bool) -> int:
         _print(console, f"{dataset.name}: not there: {error}")
         return 2 if asked_for else 0
     found = f"{dataset.name}: {report.num_classes:,} classes, {report.num_samples:,} samples"
-    verdict = "as published, every sample opens" if report.ok else f"{len(report.problems)} problems"
-    lines = [f"{found}; {verdict}", *(f"  {problem}" for problem in report.problems)]
+    published = "as published, " if dataset.num_classes_published is not None else ""
+    verdict = f"{published}every sample opens" if report.ok else f"{len(report.problems)} problems"
+    duplicates = describe_duplicates(report.duplicates)
+    lines = [f"{found}; {verdict}", *(f"  {line}" for line in (*report.problems, *duplicates))]
     _print(console, "\n".join(lines))
     return 0 if report.ok else 2
 
