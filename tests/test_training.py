@@ -1,10 +1,13 @@
 """One training as a study builds it: trackers, checkpoint, resumed randomness."""
 
 import csv
+import subprocess
+import sys
 
 import pytest
 import torch
 import wandb
+from tiny_fit import TINY
 
 from levelfield.training import build
 
@@ -79,3 +82,12 @@ def test_equal_seeds_give_equal_weights_and_others_do_not(tmp_path):
         weights.append(torch.cat([value.flatten() for value in training.model.state_dict().values()]))
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
+
+
+@pytest.mark.processes
+def test_a_fresh_process_knows_a_miner_by_its_short_name():
+    words = [*TINY, "--model.loss", "TripletMarginLoss", "--model.miner", "DistanceWeightedMiner", "--print_config"]
+    command = [sys.executable, "-m", "levelfield", "fit", *words]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    assert "class_path: levelfield.miners.DistanceWeightedMiner" in ended.stdout

@@ -20,6 +20,7 @@ from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins.io import CheckpointIO
 
+import levelfield.miners  # noqa: F401 a short name is found among the classes that are imported
 from levelfield.callbacks import FinishTracking, RetrievalValidation
 from levelfield.checkpoint import read_checkpoint
 from levelfield.contradictions import refuse_other_architecture, refuse_other_folds
