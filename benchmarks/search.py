@@ -1,6 +1,6 @@
 """How near the search comes to the best of a recorded curve, without training: the Reality Check's trials, replayed.
 
-    python benchmarks/search.py                              # nine curves x 20 seeds x 30 trials; some 15 minutes
+    python benchmarks/search.py                              # nine curves x 20 seeds x 30 trials; 15 minutes of one core
     python benchmarks/search.py --searches gp random --seeds 3   # a minute
 
 Each of the nine published searches of one argument is a curve of validation MAP@R through its 50 trials, linear
