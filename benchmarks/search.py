@@ -1,7 +1,7 @@
 """How near the search comes to the best of a recorded curve, without training: the Reality Check's trials, replayed.
 
-    python benchmarks/search.py                              # nine curves x 20 seeds x 30 trials; 15 minutes of one core
-    python benchmarks/search.py --searches gp random --seeds 3   # a minute
+    python benchmarks/search.py                                 # 20 seeds; 15 minutes of one core
+    python benchmarks/search.py --searches gp random --seeds 3  # a minute
 
 Each of the nine published searches of one argument is a curve of validation MAP@R through its 50 trials, linear
 between them in the argument's scale. A search is asked for 30 trials; its score is the best value it met, as a fraction
