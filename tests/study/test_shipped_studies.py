@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tiny_text import own_texts
 
 from levelfield.study.commands import main
 from levelfield.study.conditions import differing_conditions
@@ -15,6 +16,8 @@ REPOSITORY = Path(__file__).parents[2]
 STUDIES = REPOSITORY / "configs" / "study"
 DATA = Path(os.environ.get("LEVELFIELD_DATA", REPOSITORY.parent / "shared" / "data"))
 TINY_TRUNK = {"class_path": "levelfield.models.TimmTrunk", "init_args": {"name": "test_resnet", "weights": None}}
+# Studies of data that are no part of the package.
+NEEDED = {"grocery_quick": "grocery_store", "banking77_quick": "banking77", "clinc150_quick": "clinc150"}
 # A tiny random trunk and a handful of steps in place of minutes.
 QUICK = [
     *("--model.trunk", "{class_path: levelfield.models.TimmTrunk, init_args: {name: test_resnet, weights: null}}"),
@@ -29,11 +32,13 @@ SHIPPED = [path for path in sorted(STUDIES.glob("*.yaml")) if not path.stem.ends
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_every_shipped_study_builds_and_only_batches_differ(path: Path, write_letters: Path) -> None:
-    overrides = {"data.dataset.table": str(write_letters)} if path.stem == "own_images_quick" else {}
-    if path.stem == "grocery_quick":
-        if not (DATA / "grocery_store").is_dir():
-            pytest.skip(f"no grocery_store in {DATA}; set LEVELFIELD_DATA")
+def test_every_shipped_study_builds_and_only_batches_differ(path: Path, write_letters: Path, tmp_path: Path) -> None:
+    tables = {"own_images_quick": write_letters, "own_texts_quick": tmp_path / "texts.csv"}
+    overrides = {"data.dataset.table": str(tables[path.stem])} if path.stem in tables else {}
+    own_texts(tmp_path)
+    if path.stem in NEEDED:
+        if not (DATA / NEEDED[path.stem]).is_dir():
+            pytest.skip(f"no {NEEDED[path.stem]} in {DATA}; set LEVELFIELD_DATA")
         overrides = {"data.root": str(DATA)}
     if "_reality_check" in path.stem:  # full size: letters in place of photographs, another trunk for speed
         overrides = {"data.dataset": "levelfield.data.datasets.Glyphs", "model.trunk": TINY_TRUNK}
