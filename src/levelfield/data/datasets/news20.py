@@ -20,8 +20,8 @@ class News20(TextDataset):
     """Lang, "NewsWeeder: Learning to Filter Netnews", ICML 1995, in the version that is sorted by date.
 
     The whole of a post is its text: the header lines that this version keeps (from, subject, organization, lines and a
-    few more, none with the group's name), quotations and signature; the trunk cuts it to its `max_length`. The papers
-    say nothing about headers. Every group is in both official parts, so the parts are pooled and split by class
+    few more; 131 posts name their group there), quotations and signature; the trunk cuts it to its `max_length`. The
+    papers say nothing about headers. Every group is in both official parts, so the parts are pooled and split by class
     instead. Classes are in order of the groups' names. Read from the official archive as it is, or from its folders.
 
     Args:
