@@ -10,7 +10,7 @@ import pytest
 import yaml
 from rich.console import Console
 
-from levelfield.reference.published import published
+from levelfield.reference.published import papers, published
 from levelfield.report.published import papers_beside, protocol_differences
 from levelfield.report.published_table import print_papers
 from levelfield.study.configuration import set_dotted
@@ -41,6 +41,8 @@ def begun(folder: Path, study: str = STUDY, **changes: object) -> StudySpec:
     file.write_text(study.replace("../", f"{configs}/"))
     spec = load_spec(file)
     for method, config in spec.methods.items():
+        config["model"].setdefault("distance", "cosine")  # defaults that a job's file has
+        config["model"].setdefault("miner", None)
         for key, value in changes.items():
             config = set_dotted(config, key.replace("__", "."), value)
         job = Job(method, "run", 0, 0)
@@ -84,12 +86,18 @@ def test_other_papers_rows() -> None:
     assert (text.paper, text.protocol["model.trunk"]) == ("vasilev_dyakonov", "distilbert")
     assert "data.transforms.crop_size" not in text.protocol
     softmax = {
-        (r.protocol["model.trunk"], r.protocol["model.embedding_size"]): r.scores["precision_at_1"][0]
+        (r.protocol["model.trunk"], r.protocol["model.embedding_size"], r.protocol["model.distance"]): r.scores[
+            "precision_at_1"
+        ][0]
         for r in published("cub200", "NormalizedSoftmaxLoss")
         if r.paper == "zhai_wu"
     }
-    assert softmax["bn_inception", 512] == 0.596
-    assert softmax["resnet50", 2048] == 0.653
+    assert softmax["bn_inception", 512, "cosine"] == 0.596
+    assert softmax["resnet50", 2048, "cosine"] == 0.653
+    assert softmax["resnet50", 2048, "hamming"] == 0.633
+    semihard = {"triplets_per_anchor": "semihard"}
+    assert {r.method for r in published("cub200", "TripletMarginLoss", None, semihard)} == {"Triplet Semihard"}
+    assert {r.method for r in published("cub200", "TripletMarginLoss")} == {"Triplet", "Triplet Loss"}
     pairs = [r for r in published("cub200", "NPairsLoss") if r.paper == "fehervari"]
     assert {r.protocol["model.trunk"] for r in pairs} == {"bn_inception", "resnet50"}
 
@@ -109,6 +117,29 @@ def test_the_protocols_own_study_differs_in_what_no_key_holds_alone(tmp_path: Pa
     ]
     assert all(row.result.protocol["data.batch_size"] == 32 for row in paper.counterparts)
     assert paper.differences == ["the selected trial is one of the ten runs there; here every run is a fresh one"]
+
+
+@pytest.mark.parametrize(
+    ("study", "paper", "unmatched"),
+    [
+        ("cub200_reality_check", "reality_check", []),
+        ("cub200_reality_check_batch256", "reality_check", []),
+        ("cars196_reality_check", "reality_check", []),
+        ("sop_reality_check", "reality_check", []),
+        ("cub200_zhai_wu", "zhai_wu", ["pretrained"]),
+        ("cub200_fehervari", "fehervari", ["pretrained"]),
+        ("cub200_vasilev_dyakonov", "vasilev_dyakonov", ["pretrained"]),
+        ("news20_vasilev_dyakonov", "vasilev_dyakonov", ["pretrained"]),
+    ],
+)
+def test_the_papers_own_studies_differ_in_what_no_key_holds_alone(
+    study: str, paper: str, unmatched: list[str], tmp_path: Path
+) -> None:
+    spec = begun(tmp_path, Path(f"configs/study/{study}.yaml").read_text())
+    [beside] = [p for p in papers_beside(tmp_path, spec) if p.title == papers()[paper]["title"]]
+    assert beside.differences == papers()[paper]["remarks"]
+    matched = {row.method for row in beside.counterparts}
+    assert [method for method in ("pretrained", *spec.methods) if method not in matched] == unmatched
 
 
 def test_differences_are_named_by_key_and_by_method(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from toy_study import TOY
 from levelfield.errors import UserError
 from levelfield.report.ranks_page import write_ranks
 from levelfield.study import results
+from levelfield.study.ledger import Ledger
 from levelfield.study.spec import load_spec
 
 METHODS = {"contrastive": "ContrastiveLoss", "ntxent": "NTXentLoss", "triplet": "TripletMarginLoss"}
@@ -77,10 +78,9 @@ def test_methods_are_ranked_in_each_study_and_averaged(tmp_path: Path, run: Call
 
 def test_a_second_opening_of_a_study_is_the_first_line(tmp_path: Path) -> None:
     studies = [scored_study(tmp_path, name, dict.fromkeys(METHODS, 0.1)) for name in ("letters", "words")]
-    lines = [
-        {"event": "opened", "opening": n, "reason": reason} for n, reason in ((1, "first opening"), (2, "a <bug>"))
-    ]
-    (studies[1] / "ledger.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    ledger = Ledger(studies[1] / "ledger.jsonl")
+    ledger.open("a study", {"a job": "a hash"})
+    ledger.open("a study", {"a job": "another hash"}, reopen="a <bug>")
     body = write_ranks(studies, tmp_path).read_text().split("<body>")[1]
     warning = "words: THE TEST CLASSES WERE OPENED 2 TIMES. Why again: a &lt;bug&gt;."
     assert body.strip().splitlines()[0] == f'<p class="warning">{warning}</p>'

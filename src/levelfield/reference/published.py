@@ -25,6 +25,10 @@ ROW_SETTINGS = {
 }
 
 
+# Arguments that make two methods of one loss, as the losses have them.
+DEFAULTS = {"beta_per_class": False, "triplets_per_anchor": "all"}
+
+
 @dataclass(frozen=True)
 class PublishedResult:
     """One row of a paper's table.
@@ -64,7 +68,7 @@ def published(
         dataset: as `levelfield data list` names it.
         loss: name of the loss' class; None is the pretrained trunk without training.
         miner: name of the miner's class.
-        arguments: of the loss; `beta_per_class` tells the two margin losses apart.
+        arguments: of the loss; `beta_per_class` and `triplets_per_anchor` tell methods of one loss apart.
 
     Returns:
         One result a row, in the papers' order; empty where nothing is published.
@@ -78,7 +82,7 @@ def published(
     found = []
     for result, method in _results(dataset):
         wanted = method.get("arguments", {})
-        given = {key: (arguments or {}).get(key) or False for key in wanted}
+        given = {key: (arguments or {}).get(key, DEFAULTS[key]) for key in wanted}
         if (method.get("loss"), method.get("miner")) == (loss, miner) and given == wanted:
             found.append(result)
     return found
@@ -115,10 +119,12 @@ def _rows(paper: str, dataset: str) -> dict[tuple[str, str, tuple[tuple[str, Any
     with files(__package__).joinpath(f"{paper}_tables.csv").open(encoding="utf-8") as file:
         for line in csv.DictReader(file):
             metric = METRICS.get(line["metric"])
-            # Rows of bits instead of numbers are another kind of embedding.
-            if line["dataset"] != dataset or metric is None or line.get("embedding_size", "").endswith("bits"):
+            if line["dataset"] != dataset or metric is None:
                 continue
             settings = {key: line[column] for column, key in ROW_SETTINGS.items() if line.get(column)}
+            if settings.get("model.embedding_size", "").endswith("bits"):
+                settings["model.embedding_size"] = settings["model.embedding_size"].removesuffix("bits")
+                settings["model.distance"] = "hamming"
             typed = tuple((key, int(value) if value.isdecimal() else value) for key, value in settings.items())
             mean = float(line.get("mean_percent") or line["percent"]) / 100
             half_width = float(line["ci95_half_width"]) / 100 if line.get("ci95_half_width") else None

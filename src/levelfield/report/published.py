@@ -14,7 +14,7 @@ from levelfield.study.spec import BASELINE, StudySpec
 # Both libraries' losses of one name have one definition; anybody else's may be something else.
 KNOWN_LOSSES = ("levelfield", "pytorch_metric_learning")
 # Of these the protocol knows the name alone.
-NAMED = ("model.trunk", "model.optimizer")
+NAMED = ("model.trunk", "model.embedder", "model.optimizer")
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,8 @@ class Counterpart:
         """The paper's name with the trunk and the size that the row has."""
         protocol = self.result.protocol
         size = protocol.get("model.embedding_size")
-        return f"{self.result.method} ({protocol['model.trunk']}{f', {size}' if size else ''})"
+        bits = " bits" if protocol.get("model.distance") == "hamming" else ""
+        return f"{self.result.method} ({protocol['model.trunk']}{f', {size}{bits}' if size else ''})"
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,8 @@ def protocol_differences(protocol: Mapping[str, Any], config: Mapping[str, Any],
         spec: The study.
     """
     ours = {**dict(flatten(dict(config))), **dict(flatten(spec.to_dict())), "stopping": _stopping(config)}
-    ours |= {key: _name(config["model"][key.removeprefix("model.")]) for key in NAMED}
+    named = {key: config["model"].get(key.removeprefix("model.")) for key in NAMED}
+    ours |= {key: value and _name(value) for key, value in named.items()}
     sentences = []
     for key, theirs in protocol.items():
         here = ours.get(key)
