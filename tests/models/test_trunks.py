@@ -93,6 +93,7 @@ def test_shipped_trunks_run_forward_and_backward(name, features, parameters):
     gradients = [parameter.grad for parameter in trunk.parameters()]
     assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients)
     assert trunk.weights_origin == "random"
+    assert (len(trunk.mean), len(trunk.std)) == (3, 3)
 
 
 def test_googlenet_sees_what_torchvision_s_sees(tmp_path):
@@ -113,5 +114,7 @@ def test_a_trunk_knows_licence_and_origin_of_its_weights(tmp_path):
     digest = hashlib.sha256((tmp_path / "mine.pth").read_bytes()).hexdigest()
     assert mine.weights_origin == f"mine.pth (sha256 {digest[:16]})"
     assert mine.licence is None
+    assert mine.summary() == f"TimmTrunk, {mine.num_features} features; weights: {mine.weights_origin}"
     shipped = TimmTrunk(**DEFAULT_TRUNK["init_args"])
+    assert (shipped.mean, shipped.std) == ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
     assert shipped.weights_origin.startswith(f"{PACKAGE} (sha256 ")

@@ -33,6 +33,7 @@ class EnsembleTrunk(Trunk):
         self.members = nn.ModuleList([trunk, *(copy.deepcopy(trunk) for _ in range(members - 1))])
         self.num_features = members * trunk.num_features
         self.init_args, self.checkpoint_args = trunk.init_args, trunk.checkpoint_args
+        self.mean, self.std = trunk.mean, trunk.std
         self.licence, self.weights_origin, self.modality = trunk.licence, trunk.weights_origin, trunk.modality
 
     def forward(self, samples: Any) -> Float[Tensor, "batch features"]:

@@ -22,6 +22,8 @@ class Trunk(nn.Module, ABC):
     Attributes:
         num_features: length F of a feature vector.
         init_args: the arguments that build this trunk again, as plain values (checkpoints store them).
+        mean: what the weights were trained with: per-channel mean of the images in [0, 1], RGB; none for texts.
+        std: likewise.
         licence: of the pretrained weights; None where nobody said.
         weights_origin: where the weights came from, in words (checkpoints store them).
         modality: what the trunk takes, as data sets have it.
@@ -30,6 +32,8 @@ class Trunk(nn.Module, ABC):
 
     num_features: int
     init_args: dict[str, Any]
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
     licence: str | None = None
     weights_origin: str = "random"
     modality: Literal["image", "text"] = "image"
@@ -95,7 +99,8 @@ class TimmTrunk(Trunk):
             self.weights_origin = load_weights(self.model, weights)
         self.num_features = int(model.num_features)
         self.model.to(memory_format=torch.channels_last)  # convolutions: 1.6 times faster on 2 CPU cores
-        self.standardise = Standardise(mean or known["mean"], std or known["std"])
+        self.mean, self.std = tuple(mean or known["mean"]), tuple(std or known["std"])
+        self.standardise = Standardise(self.mean, self.std)
 
     def forward(self, images: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch features"]:
         return self.model(self.standardise(images).contiguous(memory_format=torch.channels_last))
