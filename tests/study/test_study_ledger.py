@@ -34,6 +34,13 @@ def test_resuming_an_unfinished_opening_is_not_another(ledger: Ledger) -> None:
         ledger.open("configuration", {"a": "1"})
 
 
+def test_another_reason_is_another_opening_though_the_last_is_unfinished(ledger: Ledger) -> None:
+    assert ledger.open("configuration", {"a": "1"}) == 1
+    for reason in ("the pictures were restored", "the pictures were restored", None):
+        assert ledger.open("configuration", {"a": "1"}, reopen=reason) == 2
+    assert len(ledger.openings) == 2
+
+
 @pytest.mark.parametrize(("configuration", "checkpoints"), [("other", {"a": "1"}), ("configuration", {"a": "2"})])
 def test_another_configuration_or_checkpoint_is_another_opening(
     ledger: Ledger, configuration: str, checkpoints: dict[str, str]

@@ -21,7 +21,7 @@ class Ledger:
     """`ledger.jsonl`: each opening of the test classes, in order.
 
     An opening is identified by the configuration and the checkpoints it tests. Continuing one that was interrupted is
-    not another one; every other opening needs a reason given by a person.
+    not another one, unless another reason is given; every other opening needs a reason given by a person.
 
     Args:
         path: The file; it need not exist.
@@ -77,7 +77,7 @@ class Ledger:
         if openings:
             last = openings[-1]
             same = last["configuration"] == configuration and last["checkpoints"] == dict(checkpoints)
-            if same and last["opening"] not in finished:
+            if same and last["opening"] not in finished and reopen in (None, last["reason"]):
                 return last["opening"]
             if not reopen:
                 self.refuse_reopening()
