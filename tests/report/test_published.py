@@ -158,10 +158,11 @@ def test_differences_are_named_by_key_and_by_method(tmp_path: Path) -> None:
     ]
 
 
-def test_of_several_rows_the_nearest_counts(tmp_path: Path) -> None:
-    spec = begun(tmp_path, data__batch_size=256)
+@pytest.mark.parametrize(("ours", "theirs"), [(256, 256), (16, 32), (512, 256)])
+def test_of_several_rows_the_nearest_counts(ours: int, theirs: int, tmp_path: Path) -> None:
+    spec = begun(tmp_path, data__batch_size=ours)
     rows = [row for p in papers_beside(tmp_path, spec) if p.title == PAPER for row in p.counterparts]
-    assert {row.result.protocol["data.batch_size"] for row in rows if row.method == "first"} == {256}
+    assert [row.result.protocol["data.batch_size"] for row in rows if row.method == "first"] == [theirs, theirs]
 
 
 def test_random_weights_are_a_difference(tmp_path: Path) -> None:

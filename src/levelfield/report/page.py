@@ -161,27 +161,19 @@ def _searches(study_folder: Path, spec: StudySpec) -> list[dict[str, Any]]:
 
 
 def _papers(study_folder: Path, spec: StudySpec, test: Sequence[SummaryRow]) -> list[dict[str, Any]]:
-    """A paper a table: ours, theirs and the differences."""
+    """A paper a table: ours, theirs below, and the differences."""
     scores = {(row.method, row.embedding, row.metric): row for row in test}
-    return [
-        {
-            "title": paper.title,
-            "differences": paper.differences,
-            "rows": [
-                {
-                    "method": row.method,
-                    "embedding": row.result.embedding,
-                    "ours": [
-                        percent(scores.get((row.method, row.result.embedding, metric))) for metric in METRIC_TITLES
-                    ],
-                    "name": row.said_name,
-                    "theirs": [row.result.percent(metric) for metric in METRIC_TITLES],
-                }
-                for row in paper.counterparts
-            ],
-        }
-        for paper in papers_beside(study_folder, spec)
-    ]
+    found = []
+    for paper in papers_beside(study_folder, spec):
+        groups: dict[str, list[dict[str, Any]]] = {embedding: [] for embedding in EMBEDDINGS}
+        for row in paper.counterparts:
+            embedding = row.result.embedding
+            ours = [percent(scores.get((row.method, embedding, metric))) for metric in METRIC_TITLES]
+            theirs = [row.result.percent(metric) for metric in METRIC_TITLES]
+            groups[embedding].append({"method": row.method, "ours": ours, "name": row.said_name, "theirs": theirs})
+        tables = [{"embedding": embedding, "rows": rows} for embedding, rows in groups.items() if rows]
+        found.append({"title": paper.title, "differences": paper.differences, "groups": tables})
+    return found
 
 
 def _openings(ledger: Ledger) -> list[dict[str, Any]]:

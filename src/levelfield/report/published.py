@@ -1,5 +1,6 @@
 """The papers' scores beside a study's: same data set, same loss, and the differences in protocol by name."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -15,6 +16,7 @@ from levelfield.study.spec import BASELINE, StudySpec
 KNOWN_LOSSES = ("levelfield", "pytorch_metric_learning")
 # Of these the protocol knows the name alone.
 NAMED = ("model.trunk", "model.embedder", "model.optimizer")
+SIZES = ("data.batch_size", "model.embedding_size")
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ def papers_beside(study_folder: Path, spec: StudySpec) -> list[PaperBeside]:
     """What the papers report on the study's data set for its methods; empty where nothing is published.
 
     A method's loss is known by its class, its miner and its arguments, whatever the method is called. Of a paper's
-    several rows for one loss those with the fewest differences in protocol count.
+    several rows for one loss those with the fewest differences in protocol count, and of these the closest in size.
 
     Args:
         study_folder: A study's folder; its first jobs' `config.yaml` holds every default.
@@ -79,9 +81,16 @@ def _nearest_rows(method: str, config: Mapping[str, Any], spec: StudySpec) -> li
         rows.setdefault((result.paper, result.embedding), []).append(Counterpart(method, result, differences))
     nearest = []
     for candidates in rows.values():
-        fewest = min(len(row.differences) for row in candidates)
-        nearest += [row for row in candidates if len(row.differences) == fewest]
+        distances = [(len(row.differences), _distance(row.result.protocol, config)) for row in candidates]
+        nearest += [row for row, distance in zip(candidates, distances, strict=True) if distance == min(distances)]
     return nearest
+
+
+def _distance(protocol: Mapping[str, Any], config: Mapping[str, Any]) -> float:
+    """How far batch and embedding sizes are apart, in factors: of two equally different rows the closer one counts."""
+    ours = dict(flatten(dict(config)))
+    sizes = [(ours[key], protocol[key]) for key in SIZES if key in protocol and key in ours]
+    return sum(abs(math.log(here / there)) for here, there in sizes)
 
 
 def dataset_name(class_path: str) -> str | None:
