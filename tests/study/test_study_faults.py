@@ -1,0 +1,508 @@
+"""What a study does when its disk, its files, its clock or its methods go wrong: nothing that is finished is lost."""
+
+import json
+import random
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+import yaml
+
+from levelfield.cli import main
+from levelfield.data.datamodule import MetricDataModule
+from levelfield.errors import UserError
+from levelfield.run_folder import MetricsFile
+from levelfield.study.jobs import Job, study_jobs
+from levelfield.study.ledger import Ledger
+from levelfield.study.lock import Lock
+from levelfield.study.runner import run_study
+from levelfield.study.spec import StudySpec, load_spec, spec_from_yaml
+from levelfield.study.state import StudyState
+from levelfield.study.status import status_lines
+
+TABLES = ("results.csv", "summary.csv")
+LAST = "jobs/arcface/run1/fold1"
+
+
+@pytest.fixture
+def spec(toy_file: Path) -> StudySpec:
+    return load_spec(toy_file)
+
+
+@pytest.fixture
+def copy(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "copy"))
+
+
+def unopened(folder: Path) -> Path:
+    """The study as it was when its trainings were done."""
+    for path in (*folder.rglob("test/result.json"), *folder.rglob("embeddings.safetensors")):
+        path.unlink()
+    for name in ("ledger.jsonl", *TABLES):
+        (folder / name).unlink()
+    return folder
+
+
+def one_job_left(folder: Path) -> Path:
+    (unopened(folder) / LAST / "result.json").unlink()
+    return folder
+
+
+def interrupted(folder: Path) -> Path:
+    """The study as it was when one run was left to be tested."""
+    (folder / "jobs/arcface/run1/test/result.json").unlink()
+    ledger = folder / "ledger.jsonl"
+    ledger.write_text("".join(ledger.read_text().splitlines(keepends=True)[:1]))
+    return folder
+
+
+def assert_same_tables(folder: Path, finished: Path) -> None:
+    for name in TABLES:
+        assert (folder / name).read_bytes() == (finished / name).read_bytes()
+
+
+def openings(folder: Path) -> int:
+    return len(Ledger(folder / "ledger.jsonl").openings)
+
+
+def times_of_results(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("result.json")}
+
+
+@contextmanager
+def files_up_to(size: int) -> Iterator[None]:
+    """No file may grow beyond `size` bytes: the system refuses the rest, as a full disk does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+# Which file is the first that is too large, from which state of the study. A checkpoint of the toy has 1.5 MB, its
+# embeddings 20 kB, results.csv 4 kB and study.yaml 1.6 kB.
+LIMITS = {
+    f"{LAST}/best.ckpt": (1_000_000, one_job_left),
+    "jobs/pretrained/run0/fold0/embeddings.safetensors": (20_000, unopened),
+    "results.csv": (2_500, lambda folder: folder),
+    "study.yaml": (1_500, lambda folder: folder),
+}
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_a_file_that_cannot_be_written_is_named_and_the_study_goes_on_later(
+    name: str, toy_file: Path, copy: Path, finished: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    size, state = LIMITS[name]
+    state(copy)
+    before = times_of_results(copy)
+    words = ["study", "run", str(toy_file), "--output", str(copy)]
+    with files_up_to(size):
+        assert main(words) == 2
+    errors = capfd.readouterr().err.splitlines()
+    assert errors == [
+        f"levelfield: {copy / name}: File too large; raise the limit of a file's size (ulimit -f) "
+        "and start the command again"
+    ]
+    assert not list(copy.rglob("*.tmp"))
+    run_study(copy, load_spec(toy_file))
+    assert_same_tables(copy, finished)
+    assert openings(copy) == 1
+    after = times_of_results(copy)
+    assert {path: after[path] for path in before} == before
+
+
+def test_a_full_disk_is_named_too(copy: Path, finished: Path, spec: StudySpec) -> None:
+    for name in ("results.csv", "summary.csv", "study.yaml"):
+        (copy / f".{name}.tmp").symlink_to("/dev/full")
+        with pytest.raises(UserError, match=rf"{name}: No space left on device; free some space and start the command"):
+            run_study(copy, spec)
+    run_study(copy, spec)
+    assert_same_tables(copy, finished)
+
+
+def test_logs_locks_and_the_ledger_are_named_too(tmp_path: Path) -> None:
+    metrics = MetricsFile(str(tmp_path), name="", version="")
+    metrics.log_metrics({"loss": 0.5})
+    (tmp_path / "metrics.csv").symlink_to("/dev/full")
+    with pytest.raises(UserError, match=r"metrics\.csv: No space left on device"):
+        metrics.save()
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    lock = Lock(tmp_path, "arcface/run0/fold0", "arcface run 0 fold 0")
+    with files_up_to(50):
+        with pytest.raises(UserError, match=r"ledger\.jsonl: File too large"):
+            ledger.open("configuration", {})
+        with pytest.raises(UserError, match=r"locks/arcface/run0/fold0\.lock: File too large"):
+            lock.acquire()
+    assert ledger.openings == []
+    assert ledger.open("configuration", {}) == 1
+    assert [entry["opening"] for entry in ledger.openings] == [1]
+    assert not lock.held
+    assert lock.acquire()
+    lock.release()
+
+
+TMPFS = """
+set -e
+mount -t tmpfs -o size=6m tmpfs "$1"
+code=0
+"$2" -m levelfield study run "$3" --output "$1/toy" 2> "$4/errors" || code=$?
+ls "$1"/toy/jobs/*/*/*/result.json | wc -l > "$4/done"
+mount -o remount,size=64m "$1"
+"$2" -m levelfield study run "$3" --output "$1/toy"
+cp "$1"/toy/*.csv "$4"
+exit $code
+"""
+
+
+@pytest.mark.full
+@pytest.mark.processes
+def test_a_study_goes_on_when_its_full_disk_has_room_again(toy_file: Path, finished: Path, tmp_path: Path) -> None:
+    unshare = ["unshare", "--user", "--map-root-user", "--mount"]
+    if shutil.which("unshare") is None or subprocess.run([*unshare, "true"], capture_output=True).returncode:
+        pytest.skip("this system lets nobody mount a small disk")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    words = [*unshare, "bash", "-c", TMPFS, "bash", str(disk), sys.executable, str(toy_file), str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 2, done.stderr
+    (error,) = (tmp_path / "errors").read_text().splitlines()
+    assert "best.ckpt: No space left on device; free some space and start the command again" in error
+    # The trials' checkpoints are deleted, those of the runs, of 1.5 MB, are not: 6 MB are full within the runs.
+    assert int((tmp_path / "done").read_text()) in range(15, 22)
+    assert_same_tables(tmp_path, finished)
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda content: b"",
+    "cut off": lambda content: content[:-30],
+    "not text": lambda content: b"\xff\xfe" + content,
+    "no mapping": lambda content: b"[]\n",
+    "a key gone": lambda content: content.replace(b'"validation"', b'"vaIidation"'),
+    "of another job": lambda content: content.replace(b'"fold": 1', b'"fold": 0'),
+    "of another setting": lambda content: content.replace(b'"configuration": "', b'"configuration": "0'),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_result_is_named_and_kept(damage: str, copy: Path, spec: StudySpec) -> None:
+    path = copy / LAST / "result.json"
+    path.write_bytes(DAMAGES[damage](path.read_bytes()))
+    with pytest.raises(UserError, match=rf"{path}.*delete it and resume") as refused:
+        run_study(copy, spec)
+    assert len(str(refused.value).splitlines()) == 1
+    assert path.exists(), "nothing is thrown away without being asked"
+
+
+def test_lost_scores_of_a_finished_opening_come_from_its_embeddings(
+    copy: Path, finished: Path, spec: StudySpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sealed(self: MetricDataModule, stage: str) -> None:
+        raise AssertionError("the test classes were opened")
+
+    path = copy / "jobs/arcface/run1/test/result.json"
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(UserError, match=rf"{path} is damaged; delete it and resume"):
+        run_study(copy, spec)
+    path.unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(MetricDataModule, "setup", sealed)
+        run_study(copy, spec)
+    assert_same_tables(copy, finished)
+    path.unlink()
+    embeddings = copy / LAST / "embeddings.safetensors"
+    embeddings.write_bytes(embeddings.read_bytes()[:-20])
+    with pytest.raises(UserError, match=r"opened once already .*--reopen-test"):
+        run_study(copy, spec)
+
+
+@pytest.mark.parametrize("keep", [-20, *(pytest.param(keep, marks=pytest.mark.full) for keep in (5, 0))])
+def test_torn_embeddings_of_an_interrupted_opening_are_computed_again(
+    keep: int, copy: Path, finished: Path, spec: StudySpec
+) -> None:
+    embeddings = interrupted(copy) / LAST / "embeddings.safetensors"
+    embeddings.write_bytes(embeddings.read_bytes()[:keep])
+    run_study(copy, spec)
+    assert_same_tables(copy, finished)
+    assert openings(copy) == 1
+    again, before = (safetensors.torch.load_file(place / LAST / "embeddings.safetensors") for place in (copy, finished))
+    assert all(torch.equal(again[name], before[name]) for name in ("embeddings", "labels", "index"))
+
+
+def test_a_damaged_study_file_is_refused_in_one_line(copy: Path, spec: StudySpec) -> None:
+    path = copy / "study.yaml"
+    whole = path.read_text()
+    damaged = [whole[:cut] for cut in range(0, len(whole) - 1, 97)]
+    damaged += ["[]", "methods: 3", whole.replace("methods:\n", "methods: {}\nolds:\n"), "\0", f"{whole}\n: {{"]
+    for text in damaged:
+        path.write_text(text)
+        with pytest.raises(UserError, match=r"study\.yaml") as refused:
+            run_study(copy, spec)
+        assert len(str(refused.value).splitlines()) == 1
+    path.write_text(whole)
+    assert spec_from_yaml(path) == spec
+
+
+@pytest.mark.parametrize("line", [b"{}", b'{"event": "opened"}', b'{"event": "closed"}', b"\xff", b"[]", b""])
+def test_a_damaged_line_of_the_ledger_is_refused(line: bytes, copy: Path, spec: StudySpec) -> None:
+    ledger = copy / "ledger.jsonl"
+    ledger.write_bytes(line + b"\n" + ledger.read_bytes())
+    with pytest.raises(UserError, match=r"ledger\.jsonl line 1 is damaged; restore the file"):
+        run_study(copy, spec)
+
+
+def test_a_study_killed_before_its_first_file_was_written_can_begin(toy_file: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "begun"
+    with Lock(folder, "study", "study"):
+        (folder / ".study.yaml.tmp").write_text("name: t")
+    missing = {"data.dataset": "ImageTable", "data.dataset.table": "missing.csv"}
+    with pytest.raises(UserError, match=r"missing\.csv"):
+        run_study(folder, load_spec(toy_file, missing))
+
+
+@pytest.mark.full
+def test_files_left_by_a_kill_do_no_harm(copy: Path, finished: Path, spec: StudySpec) -> None:
+    one_job_left(copy)
+    left = [".results.csv.tmp", ".study.yaml.tmp", f"{LAST}/.best.ckpt.tmp", "jobs/arcface/run1/test/.result.json.tmp"]
+    for name in left:
+        (copy / name).parent.mkdir(exist_ok=True)
+        (copy / name).write_bytes(b"half a")
+    (copy / LAST / "last.ckpt").write_bytes((copy / LAST / "best.ckpt").read_bytes()[:1000])
+    (copy / "locks/arcface/run1/fold1.lock").write_text('{"process": 1, "ti')
+    run_study(copy, spec)
+    assert_same_tables(copy, finished)
+    assert not list(copy.rglob("*.tmp"))
+
+
+def test_a_clock_that_jumps_changes_nothing(
+    copy: Path, finished: Path, spec: StudySpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_job_left(copy)
+    true_time, jumps = time.time, random.Random(0)
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: true_time() + jumps.choice([-1, 1]) * 10 * 365 * 86400)
+        run_study(copy, spec)
+    assert_same_tables(copy, finished)
+    result = json.loads((copy / LAST / "result.json").read_text())
+    assert 0 < result["seconds"] < 600
+
+    (copy / LAST / "result.json").unlink()
+    for jump in (-1e9, 1e9):
+        lock = Lock(copy, "arcface/run1/fold1", "arcface run 1 fold 1")
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time", lambda jump=jump: true_time() + jump)
+            lock.acquire()
+        lines = status_lines(copy, spec)
+        lock.release()
+        assert "to do    0 jobs" in lines
+        assert not [line for line in lines if "-" in line.partition("arcface run")[2]], "no negative time"
+        assert any(line.startswith("left     about ") for line in lines)
+
+
+def test_the_ledger_keeps_the_order_of_what_happened_whatever_the_clock_says(tmp_path: Path) -> None:
+    times = iter(datetime(2026, 1, 10, tzinfo=timezone.utc) - timedelta(days=day) for day in range(9))
+    ledger = Ledger(tmp_path / "ledger.jsonl", now=lambda: next(times))
+    for number in (1, 2):
+        assert ledger.open("configuration", {"a": str(number)}, reopen="why") == number
+        ledger.finish(number)
+    assert [entry["time"][:10] for entry in ledger.openings] == ["2026-01-10", "2026-01-08"]
+    assert ledger.finished("configuration", {"a": "2"}) == 2
+    assert ledger.finished("configuration", {"a": "1"}) is None
+
+
+FAULTY_LOSS = '''
+import torch
+from torch import nn
+
+
+class FaultyLoss(nn.Module):
+    """Diverges at the second step where `strength` is high, and needs too much memory where it is low."""
+
+    def __init__(self, strength: float = 0.5) -> None:
+        super().__init__()
+        self.strength = strength
+        self.steps = 0
+
+    def forward(self, embeddings, labels):
+        self.steps += 1
+        loss = embeddings.square().sum()
+        if self.strength < 0.3:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+        return loss * float("nan") if self.strength > 0.7 and self.steps == 2 else loss
+'''
+
+
+@pytest.mark.slow
+def test_a_trial_that_diverges_or_needs_too_much_memory_is_recorded_and_the_search_goes_on(
+    toy_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "faulty_loss.py").write_text(FAULTY_LOSS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    content = yaml.safe_load(toy_file.read_text())
+    content["methods"] = {"faulty": {"model": {"loss": {"class_path": "faulty_loss.FaultyLoss"}}}}
+    content["spaces"] = {"faulty": {"model.loss.init_args.strength": {"low": 0.0, "high": 1.0}}}
+    content["runs"] = 1
+    content["search"] = {"trials": 5}
+    Path("faulty.yaml").write_text(yaml.safe_dump(content))
+    assert main(["study", "run", "faulty.yaml", "--trainer.max_epochs=1", "--output=out"]) == 0
+    printed = capsys.readouterr().out
+    spec = spec_from_yaml(Path("out/study.yaml"))
+    state = StudyState(Path("out"), spec)
+    strengths = {trial.number: trial.parameters["model.loss.init_args.strength"] for trial in state.trials("faulty")}
+    diverged = [number for number, strength in strengths.items() if strength > 0.7]
+    too_large = [number for number, strength in strengths.items() if strength < 0.3]
+    assert diverged
+    assert too_large
+    assert 0 < len(diverged) + len(too_large) < 5
+    reasons = dict.fromkeys(diverged, "the loss is nan at step 1: ") | dict.fromkeys(
+        too_large, "out of memory (CUDA out of memory. Tried to allocate 20.00 GiB.): lower --data.batch_size"
+    )
+    failures = state.failures("trial")
+    assert {job.number for job in failures} == set(reasons)
+    status = status_lines(Path("out"), spec)
+    for job, why in failures.items():
+        assert why.startswith(reasons[job.number])
+        assert f"failed   {job}: {why}" in status
+        assert f"faulty: trial {job.number} fold {job.fold}: {why}" in printed
+        assert f"{job}: failed, {why}" in printed
+        assert not list((Path("out") / job.path).glob("*.ckpt"))
+    assert "done     14 of 14 jobs" in status
+    run = state.results[Job("faulty", "run", 0, 0)]
+    assert 0.3 <= run["parameters"]["model.loss.init_args.strength"] <= 0.7
+
+
+def write_images(folder: Path) -> Path:
+    """A table of 12 classes of 4 pictures."""
+    from PIL import Image
+
+    folder.mkdir()
+    rows = ["path,label"]
+    for label in range(12):
+        for sample in range(4):
+            Image.new("RGB", (40, 40), (label * 20, sample * 60, 99)).save(folder / f"{label:02}_{sample}.png")
+            rows.append(f"{label:02}_{sample}.png,class {label:02}")
+    (folder / "table.csv").write_text("\n".join(rows) + "\n")
+    return folder / "table.csv"
+
+
+class OwnStudy:
+    """A study of one's own pictures, one method without a search, and what can happen to these."""
+
+    def __init__(self, toy_file: Path, folder: Path) -> None:
+        self.table = write_images(folder / "images")
+        overrides: dict[str, Any] = {"data.dataset": "ImageTable", "data.dataset.table": str(self.table)}
+        overrides |= {"runs": 1, "trainer.max_epochs": 1, "search.trials": 0}
+        self.spec = load_spec(toy_file, overrides)
+        self.folder = folder / "study"
+
+    def run(self) -> None:
+        run_study(self.folder, self.spec)
+
+    def replace_picture(self, name: str) -> None:
+        with open(self.table.parent / name, "ab") as file:
+            file.write(bytes(100))
+
+    def replace_in_table(self, old: str, new: str) -> None:
+        assert old in self.table.read_text()
+        self.table.write_text(self.table.read_text().replace(old, new))
+
+    @contextmanager
+    def changed(self, change: Callable[["OwnStudy"], None]) -> Iterator[None]:
+        before = {path: path.read_bytes() for path in self.table.parent.iterdir()}
+        change(self)
+        yield
+        for path, content in before.items():
+            path.write_bytes(content)
+
+
+@pytest.fixture
+def own_study(toy_file: Path, tmp_path: Path) -> OwnStudy:
+    return OwnStudy(toy_file, tmp_path)
+
+
+CHANGES: dict[str, Callable[[OwnStudy], None]] = {
+    "a sample, its class or its size": lambda study: study.replace_picture("00_0.png"),
+    "its class or its size in the training half": lambda study: study.replace_in_table(
+        "00_0.png,class 00", "00_0.png,class 01"
+    ),
+    "class 'class 02' has left the training half": lambda study: study.replace_in_table("class 02", "class 99"),
+    "class 'class 04a' has joined it": lambda study: study.replace_in_table(
+        "04_0.png,class 04\n04_1.png,class 04", "04_0.png,class 04a\n04_1.png,class 04a"
+    ),
+    "a class of the test half": lambda study: study.replace_in_table("class 11", "class 12"),
+}
+
+
+@pytest.mark.slow
+def test_data_that_changed_on_disk_are_refused_whether_jobs_are_left_or_the_test_alone(own_study: OwnStudy) -> None:
+    own_study.run()
+    finished = Path(shutil.copytree(own_study.folder, own_study.folder.with_name("finished")))
+    for state in (one_job_left, unopened):
+        (state if state is unopened else one_own_job_left)(own_study.folder)
+        for message, change in CHANGES.items():
+            with (
+                own_study.changed(change),
+                pytest.raises(UserError, match=rf"study/jobs/.*changed on disk .*{message}.*; restore it, or choose"),
+            ):
+                own_study.run()
+            assert not (own_study.folder / "ledger.jsonl").exists()
+        own_study.run()
+        assert_same_tables(own_study.folder, finished)
+
+
+def one_own_job_left(folder: Path) -> Path:
+    (unopened(folder) / "jobs/arcface/run0/fold1/result.json").unlink()
+    return folder
+
+
+@pytest.mark.full
+def test_test_pictures_that_change_within_an_opening_are_refused(own_study: OwnStudy) -> None:
+    own_study.run()
+    finished = Path(shutil.copytree(own_study.folder, own_study.folder.with_name("finished")))
+    unopened(own_study.folder)
+    with own_study.changed(lambda study: study.replace_picture("11_3.png")):
+        own_study.run()  # nobody has seen the test half before: what is there now is what is tested
+    ledger = own_study.folder / "ledger.jsonl"
+    ledger.write_text("".join(ledger.read_text().splitlines(keepends=True)[:1]))
+    (own_study.folder / "jobs/arcface/run0/test/result.json").unlink()
+    with pytest.raises(UserError, match=r"pretrained/run0/test/result\.json: the test samples have changed .*--reopen"):
+        own_study.run()
+    run_study(own_study.folder, own_study.spec, reopen="a picture was restored")
+    assert_same_tables(own_study.folder, finished)
+    assert openings(own_study.folder) == 2
+
+
+def test_data_that_change_while_a_study_runs_stop_it(own_study: OwnStudy, monkeypatch: pytest.MonkeyPatch) -> None:
+    from levelfield.study import worker
+
+    done = worker.finish_job
+
+    def changes_after_two(folder: Path, spec: StudySpec, job: Job, *rest: Any) -> dict[str, Any]:
+        result = done(folder, spec, job, *rest)
+        if job == study_jobs(spec)[1]:
+            own_study.replace_picture("00_0.png")
+        return result
+
+    monkeypatch.setattr(worker, "finish_job", changes_after_two)
+    with pytest.raises(UserError, match="pretrained/run0/fold0: the data set has changed on disk since this job"):
+        own_study.run()
+    assert len(times_of_results(own_study.folder)) == 2
+
+
+def test_a_folder_that_may_not_be_written_is_one_line(toy_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["study", "run", str(toy_file), "--output", "/sys/study"]) == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert error.startswith("levelfield: /sys/study/locks/study.lock: ")
+    assert error.endswith("choose another folder and start the command again")
