@@ -12,7 +12,7 @@ from levelfield.errors import UserError
 from levelfield.study.atomic import write_atomically
 from levelfield.study.jobs import RESULT, Job, check_whole, failed, job_hash, method_runs, read_result
 from levelfield.study.lock import Lock
-from levelfield.study.spec import StudySpec
+from levelfield.study.spec import StudySpec, digest
 from levelfield.study.state import StudyState
 from levelfield.study.statistics import mean, t_interval
 
@@ -76,7 +76,8 @@ def tested_path(method: str, run: int) -> Path:
 
 def tested_hash(spec: StudySpec, method: str, run: int) -> str:
     """What the test scores of one run depend on besides its checkpoints."""
-    return job_hash(spec, Job(method, "run", run, 0))
+    job = job_hash(spec, Job(method, "run", run, 0))
+    return digest([job, spec.metrics]) if spec.metrics else job
 
 
 def read_test(study_folder: Path, spec: StudySpec, method: str, run: int) -> dict[str, Any] | None:

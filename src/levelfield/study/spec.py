@@ -33,11 +33,13 @@ from levelfield.study.search_settings import (
 BASELINE = "pretrained"
 COUNTS = {"folds": 4, "runs": 2, "seed": 0, "threads": 2}
 SMALLEST = {"folds": 2, "seed": 0}
-KEYS = ("name", "base", "overrides", "methods", "search", "spaces", "a_a", *COUNTS)
+KEYS = ("name", "base", "overrides", "methods", "search", "spaces", "a_a", "metrics", *COUNTS)
 SECTIONS = ("model", "data", "trainer")
 # Where the data lies, how many processes read it and from what prepared file change no number.
 NOT_IDENTITY = ("root", "num_workers", "cache")
 TRAINING_BATCHES = ("batch_size", "samples_per_class", "replacement", "steps_per_epoch")
+# Test scores that a study computes when it is asked to; `nmi_geometric` divides by the geometric mean of the entropies.
+FURTHER_METRICS = ("map", "mrr", "nmi", "nmi_geometric", "ami", "f1")
 # The study sets these for each job.
 PER_JOB = ("data.fold", "data.num_folds", "seed_everything")
 
@@ -56,6 +58,7 @@ class StudySpec:
             and other seeds of `arcface`, for the difference that a method has with itself.
         search: How arguments are searched.
         spaces: Method name to its search space, dotted keys to ranges; a method without one is not searched.
+        metrics: Test scores beside MAP@R, R-precision and precision@1, as `test_scores.py` names them.
     """
 
     name: str
@@ -66,6 +69,7 @@ class StudySpec:
     methods: dict[str, Config]
     search: SearchSettings = field(default_factory=SearchSettings)
     spaces: dict[str, Config] = field(default_factory=dict)
+    metrics: list[str] = field(default_factory=list)
 
     def trials(self, method: str) -> int:
         """Number of trials of a method, 0 for one that is not searched."""
@@ -85,6 +89,8 @@ class StudySpec:
         """All that determines the results: the definition without name, roots and executor."""
         plain = self.to_dict()
         del plain["name"]
+        if not plain["metrics"]:  # a study without further scores is what it was before there were any
+            del plain["metrics"]
         for config in plain["methods"].values():
             for place in (config.get("data", {}), _init_args(config.get("data", {}).get("dataset"))):
                 for key in NOT_IDENTITY:
@@ -98,6 +104,7 @@ class StudySpec:
     def method_hash(self, method: str) -> str:
         """SHA-256 of what determines one method's jobs, so that adding a method leaves the others' valid."""
         identity = self.identity()
+        identity.pop("metrics", None)  # of the test alone
         identity["methods"] = identity["methods"][method]
         identity["spaces"] = identity["spaces"].get(method, {})
         del identity["runs"]
@@ -188,7 +195,16 @@ def load_spec(
         methods=resolved,
         search=settings,
         spaces={name: spaces[name] for name in resolved if spaces.get(name)},
+        metrics=_metrics(path, content.get("metrics") or []),
     )
+
+
+def _metrics(path: Path, names: Any) -> list[str]:
+    for name in names if isinstance(names, list) else [names]:
+        if name not in FURTHER_METRICS and not re.fullmatch(r"recall_at_[1-9]\d*", str(name)):
+            known = [*FURTHER_METRICS, "recall_at_2"]
+            raise UserError(f"{path}: metrics: no metric {name!r}{nearest(str(name), known)}")
+    return list(names) if isinstance(names, list) else [names]
 
 
 def _without_clash(added: Mapping[str, Config], methods: Mapping[str, Any]) -> Mapping[str, Config]:

@@ -1,5 +1,6 @@
 """The test scores of a run, from the embeddings that its folds' models gave the test samples."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -10,11 +11,14 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from levelfield.embedding import EmbeddedSet
-from levelfield.metrics import retrieval_metrics
+from levelfield.metrics import clustering_metrics, retrieval_metrics
 from levelfield.study.atomic import write_atomically
 from levelfield.study.spec import BASELINE, StudySpec
 
 METRICS = ("map_at_r", "r_precision", "precision_at_1")
+CLUSTERING = ("nmi", "nmi_geometric", "ami", "f1")
+# Samples up to which k-means runs its exact iterations; what it takes must not depend on what is installed.
+EXACT_SAMPLES = 20_000
 Distance = Literal["cosine", "euclidean", "hamming"]
 QUERIES = "is_query"
 DATA = "data"
@@ -69,13 +73,15 @@ def score_run(spec: StudySpec, method: str, folds: list[EmbeddedTest]) -> dict[s
         assert torch.equal(other.samples.index, folds[0].samples.index)
         assert torch.equal(other.samples.labels, labels)
     distance: Distance = "cosine" if method == BASELINE else spec.methods[method]["model"].get("distance", "cosine")
-    separated = [score_samples(fold.samples.embeddings, labels, is_query, distance) for fold in folds]
+    wanted = (*METRICS, *spec.metrics)
+    separated = [score_samples(fold.samples.embeddings, labels, is_query, distance, wanted) for fold in folds]
     together = concatenate([fold.samples.embeddings for fold in folds])
     # They are of unit length, so that euclidean ranks as cosine does.
-    concatenated = score_samples(together, labels, is_query, "hamming" if distance == "hamming" else "cosine")
+    signs_or_cosine: Distance = "hamming" if distance == "hamming" else "cosine"
+    concatenated = score_samples(together, labels, is_query, signs_or_cosine, wanted)
     return {
-        "separated": [_scores(fold) for fold in separated],
-        "concatenated": _scores(concatenated),
+        "separated": [{metric: float(fold[metric]) for metric in wanted} for fold in separated],
+        "concatenated": {metric: float(concatenated[metric]) for metric in wanted},
         "num_skipped": int(concatenated["num_skipped"]),
     }
 
@@ -85,20 +91,36 @@ def score_samples(
     labels: Int[Tensor, " samples"],
     is_query: Bool[Tensor, " samples"] | None,
     distance: Distance = "cosine",
+    metrics: Sequence[str] = METRICS,
 ) -> dict[str, Any]:
-    """Retrieval scores of the queries among the rest, or of each sample among all others where there are no queries."""
+    """Scores of the queries among the rest, or of each sample among all others where there are no queries.
+
+    Clustering scores are those of all samples, queries or not.
+    """
+    retrieval = [metric for metric in metrics if metric not in CLUSTERING]
+    recall_at = [int(metric.rpartition("_")[2]) for metric in retrieval if metric.startswith("recall_at_")] or [1]
     if is_query is None:
-        return retrieval_metrics(embeddings, labels, metrics=METRICS, distance=distance)
-    gallery, gallery_labels = embeddings[~is_query], labels[~is_query]
-    return retrieval_metrics(
-        embeddings[is_query], labels[is_query], gallery, gallery_labels, metrics=METRICS, distance=distance
-    )
+        found = retrieval_metrics(embeddings, labels, metrics=retrieval, recall_at=recall_at, distance=distance)
+    else:
+        gallery, gallery_labels = embeddings[~is_query], labels[~is_query]
+        asked = embeddings[is_query], labels[is_query], gallery, gallery_labels
+        found = retrieval_metrics(*asked, metrics=retrieval, recall_at=recall_at, distance=distance)
+    return {**found, **_clustering(embeddings, labels, metrics)}
+
+
+def _clustering(
+    embeddings: Float[Tensor, "samples embedding"], labels: Int[Tensor, " samples"], metrics: Sequence[str]
+) -> dict[str, float]:
+    found: dict[str, float] = {}
+    method = "exact" if len(labels) <= EXACT_SAMPLES else "mini-batch"
+    if {"nmi", "ami", "f1"} & set(metrics):
+        found = clustering_metrics(embeddings, labels, method=method)
+    if "nmi_geometric" in metrics:
+        geometric = clustering_metrics(embeddings, labels, method=method, average="geometric")
+        found = {**found, "nmi_geometric": geometric["nmi"]}
+    return found
 
 
 def concatenate(folds: list[Float[Tensor, "samples embedding"]]) -> Float[Tensor, "samples folds*embedding"]:
     """Put the folds' L2-normalised embeddings side by side and normalise again."""
     return normalize(torch.cat([normalize(fold) for fold in folds], dim=1))
-
-
-def _scores(found: dict[str, Any]) -> dict[str, float]:
-    return {metric: float(found[metric]) for metric in METRICS}
