@@ -288,7 +288,7 @@ def _search_lines(folder: Path, spec: StudySpec) -> list[str]:
     for method, selection in selected(folder, spec).items():
         if selection.trial is not None:
             setting = ", ".join(f"{key.rpartition('.')[2]} {value:.4g}" for key, value in selection.parameters.items())
-            lines.append(f"{method}: trial {selection.trial} of {spec.trials(method)}: {setting}")
+            lines.append(f"{method}: best of {spec.trials(method)} trials is number {selection.trial}: {setting}")
         lines += [f"{method}: {sentence}" for sentence in (*selection.advice, *selection.failures)]
     state = StudyState(folder, spec)
     lines += [f"{method}: no trial had a score, so it has no runs" for method in state.without_setting()]
