@@ -22,6 +22,10 @@ def validation_set(size):
     return embeddings, labels
 
 
+def queries_of(size):
+    return (torch.arange(size) % 3 == 0).numpy()
+
+
 def score_share(rank, port, folder):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
@@ -44,6 +48,10 @@ def score_share(rank, port, folder):
         if rank == 0:
             metric.update(embeddings, labels, torch.arange(size))
         results[f"{num_processes} first process only"] = metric.compute()
+        asking = RetrievalMetrics(METRICS, num_samples=size, is_query=queries_of(size), process_group=group)
+        batch = torch.tensor(share)
+        asking.update(embeddings[batch], labels[batch], batch)
+        results[f"{num_processes} queries"] = asking.compute()
         wrong = RetrievalMetrics(METRICS, num_samples=size + 1, process_group=group)
         wrong.update(embeddings, labels, torch.arange(size))
         try:
@@ -64,9 +72,12 @@ def test_equal_on_one_two_and_three_processes(tmp_path):
     for num_processes, size in ((2, 101), (3, 100)):
         expected = retrieval_metrics(*validation_set(size), metrics=METRICS)
         dealt = f"{num_processes} dealt"
+        alone = RetrievalMetrics(METRICS, is_query=queries_of(size))
+        alone.update(*validation_set(size), torch.arange(size))
         for own in results[:num_processes]:
             assert own[dealt] == pytest.approx(expected, abs=1e-6)
             assert own[dealt] == results[0][dealt]
+            assert own[f"{num_processes} queries"] == pytest.approx(alone.compute(), abs=1e-6)
             assert own[f"{num_processes} first process only"] == results[0][dealt]
             assert own[f"{num_processes} error"].startswith(
                 f"{size} different samples were scored, {size + 1} were expected"
@@ -103,7 +114,7 @@ def test_mistakes_raise():
 
 def test_queries_are_scored_against_the_rest():
     embeddings, labels = validation_set(60)
-    is_query = (torch.arange(60) % 3 == 0).numpy()
+    is_query = queries_of(60)
     metric = RetrievalMetrics(METRICS, num_samples=60, is_query=is_query)
     for batch in torch.randperm(60, generator=torch.Generator().manual_seed(1)).split(7):
         metric.update(embeddings[batch], labels[batch], batch)
