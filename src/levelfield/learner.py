@@ -18,7 +18,8 @@ from torch.optim.lr_scheduler import LRScheduler
 from levelfield.checkpoint import import_spec, instantiate, loadable_config, read_checkpoint
 from levelfield.errors import TrainingFailed, UserError
 from levelfield.losses.base import MetricLoss
-from levelfield.models import EnsembleEmbedder, EnsembleTrunk, LinearEmbedder, Trunk
+from levelfield.models import LinearEmbedder, Trunk
+from levelfield.models.ensemble import EnsembleEmbedder, EnsembleTrunk
 
 OptimizerFactory = Callable[[Iterable], Optimizer]
 SchedulerFactory = Callable[[Optimizer], LRScheduler]

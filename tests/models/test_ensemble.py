@@ -9,7 +9,8 @@ import torch
 from levelfield.errors import UserError
 from levelfield.learner import MetricLearner
 from levelfield.losses import ArcFaceLoss, MetaClassLoss
-from levelfield.models import EnsembleEmbedder, EnsembleTrunk, LayerNormLinearEmbedder, TimmTrunk
+from levelfield.models import LayerNormLinearEmbedder, TimmTrunk
+from levelfield.models.ensemble import EnsembleEmbedder, EnsembleTrunk
 
 CLASSES, MEMBERS, META_CLASSES = 10, 2, 4
 # AdamW would divide rounding errors by small gradients; both change each parameter by its own gradient alone.

@@ -9,7 +9,6 @@ from levelfield.models.embedders import (
     LinearEmbedder,
     MLPEmbedder,
 )
-from levelfield.models.ensemble import EnsembleEmbedder, EnsembleTrunk
 from levelfield.models.googlenet import GoogLeNetTrunk
 from levelfield.models.text import TransformersTrunk
 from levelfield.models.trunks import TimmTrunk, Trunk
@@ -17,8 +16,6 @@ from levelfield.models.trunks import TimmTrunk, Trunk
 __all__ = [
     "BNInceptionTrunk",
     "Embedder",
-    "EnsembleEmbedder",
-    "EnsembleTrunk",
     "GoogLeNetTrunk",
     "IdentityEmbedder",
     "LayerNormEmbedder",
