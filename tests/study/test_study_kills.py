@@ -4,14 +4,13 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from study_process import StudyProcess
 
 from levelfield.study.lock import running
 
@@ -20,32 +19,31 @@ TABLES = ("results.csv", "summary.csv")
 RESULTS = 27
 
 
-def start(toy_file: Path, folder: Path, *options: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "levelfield", "study", "run", str(toy_file), "--output", str(folder), *options]
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+def start(toy_file: Path, folder: Path, *options: str) -> StudyProcess:
+    words = ["study", "run", str(toy_file), "--output", str(folder), *options]
+    return StudyProcess(words, folder.with_suffix(".log"))
 
 
-def wait_for(process: "subprocess.Popen[str]", moment: Callable[[], Any]) -> bool:
-    """Whether the moment came before the process ended."""
-    deadline = time.monotonic() + 300
-    while process.poll() is None and not moment():
+def wait_for(process: StudyProcess, moment: Callable[..., Any], *arguments: Any) -> bool:
+    """Whether the moment, when `moment(*arguments)` is true, came before the process ended."""
+    deadline = time.monotonic() + 600
+    while process.exit_code is None and not moment(*arguments):
         assert time.monotonic() < deadline, "the moment never came"
         time.sleep(0.001)
-    return process.poll() is None
+    return process.exit_code is None
 
 
-def stop_when(process: "subprocess.Popen[str]", moment: Callable[[], Any], how: signal.Signals) -> tuple[str, str]:
-    assert wait_for(process, moment), f"the study ended before the moment came: {process.communicate()}"
-    process.send_signal(how)
-    return process.communicate(timeout=60)
+def stop_when(process: StudyProcess, moment: Callable[[], Any], how: signal.Signals) -> str:
+    assert wait_for(process, moment), f"the study ended before the moment came: {process.wait()}"
+    process.signal(how)
+    return process.wait()
 
 
 def finish(toy_file: Path, folder: Path, *options: str) -> str:
     process = start(toy_file, folder, *options)
-    output, errors = process.communicate(timeout=600)
-    assert process.returncode == 0, errors
-    return output
+    printed = process.wait()
+    assert process.exit_code == 0, printed
+    return printed
 
 
 def assert_same_tables(folder: Path, finished: Path) -> None:
@@ -88,9 +86,9 @@ def test_three_kills_and_a_ctrl_c_change_no_byte(toy_file: Path, finished: Path,
 
     # Ctrl-C, while a run's job is being set up or trained.
     process = start(toy_file, folder)
-    _, errors = stop_when(process, (jobs / "arcface/run0/fold0/config.yaml").exists, signal.SIGINT)
-    assert process.returncode == 130
-    assert errors.splitlines()[-1] == (
+    printed = stop_when(process, (jobs / "arcface/run0/fold0/config.yaml").exists, signal.SIGINT)
+    assert process.exit_code == 130
+    assert printed.splitlines()[-1] == (
         f"stopped with 15 of 22 jobs done; go on with: levelfield study resume {toy_file} --output {folder}"
     )
 
@@ -114,32 +112,42 @@ def seconds_of_a_job(folder: Path) -> float:
     return sum(done) / len(done) if done else 1.0
 
 
+def has_results(folder: Path, least: int) -> bool:
+    return results(folder) >= least
+
+
+def is_past(moment: float) -> bool:
+    return time.monotonic() >= moment
+
+
 @pytest.mark.full
 @pytest.mark.processes
 def test_twenty_kills_at_random_moments_change_no_byte(
     toy_file: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = tmp_path / "killed"
-    moments = random.Random(0)
+    random_numbers = random.Random(0)
     # Each comes some part of a job's time after another number of results: trials, runs and tests have their share.
-    for number, results_before in enumerate(sorted(moments.sample(range(RESULTS - 1), 20)), start=1):
-        process = start(toy_file, folder, f"--executor.checkpoint_seconds={moments.choice([0, 30])}")
-        assert wait_for(process, lambda: doing(folder)), process.communicate()
-        assert wait_for(process, lambda least=results_before: results(folder) >= least), process.communicate()
-        wait_for(process, at(time.monotonic() + moments.uniform(0, 1) * seconds_of_a_job(folder)))
+    moments = sorted(random_numbers.sample(range(RESULTS), 20))
+    folder = tmp_path / "killed"
+    while moments:
+        process = start(toy_file, folder, f"--executor.checkpoint_seconds={random_numbers.choice([0, 30])}")
+        assert wait_for(process, doing, folder), process.wait()
+        wait_for(process, has_results, folder, moments[0])
+        wait_for(process, is_past, time.monotonic() + random_numbers.uniform(0, 1) * seconds_of_a_job(folder))
         titles = [entry["title"] for entry in doing(folder)]
-        process.kill()
-        process.communicate()
-        with capsys.disabled():
-            print(f"kill {number}: {results(folder)} results, in {', '.join(titles) or 'no job'}; {process.returncode}")
-        assert process.returncode == -signal.SIGKILL, "it ended before it was killed"
+        process.signal(signal.SIGKILL)
+        printed = process.wait()
+        if process.exit_code == -signal.SIGKILL:
+            moments.pop(0)
+            with capsys.disabled():
+                print(f"kill {20 - len(moments)}: {results(folder)} results, in {', '.join(titles) or 'no job'}")
+        else:  # it had just ended: another study is killed at this moment
+            assert process.exit_code == 0, printed
+            assert_same_tables(folder, finished)
+            folder = folder.with_name(f"{folder.name}+")
     finish(toy_file, folder)
     assert openings(folder) == 1
     assert_same_tables(folder, finished)
-
-
-def at(moment: float) -> Callable[[], bool]:
-    return lambda: time.monotonic() >= moment
 
 
 @pytest.mark.full
@@ -147,34 +155,51 @@ def at(moment: float) -> Callable[[], bool]:
 def test_kills_of_two_workers_in_turn_and_of_their_study_change_no_byte(
     toy_file: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = tmp_path / "killed"
+    random_numbers = random.Random(1)
     options = ("--executor.workers=2", "--executor.checkpoint_seconds=0")
-    moments = random.Random(1)
-    killed: list[int] = []
+    folder, kills, last = tmp_path / "killed", 0, 0
     process = start(toy_file, folder, *options)
-    # Of 20 kills in the 22 jobs each fifth is the study's own process, the others are of its workers.
-    for number, results_before in enumerate(sorted(moments.sample(range(21), 20)), start=1):
-        assert wait_for(process, lambda least=results_before: results(folder) >= least), process.communicate()
-        wait_for(process, at(time.monotonic() + moments.uniform(0, 1) * seconds_of_a_job(folder)))
-        # The one that was killed longest ago, or not yet: the workers go in turn.
-        assert wait_for(process, lambda: [step for step in doing(folder) if step["process"] not in killed[-1:]])
-        victim = next(step for step in doing(folder) if step["process"] not in killed[-1:])
+    while kills < 20:
+        wait_for(process, has_results, folder, results(folder) + 1)
+        wait_for(process, is_past, time.monotonic() + random_numbers.uniform(0, 0.5) * seconds_of_a_job(folder))
+        # The workers go in turn; the study's own process, which tests, is each fifth.
+        wait_for(process, can_be_killed, folder, process.pid, last)
+        worker = victim(folder, process.pid, last)
+        if worker is None:
+            if process.exit_code is None and not doing(folder, process.pid):
+                continue
+            printed = process.wait()
+            assert process.exit_code == 0, printed
+            assert_same_tables(folder, finished)
+            folder = folder.with_name(f"{folder.name}+")
+            process = start(toy_file, folder, *options)
+            continue
+        kills += 1
         with capsys.disabled():
-            print(f"kill {number}: {results(folder)} results, {victim['title']}", "and the study" * (number % 5 == 0))
-        if number % 5:
-            os.kill(victim["process"], signal.SIGKILL)
-            killed.append(victim["process"])
+            print(f"kill {kills}: {results(folder)} results, {worker['title']}", "and the study" * (kills % 5 == 0))
+        if kills % 5:
+            last = worker["process"]
+            os.kill(last, signal.SIGKILL)
             continue
         workers = [step["process"] for step in doing(folder)]
-        process.kill()
-        output, _ = process.communicate()
-        assert "died (signal 9); another takes its place" in output
+        process.signal(signal.SIGKILL)
+        assert "died (signal 9); another takes its place" in process.wait()
         deadline = time.monotonic() + 20
         while any(map(is_alive, workers)):
             assert time.monotonic() < deadline, "a worker outlives its study"
             time.sleep(0.05)
         process = start(toy_file, folder, *options)
-    output, errors = process.communicate(timeout=600)
-    assert process.returncode == 0, errors
+    printed = process.wait()
+    assert process.exit_code == 0, printed
     assert openings(folder) == 1
     assert_same_tables(folder, finished)
+
+
+def victim(folder: Path, study: int, last: int) -> dict[str, Any] | None:
+    """What a worker does that is not the one killed before."""
+    return next((step for step in doing(folder) if step["process"] not in (study, last)), None)
+
+
+def can_be_killed(folder: Path, study: int, last: int) -> bool:
+    """Whether there is such a worker, or the study itself has begun to test."""
+    return victim(folder, study, last) is not None or bool(doing(folder, study))
