@@ -165,8 +165,8 @@ def test_mistakes_come_with_the_remedy(folder, tmp_path, monkeypatch):
         TransformersTrunk(str(folder), weights=None, max_length=65)
     with pytest.raises(UserError, match=r"transformers makes no encoder of its configuration.*no_such_type"):
         TransformersTrunk(str(folder), weights=None, config={"model_type": "no_such_type"})
+    few = {"model_type": "distilbert", "vocab_size": 9, "dim": 12}
     with pytest.raises(UserError, match=r"has 9 token embeddings, its tokenizer \d+ tokens"):
-        few = {"model_type": "distilbert", "vocab_size": 9, "dim": 12}
         TransformersTrunk(str(folder), weights=None, config=few)(TEXTS)
     save_file({"embeddings.word_embeddings.weight": torch.zeros(2, 2)}, tmp_path / "other.safetensors")
     with pytest.raises(UserError, match=r"other\.safetensors"):
