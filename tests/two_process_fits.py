@@ -23,7 +23,7 @@ from levelfield.losses import ClassificationLoss, MetricLoss
 from levelfield.miners import Miner
 from levelfield.models import TimmTrunk
 
-REQUIRED = {"RankedListLoss": {"margin": 0.4, "Tn": 1.0}}
+REQUIRED = {"RankedListLoss": {"margin": 0.4, "Tn": 1.0}, "MetaClassLoss": {"members": 4}}
 TRAINED_BETA = {"MarginLoss": {"learn_beta": True}}
 
 
@@ -65,7 +65,8 @@ def sgd(parameters):
 
 def fit(loss, arguments, miner, epochs=1, validate=False):
     torch.manual_seed(1)
-    needs_classes = "num_classes" in inspect.signature(loss).parameters and issubclass(loss, ClassificationLoss)
+    classes = inspect.signature(loss).parameters.get("num_classes")
+    needs_classes = classes is not None and classes.default is inspect.Parameter.empty
 
     def build(num_classes, embedding_size):
         torch.manual_seed(2)
@@ -75,6 +76,7 @@ def fit(loss, arguments, miner, epochs=1, validate=False):
         TimmTrunk("test_resnet", weights=None),
         loss=build if needs_classes else loss(**arguments),
         embedding_size=16,
+        members=arguments.get("members", 1),
         miner=None if miner is None else miner(),
         optimizer=sgd,
         trunk_lr=1.0,

@@ -36,7 +36,7 @@ CASES: dict[str, dict[str, Any]] = {
             "loss": {
                 "class_path": "CrossBatchMemory",
                 "init_args": {
-                    "loss": {"class_path": "ContrastiveLoss"},
+                    "loss": {"class_path": "levelfield.losses.ContrastiveLoss"},
                     "embedding_size": 16,
                     "memory_size": 40,
                 },
@@ -138,7 +138,7 @@ def test_a_training_killed_between_its_last_epoch_and_its_end_takes_no_further_s
     config = config_of(spec, {"trainer": {"callbacks": [EARLY_STOPPING]}} if stops_early else {})
     undisturbed = train(tmp_path / "undisturbed", spec, JOB, config, ignore)
     with monkeypatch.context() as patch:
-        patch.setattr(training_job, "provenance", lambda trainer: at_step(0)(0, 0))
+        patch.setattr(training_job, "provenance", lambda *of: at_step(0)(0, 0))
         killed_at(-1, tmp_path / "killed", spec, config)
     seen: list[int] = []
     result = train(tmp_path / "killed", spec, JOB, config, lambda step, steps: seen.append(step))
