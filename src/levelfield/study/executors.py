@@ -5,13 +5,16 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from levelfield.errors import UserError
 from levelfield.study.configuration import nearest
 from levelfield.study.progress import StudyProgress
+from levelfield.study.spec import StudySpec
 from levelfield.study.state import StudyState
 
 # A worker that dies this often without finishing a job is not started again.
@@ -86,10 +89,7 @@ class _Worker:
         self.number = number
         self.deaths = 0
         self._done_before = len(state.results)
-        threads = str(state.spec.threads)
-        self._environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
-        if devices:
-            self._environment["CUDA_VISIBLE_DEVICES"] = devices[number % len(devices)]
+        self._environment = _environment(state.spec, devices, number)
         self._command = [sys.executable, "-m", "levelfield.study.worker_process", str(state.study_folder)]
         self._command.append(str(executor.checkpoint_seconds))
         self.start()
@@ -148,6 +148,43 @@ def _stop(pool: Sequence[_Worker]) -> None:
         for pipe in (worker.process.stdin, worker.process.stdout):
             assert pipe is not None
             pipe.close()
+
+
+def _environment(spec: StudySpec, devices: Sequence[str], number: int) -> dict[str, str]:
+    """What a worker runs in: the study's threads and, in turn, a device."""
+    threads = str(spec.threads)
+    environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    if devices:
+        environment["CUDA_VISIBLE_DEVICES"] = devices[number % len(devices)]
+    return environment
+
+
+@contextmanager
+def test_in_processes(study_folder: Path, spec: StudySpec, executor: Executor, opening: int) -> Iterator[None]:
+    """Let as many processes, this one among them, score the runs of an opening of the test classes.
+
+    One that dies or fails leaves its run to the others; this process meets the same mistake and reports it.
+    """
+    devices = _devices(executor) if executor.workers > 1 else []
+    command = [sys.executable, "-m", "levelfield.study.worker_process", str(study_folder), "test", str(opening)]
+    others = [
+        subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            env=_environment(spec, devices, number),
+            start_new_session=True,
+        )
+        for number in range(1, executor.workers)
+    ]
+    try:
+        yield
+    finally:
+        for process in others:
+            process.kill()
+            process.wait()
+            assert process.stdin is not None
+            process.stdin.close()
 
 
 def _devices(executor: Executor) -> list[str]:

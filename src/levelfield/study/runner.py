@@ -66,7 +66,7 @@ def run_study(
                 work_in_processes(state, progress, executor)
             progress.start("test")
             with Lock(study_folder, "test", "test"):
-                test_study(study_folder, spec, reopen, progress)
+                test_study(study_folder, spec, reopen, progress, executor)
                 return write_tables(study_folder, spec)
 
 

@@ -1,6 +1,7 @@
 """The last stage of a study: the test classes are opened, once, and every checkpoint is scored on them."""
 
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from levelfield.errors import UserError
 from levelfield.learner import MetricLearner
 from levelfield.study.atomic import write_json
 from levelfield.study.baseline import load_pca, reduce
+from levelfield.study.executors import Executor, test_in_processes
 from levelfield.study.jobs import (
     EMBEDDINGS,
     Job,
@@ -24,6 +26,7 @@ from levelfield.study.jobs import (
     job_config,
 )
 from levelfield.study.ledger import Ledger
+from levelfield.study.lock import Lock
 from levelfield.study.progress import StudyProgress
 from levelfield.study.results import read_test, tested_hash, tested_path
 from levelfield.study.spec import BASELINE, StudySpec
@@ -34,7 +37,13 @@ if TYPE_CHECKING:
     from levelfield.training import TrainingCLI
 
 
-def test_study(study_folder: Path, spec: StudySpec, reopen: str | None, progress: StudyProgress) -> None:
+# Seconds between looks at the runs that other processes are scoring.
+PATIENCE = 0.5
+
+
+def test_study(
+    study_folder: Path, spec: StudySpec, reopen: str | None, progress: StudyProgress, executor: Executor
+) -> None:
     """Score every run on the test classes; what an interrupted opening scored is kept.
 
     Args:
@@ -42,6 +51,7 @@ def test_study(study_folder: Path, spec: StudySpec, reopen: str | None, progress
         spec: The study.
         reopen: Why the test classes are opened another time, None for the first.
         progress: Shows what is being tested.
+        executor: How many processes score runs.
 
     Raises:
         UserError: the test classes were opened before and `reopen` is None, or a checkpoint has changed.
@@ -49,21 +59,33 @@ def test_study(study_folder: Path, spec: StudySpec, reopen: str | None, progress
     state = StudyState(study_folder, spec)
     if state.to_do:
         raise UserError(f"{study_folder / state.to_do[0].path} is not done; resume the study first")
-    runs = state.tested_runs()
-    checkpoints = {
-        str(job.path): checkpoint_hash(study_folder, job, state.results[job])
-        for method_run in runs
-        for job in folds_of(spec, *method_run)
-    }
+    runs, checkpoints = state.tested_runs(), _checkpoints(state)
     ledger = Ledger(study_folder / "ledger.jsonl")
     configuration = spec.configuration_hash()
     finished = None if reopen else ledger.finished(configuration, checkpoints)
     if finished and _Opening(study_folder, spec, finished, checkpoints, progress).score_stored(runs):
         return
     state.check_data(_training_half(spec))
-    opening = ledger.open(configuration, checkpoints, reopen)
-    _Opening(study_folder, spec, opening, checkpoints, progress).score(runs)
-    ledger.finish(opening)
+    number = ledger.open(configuration, checkpoints, reopen)
+    opening = _Opening(study_folder, spec, number, checkpoints, progress)
+    with test_in_processes(study_folder, spec, executor, number):
+        opening.score(runs)
+    opening.check_same_samples(opening.scored(runs), runs[0][0])
+    ledger.finish(number)
+
+
+def take_part(state: StudyState, opening: int, progress: StudyProgress) -> None:
+    """Score runs of an opening that another process has recorded in the ledger, until none is left."""
+    _Opening(state.study_folder, state.spec, opening, _checkpoints(state), progress).score(state.tested_runs())
+
+
+def _checkpoints(state: StudyState) -> dict[str, str]:
+    """Path in the study's folder to SHA-256 of everything that is tested."""
+    return {
+        str(job.path): checkpoint_hash(state.study_folder, job, state.results[job])
+        for method_run in state.tested_runs()
+        for job in folds_of(state.spec, *method_run)
+    }
 
 
 def _training_half(spec: StudySpec) -> dict[str, Any]:
@@ -89,12 +111,24 @@ class _Opening:
         self._test_data: dict[str, tuple[TrainingCLI, DataLoader]] = {}
 
     def score(self, runs: list[tuple[str, int]]) -> None:
-        """Write the test scores of every run that this opening has not scored yet."""
-        scored = self.scored(runs)
-        for method, run in runs:
+        """Write the test scores of every run that this opening has not scored yet, sharing them with others."""
+        while missing := [each for each in runs if each not in self.scored(runs)]:
+            if not any(self.score_run(runs, *each) for each in missing):
+                time.sleep(PATIENCE)
+
+    def score_run(self, runs: list[tuple[str, int]], method: str, run: int) -> bool:
+        """Score one run unless another process does; whether this one did."""
+        lock = Lock(self.study_folder, tested_path(method, run).parent.relative_to("jobs"), "test")
+        if not lock.acquire():
+            return False
+        try:
+            scored = self.scored(runs)
             if (method, run) not in scored:
                 self.check_same_samples(scored, method)
-                scored[method, run] = self.write_scores(method, run, self.embeddings(folds_of(self.spec, method, run)))
+                self.write_scores(method, run, self.embeddings(folds_of(self.spec, method, run)))
+        finally:
+            lock.release()
+        return True
 
     def score_stored(self, runs: list[tuple[str, int]]) -> bool:
         """Score runs whose scores are lost by their stored embeddings, without a sample; whether that gave them all."""

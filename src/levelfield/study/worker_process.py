@@ -1,4 +1,7 @@
-"""`python -m levelfield.study.worker_process FOLDER SECONDS`: one worker of a pool, started by the study's process."""
+"""One worker of a pool, started by the study's process.
+
+`python -m levelfield.study.worker_process FOLDER SECONDS` does jobs; `... FOLDER test OPENING` scores runs.
+"""
 
 import json
 import os
@@ -21,18 +24,23 @@ def end_with_parent() -> None:
     os._exit(1)
 
 
-def main(study_folder: Path, checkpoint_seconds: float) -> int:
-    """Do jobs until none is left; a mistake goes to standard output as a line of JSON."""
+def main(study_folder: Path, *what: str) -> int:
+    """Do jobs, or score runs, until none is left; a mistake goes to standard output as a line of JSON."""
     threading.Thread(target=end_with_parent, daemon=True).start()
     answer, sys.stdout = sys.stdout, sys.stderr  # whatever a library prints is no answer
     sys.path.insert(0, str(Path.cwd()))
+    from levelfield.study.test_stage import take_part
     from levelfield.study.worker import fixed_threads, work
 
     try:
         spec = spec_from_yaml(study_folder / "study.yaml")
         state = StudyState(study_folder, spec)
         with open(os.devnull, "w") as nowhere, fixed_threads(spec.threads):
-            work(state, StudyProgress(Console(file=nowhere), spec.name, state, {}), checkpoint_seconds)
+            progress = StudyProgress(Console(file=nowhere), spec.name, state, {})
+            if what[0] == "test":
+                take_part(state, int(what[1]), progress)
+            else:
+                work(state, progress, float(what[0]))
     except (UserError, OSError) as error:
         mistake = refused_file(error) if isinstance(error, OSError) else error
         if mistake is None:
@@ -46,4 +54,4 @@ def main(study_folder: Path, checkpoint_seconds: float) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), float(sys.argv[2])))
+    sys.exit(main(Path(sys.argv[1]), *sys.argv[2:]))
