@@ -6,9 +6,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from levelfield.errors import UserError
@@ -61,37 +62,57 @@ class Executor:
         return cls(**plain)
 
 
-def work_in_processes(state: StudyState, progress: StudyProgress, executor: Executor) -> None:
-    """Let worker processes do the jobs until none is left; one that dies is replaced.
+class WorkerPool:
+    """Local worker processes, started before there is work: what they import takes as long as the study's first look.
 
-    Raises:
-        UserError: what a worker could not go on for, or workers that die again and again.
-        KeyboardInterrupt: Ctrl-C; the workers are interrupted too, and killed by a second one.
+    Args:
+        study_folder: The study's folder.
+        spec: The study.
+        executor: How many; one is this process, which needs no other.
     """
-    progress.start(f"{executor.workers} workers")
-    devices = _devices(executor)
-    pool = [_Worker(state, executor, number, devices) for number in range(executor.workers)]
-    try:
+
+    def __init__(self, study_folder: Path, spec: StudySpec, executor: Executor) -> None:
+        number = executor.workers if executor.workers > 1 else 0
+        devices = _devices(executor) if number else []
+        command = [sys.executable, "-m", "levelfield.study.worker_process", str(study_folder)]
+        command.append(str(executor.checkpoint_seconds))
+        self._workers = [_Worker(command, _environment(spec, devices, each), each) for each in range(number)]
+
+    def __enter__(self) -> "WorkerPool":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        _stop(self._workers)
+
+    def work(self, state: StudyState, progress: StudyProgress) -> None:
+        """Let the workers do the jobs until none is left; one that dies is replaced.
+
+        Raises:
+            UserError: what a worker could not go on for, or workers that die again and again.
+            KeyboardInterrupt: Ctrl-C; the workers are interrupted too, and killed by a second one.
+        """
+        progress.start(f"{len(self._workers)} workers")
+        for worker in self._workers:
+            worker.begin()
         while state.to_do:
             progress.note_finished(state.refresh())
-            for worker in pool:
-                worker.look_after(progress)
+            for worker in self._workers:
+                worker.look_after(state, progress)
             time.sleep(LOOK_SECONDS)
-    finally:
-        _stop(pool)
+        _stop(self._workers)
 
 
 class _Worker:
     """One process of the pool, in a session of its own so that Ctrl-C reaches this process alone."""
 
-    def __init__(self, state: StudyState, executor: Executor, number: int, devices: Sequence[str]) -> None:
-        self.state = state
+    def __init__(self, command: list[str], environment: dict[str, str], number: int) -> None:
         self.number = number
         self.deaths = 0
-        self._done_before = len(state.results)
-        self._environment = _environment(state.spec, devices, number)
-        self._command = [sys.executable, "-m", "levelfield.study.worker_process", str(state.study_folder)]
-        self._command.append(str(executor.checkpoint_seconds))
+        self._done_before = 0
+        self._command = command
+        self._environment = environment
         self.start()
 
     def start(self) -> None:
@@ -105,10 +126,17 @@ class _Worker:
             start_new_session=True,
         )
 
-    def look_after(self, progress: StudyProgress) -> None:
+    def begin(self) -> None:
+        """Tell it that `study.yaml` is there."""
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):  # it has died: `look_after` sees to that
+            self.process.stdin.write("begin\n")
+            self.process.stdin.flush()
+
+    def look_after(self, state: StudyState, progress: StudyProgress) -> None:
         """Raise what it ended with, or start it again if something killed it."""
         code = self.process.poll()
-        if code is None or (code == 0 and not self.state.to_do):
+        if code is None or (code == 0 and not state.to_do):
             return
         assert self.process.stdout is not None
         words = self.process.stdout.read().strip()
@@ -120,8 +148,8 @@ class _Worker:
             raise UserError(
                 f"worker {self.number} ended with an error (exit code {code}): what it printed above says why"
             )
-        self.deaths = 1 if len(self.state.results) > self._done_before else self.deaths + 1
-        self._done_before = len(self.state.results)
+        self.deaths = 1 if len(state.results) > self._done_before else self.deaths + 1
+        self._done_before = len(state.results)
         if self.deaths == DEATHS:
             raise UserError(
                 f"worker {self.number} died {DEATHS} times (signal {-code}) without a job done in between: "
@@ -129,6 +157,7 @@ class _Worker:
             )
         progress.line(f"worker {self.number} died (signal {-code}); another takes its place")
         self.start()
+        self.begin()
 
     def stop(self, kill: bool) -> None:
         if self.process.poll() is None:
@@ -147,7 +176,8 @@ def _stop(pool: Sequence[_Worker]) -> None:
             worker.process.wait()
         for pipe in (worker.process.stdin, worker.process.stdout):
             assert pipe is not None
-            pipe.close()
+            with suppress(BrokenPipeError):
+                pipe.close()
 
 
 def _environment(spec: StudySpec, devices: Sequence[str], number: int) -> dict[str, str]:
@@ -178,13 +208,19 @@ def test_in_processes(study_folder: Path, spec: StudySpec, executor: Executor, o
         for number in range(1, executor.workers)
     ]
     try:
+        for process in others:
+            assert process.stdin is not None
+            with suppress(BrokenPipeError):
+                process.stdin.write(b"begin\n")
+                process.stdin.flush()
         yield
     finally:
         for process in others:
             process.kill()
             process.wait()
             assert process.stdin is not None
-            process.stdin.close()
+            with suppress(BrokenPipeError):
+                process.stdin.close()
 
 
 def _devices(executor: Executor) -> list[str]:

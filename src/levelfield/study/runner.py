@@ -8,7 +8,7 @@ from rich.console import Console
 
 from levelfield.errors import UserError
 from levelfield.study.atomic import write_atomically
-from levelfield.study.executors import Executor, work_in_processes
+from levelfield.study.executors import Executor, WorkerPool
 from levelfield.study.jobs import Job, job_config
 from levelfield.study.ledger import Ledger
 from levelfield.study.lock import LOCKS, Lock
@@ -53,7 +53,7 @@ def run_study(
     path = study_folder / STUDY
     if not path.exists() and study_folder.exists() and any(map(_is_foreign, study_folder.iterdir())):
         raise UserError(f"{study_folder} is not empty and holds no {STUDY}; choose another --output")
-    with fixed_threads(spec.threads):
+    with fixed_threads(spec.threads), WorkerPool(study_folder, spec, executor) as pool:
         state = _checked(study_folder, spec, reopen)
         with Lock(study_folder, "study", "study"):  # two that begin at once
             _refuse_another_study(path, spec, reopen)
@@ -63,7 +63,7 @@ def run_study(
             if executor.workers == 1:
                 work(state, progress, executor.checkpoint_seconds)
             else:
-                work_in_processes(state, progress, executor)
+                pool.work(state, progress)
             progress.start("test")
             with Lock(study_folder, "test", "test"):
                 test_study(study_folder, spec, reopen, progress, executor)

@@ -41,7 +41,9 @@ def work(state: StudyState, progress: StudyProgress, checkpoint_seconds: float) 
 def _do_next(state: StudyState, features: TrunkFeatures, progress: StudyProgress, checkpoint_seconds: float) -> bool:
     """Do the first job that is ready and that nobody holds; False if there is none."""
     for job in state.ready():
-        lock = Lock(state.study_folder, job.path.relative_to("jobs"), str(job))
+        # The baseline's folds share features: one process does them all.
+        part = BASELINE if job.method == BASELINE else job.path.relative_to("jobs")
+        lock = Lock(state.study_folder, part, str(job))
         if not lock.acquire():
             continue
         try:

@@ -26,12 +26,14 @@ def end_with_parent() -> None:
 
 def main(study_folder: Path, *what: str) -> int:
     """Do jobs, or score runs, until none is left; a mistake goes to standard output as a line of JSON."""
-    threading.Thread(target=end_with_parent, daemon=True).start()
     answer, sys.stdout = sys.stdout, sys.stderr  # whatever a library prints is no answer
     sys.path.insert(0, str(Path.cwd()))
     from levelfield.study.test_stage import take_part
     from levelfield.study.worker import fixed_threads, work
 
+    if not sys.stdin.readline():  # what there was to import is imported: now the study's process says when to begin
+        return 1
+    threading.Thread(target=end_with_parent, daemon=True).start()
     try:
         spec = spec_from_yaml(study_folder / "study.yaml")
         state = StudyState(study_folder, spec)
