@@ -29,9 +29,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         one, two = (seconds(study, workers, Path(folder, str(workers))) for workers in (1, 2))
         same = Path(folder, "1", "results.csv").read_bytes() == Path(folder, "2", "results.csv").read_bytes()
-    print(
-        f"one worker {one:.0f} s, two workers {two:.0f} s: {two / one:.2f}; results.csv {'equal' if same else 'DIFFERS'}"
-    )
+    found = "equal" if same else "DIFFERS"
+    print(f"one worker {one:.0f} s, two workers {two:.0f} s: {two / one:.2f}; results.csv {found}")
 
 
 if __name__ == "__main__":
