@@ -1,4 +1,4 @@
-"""The one exception for mistakes that a user can make and mend."""
+"""The exceptions for what a user can mend, and what to say of a file that cannot be written."""
 
 import errno
 from pathlib import Path

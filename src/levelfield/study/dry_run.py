@@ -3,12 +3,9 @@
 import gc
 import math
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import EarlyStopping
 from rich import box
@@ -20,6 +17,7 @@ from levelfield.study.jobs import Job, job_config, study_jobs
 from levelfield.study.search import suggest
 from levelfield.study.spec import StudySpec
 from levelfield.study.step_time import batch_in_words, loss_step, median_seconds, network_step
+from levelfield.study.worker import fixed_threads
 from levelfield.training import build
 
 OF_THE_LOSS = ("model.loss", "model.miner", "data.samples_per_class")
@@ -120,7 +118,7 @@ def method_costs(spec: StudySpec) -> list[MethodCost]:
     jobs = study_jobs(spec)
     costs: list[MethodCost] = []
     network_seconds: dict[str, float] = {}
-    with _threads(spec.threads), tempfile.TemporaryDirectory() as folder:
+    with fixed_threads(spec.threads), tempfile.TemporaryDirectory() as folder:
         for method in spec.methods:
             config = _config(spec, method)
             training = build(config, Path(folder), progress=False)
@@ -185,13 +183,3 @@ def training_steps(trainer: Trainer, steps_per_epoch: int) -> tuple[float, float
         if isinstance(callback, EarlyStopping)
     ]
     return min([*chances, most]), most
-
-
-@contextmanager
-def _threads(number: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
