@@ -58,7 +58,7 @@ class EvaluationCLI(TrainingCLI):
 
     def test(self, **kwargs: Any) -> None:
         """Opens the test classes, which the ledger beside the checkpoint records before any test label is used."""
-        from levelfield.study.ledger import Ledger
+        from levelfield.storage.ledger import Ledger
 
         ledger = Ledger(self.checkpoint_path.parent / "ledger.jsonl")
         configuration = hashlib.sha256(yaml.safe_dump(self._expected).encode()).hexdigest()

@@ -14,7 +14,7 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities import rank_zero_only
 
-from levelfield.study.atomic import storing, write_atomically
+from levelfield.storage.atomic import storing, write_atomically
 
 MONITOR = "val/map_at_r"
 

@@ -35,7 +35,7 @@ from levelfield.run_folder import (
     is_first_process,
     next_run_folder,
 )
-from levelfield.study.atomic import storing
+from levelfield.storage.atomic import storing
 
 # Notices of Lightning about choices that levelfield made on purpose, or that a laptop user can do nothing about.
 EXPECTED_NOTICES = (

@@ -9,8 +9,8 @@ from toy_study import TOY
 
 from levelfield.errors import UserError
 from levelfield.report.ranks_page import write_ranks
+from levelfield.storage.ledger import Ledger
 from levelfield.study import results
-from levelfield.study.ledger import Ledger
 from levelfield.study.spec import load_spec
 
 METHODS = {"contrastive": "ContrastiveLoss", "ntxent": "NTXentLoss", "triplet": "TripletMarginLoss"}

@@ -14,10 +14,10 @@ import pytest
 import yaml
 from study_process import StudyProcess
 
+from levelfield.storage.lock import Lock, running
 from levelfield.study import executors
 from levelfield.study.executors import Executor
 from levelfield.study.jobs import study_jobs
-from levelfield.study.lock import Lock, running
 from levelfield.study.runner import run_study
 from levelfield.study.spec import load_spec
 

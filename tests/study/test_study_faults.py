@@ -22,9 +22,9 @@ from levelfield.cli import main
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.errors import UserError
 from levelfield.run_folder import MetricsFile
+from levelfield.storage.ledger import Ledger
+from levelfield.storage.lock import Lock
 from levelfield.study.jobs import Job, study_jobs
-from levelfield.study.ledger import Ledger
-from levelfield.study.lock import Lock
 from levelfield.study.runner import run_study
 from levelfield.study.spec import StudySpec, load_spec, spec_from_yaml
 from levelfield.study.state import StudyState

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from study_process import StudyProcess
 
-from levelfield.study.lock import running
+from levelfield.storage.lock import running
 
 TABLES = ("results.csv", "summary.csv")
 # 22 jobs and the test scores of 5 runs.

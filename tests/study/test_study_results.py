@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from levelfield.errors import UserError
+from levelfield.storage.atomic import write_json
 from levelfield.study import results
-from levelfield.study.atomic import write_json
 from levelfield.study.conditions import differing_conditions
 from levelfield.study.jobs import (
     RESULT,

@@ -15,8 +15,8 @@ from levelfield.data.datamodule import MetricDataModule
 from levelfield.errors import UserError
 from levelfield.learner import MetricLearner
 from levelfield.metrics import retrieval_metrics
+from levelfield.storage.ledger import Ledger
 from levelfield.study.jobs import Job, study_jobs
-from levelfield.study.ledger import Ledger
 from levelfield.study.runner import run_study
 from levelfield.study.spec import StudySpec, load_spec
 

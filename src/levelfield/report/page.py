@@ -14,12 +14,12 @@ from levelfield.report.search_figure import search_figure
 from levelfield.report.table import EMBEDDINGS, METRIC_TITLES, footnotes, percent, reopening
 from levelfield.report.template import inside, render
 from levelfield.report.validation_figure import read_curve, validation_figure
-from levelfield.study.atomic import write_atomically
+from levelfield.storage.atomic import write_atomically
+from levelfield.storage.ledger import Ledger
+from levelfield.storage.lock import Lock
 from levelfield.study.comparison import OVER_BASELINE, PAIR, SAME_LOSS, Comparison, compare_all
 from levelfield.study.conditions import differing_conditions
 from levelfield.study.jobs import failed
-from levelfield.study.ledger import Ledger
-from levelfield.study.lock import Lock
 from levelfield.study.results import ResultRow, SummaryRow, collect_rows, summarise
 from levelfield.study.selection import selected
 from levelfield.study.spec import BASELINE, StudySpec

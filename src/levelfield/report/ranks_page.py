@@ -10,9 +10,9 @@ from levelfield.report.figure_style import style, to_svg
 from levelfield.report.ranks import rank_methods, ranks_figure
 from levelfield.report.table import EMBEDDINGS, percent, reopening
 from levelfield.report.template import inside, render
-from levelfield.study.atomic import write_atomically
+from levelfield.storage.atomic import write_atomically
+from levelfield.storage.ledger import Ledger
 from levelfield.study.comparison import loss_name
-from levelfield.study.ledger import Ledger
 from levelfield.study.results import SummaryRow, collect_rows, summarise
 from levelfield.study.spec import StudySpec, spec_from_yaml
 

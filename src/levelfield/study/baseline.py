@@ -17,9 +17,9 @@ from levelfield.data.subset import ClassSubset
 from levelfield.embedding import embed
 from levelfield.metrics import retrieval_metrics
 from levelfield.metrics.pca import PCA
-from levelfield.study.atomic import write_atomically
+from levelfield.storage.atomic import write_atomically
+from levelfield.storage.provenance import provenance
 from levelfield.study.jobs import Job, empty_folder, job_config
-from levelfield.study.provenance import provenance
 from levelfield.study.spec import StudySpec
 
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ from levelfield.report.page import REPORT, write_report
 from levelfield.report.published_table import print_papers
 from levelfield.report.ranks_page import write_ranks
 from levelfield.report.table import comparison_table, footnotes, print_report
+from levelfield.storage.ledger import Ledger
 from levelfield.study.added_method import method_of_loss, space_of_loss
 from levelfield.study.conditions import differing_conditions
 from levelfield.study.configuration import nearest, parse_value
 from levelfield.study.executors import Executor
 from levelfield.study.jobs import study_jobs
-from levelfield.study.ledger import Ledger
 from levelfield.study.results import ResultRow, summarise, write_tables
 from levelfield.study.selection import selected
 from levelfield.study.spec import BASELINE, COUNTS, StudySpec, load_spec, spec_from_yaml

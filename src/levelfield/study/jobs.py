@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from levelfield.errors import UserError
-from levelfield.study.atomic import make_durable, storing, write_json
+from levelfield.storage.atomic import make_durable, storing, write_json
 from levelfield.study.configuration import Config, set_dotted
 from levelfield.study.search_settings import REPLICATE
 from levelfield.study.spec import BASELINE, StudySpec

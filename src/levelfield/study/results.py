@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from levelfield.errors import UserError
-from levelfield.study.atomic import write_atomically
+from levelfield.storage.atomic import write_atomically
+from levelfield.storage.lock import Lock
 from levelfield.study.jobs import RESULT, Job, check_whole, failed, job_hash, method_runs, read_result
-from levelfield.study.lock import Lock
 from levelfield.study.spec import StudySpec, digest
 from levelfield.study.state import StudyState
 from levelfield.study.statistics import mean, t_interval

@@ -7,11 +7,11 @@ from typing import Any
 from rich.console import Console
 
 from levelfield.errors import UserError
-from levelfield.study.atomic import write_atomically
+from levelfield.storage.atomic import write_atomically
+from levelfield.storage.ledger import Ledger
+from levelfield.storage.lock import LOCKS, Lock
 from levelfield.study.executors import Executor, WorkerPool
 from levelfield.study.jobs import Job, job_config
-from levelfield.study.ledger import Ledger
-from levelfield.study.lock import LOCKS, Lock
 from levelfield.study.progress import StudyProgress
 from levelfield.study.results import ResultRow, write_tables
 from levelfield.study.search import suggest

@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from levelfield.study.lock import running
+from levelfield.storage.lock import running
 from levelfield.study.progress import duration, seconds_left
 from levelfield.study.results import read_tests
 from levelfield.study.spec import StudySpec

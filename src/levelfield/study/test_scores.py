@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 
 from levelfield.embedding import EmbeddedSet
 from levelfield.metrics import clustering_metrics, retrieval_metrics
-from levelfield.study.atomic import write_atomically
+from levelfield.storage.atomic import write_atomically
 from levelfield.study.spec import BASELINE, StudySpec
 
 METRICS = ("map_at_r", "r_precision", "precision_at_1")

@@ -15,7 +15,9 @@ from levelfield.data.subset import ClassSubset
 from levelfield.embedding import EmbeddedSet, embed
 from levelfield.errors import UserError
 from levelfield.learner import MetricLearner
-from levelfield.study.atomic import write_json
+from levelfield.storage.atomic import write_json
+from levelfield.storage.ledger import Ledger
+from levelfield.storage.lock import Lock
 from levelfield.study.baseline import load_pca, reduce
 from levelfield.study.executors import Executor, test_in_processes
 from levelfield.study.jobs import (
@@ -25,8 +27,6 @@ from levelfield.study.jobs import (
     folds_of,
     job_config,
 )
-from levelfield.study.ledger import Ledger
-from levelfield.study.lock import Lock
 from levelfield.study.progress import StudyProgress
 from levelfield.study.results import read_test, tested_hash, tested_path
 from levelfield.study.spec import BASELINE, StudySpec

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from levelfield.errors import TrainingFailed
+from levelfield.storage.provenance import code_version, library_versions, provenance
 from levelfield.study.configuration import Config, flatten
 from levelfield.study.jobs import CHECKPOINT, Job, empty_folder
 from levelfield.study.last_checkpoint import LAST, LastCheckpoint
-from levelfield.study.provenance import code_version, library_versions, provenance
 from levelfield.study.spec import NOT_IDENTITY, StudySpec
 
 if TYPE_CHECKING:

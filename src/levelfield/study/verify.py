@@ -7,8 +7,8 @@ from typing import Any
 
 from safetensors import SafetensorError
 
+from levelfield.storage.ledger import Ledger
 from levelfield.study.jobs import EMBEDDINGS, Job, failed, file_hash, folds_of, job_seed
-from levelfield.study.ledger import Ledger
 from levelfield.study.results import ResultRow, SummaryRow, collect_rows, read_tests, summarise, tested_path, to_csv
 from levelfield.study.search import best_trial
 from levelfield.study.spec import StudySpec

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 import torch
 
 from levelfield.errors import TrainingFailed
+from levelfield.storage.lock import Lock
 from levelfield.study.baseline import TrunkFeatures, fit_baseline
 from levelfield.study.jobs import Job, finish_job, job_config, read_job
-from levelfield.study.lock import Lock
 from levelfield.study.progress import StudyProgress
 from levelfield.study.spec import BASELINE
 from levelfield.study.state import StudyState

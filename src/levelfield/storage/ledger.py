@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from levelfield.errors import UserError
-from levelfield.study.atomic import make_durable, storing
-from levelfield.study.provenance import code_version
+from levelfield.storage.atomic import make_durable, storing
+from levelfield.storage.provenance import code_version
 
 KEYS = {
     "opened": ("opening", "time", "reason", "code", "configuration", "checkpoints"),

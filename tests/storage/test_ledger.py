@@ -7,7 +7,7 @@ import pytest
 
 from levelfield import __version__
 from levelfield.errors import UserError
-from levelfield.study.ledger import Ledger
+from levelfield.storage.ledger import Ledger
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from levelfield.study.atomic import storing
+from levelfield.storage.atomic import storing
 
 LOCKS = "locks"
 

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from levelfield.study.lock import Lock, running
+from levelfield.storage.lock import Lock, running
 
 
 def test_a_job_is_held_by_one_process_and_says_what_it_does(tmp_path: Path) -> None:
