@@ -1,5 +1,7 @@
 """The ledger counts each opening of the test classes, whatever interrupts it."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -71,3 +73,37 @@ def test_a_damaged_line_is_refused(ledger: Ledger) -> None:
     ledger.path.write_bytes(b"{}\n" + ledger.path.read_bytes())
     with pytest.raises(UserError, match=r"ledger\.jsonl line 1 is damaged"):
         ledger.open("configuration", {})
+
+
+def slow_clock() -> datetime:
+    """Lets whoever opens at the same time read the ledger before this one writes it."""
+    time.sleep(0.2)
+    return datetime(2026, 1, 2, tzinfo=timezone.utc)
+
+
+def open_at_once(path: Path, checkpoints: list[str]) -> list[int | str]:
+    """What each of several that open at the same time is told; the lock is a file's, so threads stand for processes."""
+
+    def open_one(checkpoint: str) -> int | str:
+        try:
+            return Ledger(path, now=slow_clock).open("configuration", {"a": checkpoint})
+        except UserError as refusal:
+            return str(refusal)
+
+    with ThreadPoolExecutor(len(checkpoints)) as pool:
+        return list(pool.map(open_one, checkpoints))
+
+
+def test_of_two_that_open_at_once_the_second_is_refused(tmp_path: Path) -> None:
+    answers = open_at_once(tmp_path / "ledger.jsonl", ["1", "2"])
+    assert 1 in answers
+    assert any("opened once already" in str(answer) for answer in answers)
+    assert len(Ledger(tmp_path / "ledger.jsonl").openings) == 1
+
+
+def test_the_same_test_twice_at_once_is_one_opening(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    assert open_at_once(ledger.path, ["1", "1"]) == [1, 1]
+    for _ in range(2):
+        ledger.finish(1)
+    assert [entry["event"] for entry in ledger.entries()] == ["opened", "finished"]

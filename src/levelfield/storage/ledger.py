@@ -1,8 +1,10 @@
 """The ledger of the test classes: one line an opening, durable before the first test label is used."""
 
+import fcntl
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,8 @@ class Ledger:
     """`ledger.jsonl`: each opening of the test classes, in order.
 
     An opening is identified by the configuration and the checkpoints it tests. Continuing one that was interrupted is
-    not another one, unless another reason is given; every other opening needs a reason given by a person.
+    not another one, unless another reason is given; every other opening needs a reason given by a person. Reading and
+    writing is one step for `open` and `finish`: of two processes that open at once, the second sees the first's line.
 
     Args:
         path: The file; it need not exist.
@@ -71,29 +74,30 @@ class Ledger:
         Raises:
             UserError: they were opened before, for something else or to the end, and no reason is given.
         """
-        entries = self.entries()
-        openings = [entry for entry in entries if entry["event"] == "opened"]
-        finished = {entry["opening"] for entry in entries if entry["event"] == "finished"}
-        if openings:
-            last = openings[-1]
-            same = last["configuration"] == configuration and last["checkpoints"] == dict(checkpoints)
-            if same and last["opening"] not in finished and reopen in (None, last["reason"]):
-                return last["opening"]
-            if not reopen:
-                self.refuse_reopening()
-        number = len(openings) + 1
-        self._append(
-            {
-                "event": "opened",
-                "opening": number,
-                "time": self.now().isoformat(timespec="seconds"),
-                "reason": reopen if openings else "first opening",
-                "code": code_version(),
-                "configuration": configuration,
-                "checkpoints": dict(checkpoints),
-            }
-        )
-        return number
+        with self._held():
+            entries = self.entries()
+            openings = [entry for entry in entries if entry["event"] == "opened"]
+            finished = {entry["opening"] for entry in entries if entry["event"] == "finished"}
+            if openings:
+                last = openings[-1]
+                same = last["configuration"] == configuration and last["checkpoints"] == dict(checkpoints)
+                if same and last["opening"] not in finished and reopen in (None, last["reason"]):
+                    return last["opening"]
+                if not reopen:
+                    self.refuse_reopening()
+            number = len(openings) + 1
+            self._append(
+                {
+                    "event": "opened",
+                    "opening": number,
+                    "time": self.now().isoformat(timespec="seconds"),
+                    "reason": reopen if openings else "first opening",
+                    "code": code_version(),
+                    "configuration": configuration,
+                    "checkpoints": dict(checkpoints),
+                }
+            )
+            return number
 
     def refuse_reopening(self) -> None:
         """Raise if the test classes were opened before.
@@ -119,8 +123,21 @@ class Ledger:
         return last["opening"] if same else None
 
     def finish(self, opening: int) -> None:
-        """Record that all scores of an opening are written."""
-        self._append({"event": "finished", "opening": opening, "time": self.now().isoformat(timespec="seconds")})
+        """Record that all scores of an opening are written; once, whoever else did the same opening."""
+        with self._held():
+            if not any(entry["event"] == "finished" and entry["opening"] == opening for entry in self.entries()):
+                now = self.now().isoformat(timespec="seconds")
+                self._append({"event": "finished", "opening": opening, "time": now})
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """No other process writes the ledger meanwhile; the lock is the file's own, and goes with its holder."""
+        with storing(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            file = open(self.path, "ab")  # noqa: SIM115 held as long as the lock
+            fcntl.flock(file, fcntl.LOCK_EX)
+        with file:
+            yield
 
     def _append(self, entry: dict[str, Any]) -> None:
         with storing(self.path):
