@@ -16,10 +16,10 @@ quickstart: $(VENV)/installed
 	@echo "(levelfield is $(BIN)/levelfield; my_loss.py is in README.md)"
 
 test: $(VENV)/installed-dev
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses auto --dist loadfile
 
 test-full: $(VENV)/installed-dev
-	$(BIN)/pytest -m "full or not full"
+	$(BIN)/pytest -m "full or not full" --numprocesses auto --dist loadfile
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check

@@ -1,7 +1,8 @@
-"""Fixtures for the tests that train: a tiny trunk, few letters, two threads at most."""
+"""Fixtures for the tests that train: a tiny trunk, few letters, one thread."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from tiny_fit import TINY
 from toy_study import finished, toy_file  # noqa: F401 # fixtures for the tests of studies and of their reports
 
 from levelfield.cli import main
+
+os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that tests start
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 TOY = """
 name: toy
@@ -40,11 +41,14 @@ def toy_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def finished(toy_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(toy_file: Path, tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
     """The folder of the toy study, run without a disturbance. Copy it before changing it."""
     from levelfield.study.runner import run_study
     from levelfield.study.spec import load_spec
 
-    folder = tmp_path_factory.mktemp("finished") / "toy"
-    run_study(folder, load_spec(toy_file))
+    session = tmp_path_factory.getbasetemp()
+    shared = session if worker_id == "master" else session.parent  # what the test processes of this session share
+    folder = shared / "finished" / "toy"
+    with FileLock(shared / "finished.lock"):  # the second process finds the study done
+        run_study(folder, load_spec(toy_file))
     return folder

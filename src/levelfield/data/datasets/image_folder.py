@@ -22,7 +22,12 @@ class ImageFolder(MetricDataset):
         folder: holds the class folders.
 
     Example:
-        >>> ImageFolder("birds").read_index().class_names  # doctest: +SKIP
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     for bird in ("wren", "jay"):
+        ...         Path(folder, bird).mkdir()
+        ...         Image.new("RGB", (8, 8)).save(Path(folder, bird, "1.png"))
+        ...     ImageFolder(folder).read_index().class_names
         ('jay', 'wren')
     """
 
