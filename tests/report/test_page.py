@@ -5,6 +5,7 @@ import csv
 import json
 import re
 import shutil
+from datetime import datetime, timezone
 from html.parser import HTMLParser
 from pathlib import Path
 from statistics import fmean
@@ -12,6 +13,7 @@ from statistics import fmean
 import pytest
 
 from levelfield.report.page import write_report
+from levelfield.storage.ledger import Ledger
 from levelfield.study.spec import spec_from_yaml
 
 FIGURES = ("scores", "differences", "search", "validation")
@@ -122,10 +124,9 @@ def test_the_search_shows_the_best_trial_and_what_failed(study: Path) -> None:
 
 
 def test_a_second_opening_is_the_first_line(study: Path) -> None:
-    with open(study / "ledger.jsonl", "a") as file:
-        entry = json.loads((study / "ledger.jsonl").read_text().splitlines()[0])
-        again = {**entry, "opening": 2, "time": "2030-01-02T03:04:05+00:00", "reason": "a bug in <our> loss"}
-        file.write(json.dumps(again) + "\n")
+    ledger = Ledger(study / "ledger.jsonl", now=lambda: datetime(2030, 1, 2, 3, 4, 5, tzinfo=timezone.utc))
+    (first,) = ledger.openings
+    ledger.open(first["configuration"], first["checkpoints"], reopen="a bug in <our> loss")
     _, pieces = written(study)
     assert pieces[0] == "THE TEST CLASSES WERE OPENED 2 TIMES. Why again: a bug in <our> loss."
     place = pieces.index("2030-01-02 03:04:05+00:00")

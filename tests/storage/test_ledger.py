@@ -1,6 +1,10 @@
 """The ledger counts each opening of the test classes, whatever interrupts it."""
 
+import hashlib
+import json
+import re
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
@@ -107,3 +111,65 @@ def test_the_same_test_twice_at_once_is_one_opening(tmp_path: Path) -> None:
     for _ in range(2):
         ledger.finish(1)
     assert [entry["event"] for entry in ledger.entries()] == ["opened", "finished"]
+
+
+def chained(ledger: Ledger) -> list[bytes]:
+    """Three lines: an opening, its end, another opening."""
+    ledger.open("configuration", {"a": "1"})
+    ledger.finish(1)
+    ledger.open("configuration", {"a": "2"}, reopen="a mistake")
+    return ledger.path.read_bytes().splitlines(keepends=True)
+
+
+def test_each_line_holds_the_hash_of_the_one_before(ledger: Ledger) -> None:
+    lines = chained(ledger)
+    hashes = [hashlib.sha256(line.rstrip(b"\n")).hexdigest() for line in lines]
+    assert [json.loads(line)["previous"] for line in lines] == [None, *hashes[:-1]]
+    assert [ledger.line_of(1), ledger.line_of(2)] == [hashes[0], hashes[2]]
+
+
+@pytest.mark.parametrize(
+    ("number", "edit"),
+    [
+        (2, lambda lines: [lines[0].replace(b"first opening", b"First opening"), *lines[1:]]),
+        (2, lambda lines: [lines[0], lines[2]]),
+        (1, lambda lines: lines[1:]),
+        (2, lambda lines: [lines[0], lines[0], *lines[1:]]),
+        (2, lambda lines: [re.sub(rb', "previous": [^}]*', b"", line) for line in lines[:1]] + lines[1:]),
+    ],
+)
+def test_an_edited_removed_or_inserted_line_is_refused(
+    ledger: Ledger, number: int, edit: Callable[[list[bytes]], list[bytes]]
+) -> None:
+    ledger.path.write_bytes(b"".join(edit(chained(ledger))))
+    with pytest.raises(
+        UserError, match=rf"ledger\.jsonl line {number} does not follow from the line before it; restore"
+    ):
+        ledger.open("configuration", {"a": "2"})
+
+
+def test_scores_of_an_opening_that_is_gone_or_was_edited_are_refused(ledger: Ledger) -> None:
+    lines = chained(ledger)
+    second = ledger.line_of(2)
+    ledger.check_scored(Path("scores"), 2, second)
+    ledger.path.write_bytes(b"".join([*lines[:2], lines[2].replace(b"a mistake", b"no mistake")]))
+    with pytest.raises(UserError, match=r"ledger\.jsonl was edited: scores is of an opening .* restore"):
+        ledger.check_scored(Path("scores"), 2, second)
+    ledger.path.write_bytes(b"".join(lines[:2]))
+    with pytest.raises(UserError, match="was edited"):
+        ledger.check_scored(Path("scores"), 2, second)
+    ledger.path.unlink()
+    with pytest.raises(UserError, match="is missing: scores is of an opening"):
+        ledger.check_scored(Path("scores"), 1, None)
+
+
+def test_a_ledger_that_an_earlier_version_began_goes_on_with_hashes(ledger: Ledger) -> None:
+    lines = [re.sub(rb', "previous": [^}]*', b"", line) for line in chained(ledger)]
+    ledger.path.write_bytes(b"".join(lines))
+    ledger.finish(2)
+    assert ledger.entries()[-1]["previous"] == hashlib.sha256(lines[-1].rstrip(b"\n")).hexdigest()
+    ledger.path.write_bytes(b"".join([lines[0], *ledger.path.read_bytes().splitlines(keepends=True)[2:]]))
+    assert len(ledger.entries()) == 3, "what holds no hash cannot be looked at"
+    ledger.path.write_bytes(b"".join([*lines[:2], *ledger.path.read_bytes().splitlines(keepends=True)[-1:]]))
+    with pytest.raises(UserError, match="does not follow"):
+        ledger.entries()

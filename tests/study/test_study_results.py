@@ -9,6 +9,7 @@ import pytest
 
 from levelfield.errors import UserError
 from levelfield.storage.atomic import write_json
+from levelfield.storage.ledger import Ledger
 from levelfield.study import results
 from levelfield.study.conditions import differing_conditions
 from levelfield.study.jobs import (
@@ -48,6 +49,7 @@ def fill(folder: Path, spec: StudySpec) -> None:
         empty_folder(folder / job.path)
         (folder / job.checkpoint).touch()
         finish_job(folder, spec, job, {}, {"validation": {"map_at_r": validation_score(job)}, "seconds": 1.0})
+    Ledger(folder / "ledger.jsonl").open("configuration", {})
     for method, run in [("pretrained", 0), *((m, r) for m in spec.methods for r in range(spec.runs))]:
         write_json(
             folder / results.tested_path(method, run),

@@ -144,7 +144,8 @@ def test_changed_study_checkpoint_and_folder_are_refused(copy: Path, toy_file: P
 def test_a_job_done_again_gives_the_same_bytes(copy: Path, finished: Path, spec: StudySpec) -> None:
     job = study_jobs(spec)[-1]
     (copy / job.path / "result.json").unlink()
-    (copy / "ledger.jsonl").unlink()
+    ledger = copy / "ledger.jsonl"
+    ledger.write_text(ledger.read_text().splitlines(keepends=True)[0])
     shutil.rmtree(copy / "jobs/arcface/run1/test")
     run_study(copy, spec)
     for name in TABLES:

@@ -1,5 +1,6 @@
 """`study verify`: whatever is changed in a finished study is found and named."""
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 
+from levelfield.cli import main
 from levelfield.errors import UserError
 from levelfield.study.spec import spec_from_yaml
 from levelfield.study.verify import verify_study
@@ -80,14 +82,35 @@ def test_a_changed_checkpoint_is_named(study: Path) -> None:
 
 
 def test_a_checkpoint_that_was_not_tested_is_named(study: Path) -> None:
+    checkpoint = study / RUN / "fold0" / "best.ckpt"
+    tested = hashlib.sha256(checkpoint.read_bytes()).hexdigest()
+    checkpoint.write_bytes(checkpoint.read_bytes() + b"!")
+    now = hashlib.sha256(checkpoint.read_bytes()).hexdigest()
+    edit_json(study / RUN / "fold0" / "result.json", checkpoint=now)
+    assert f"{RUN}/fold0: checkpoint {now} is in result.json, {tested} in ledger.jsonl" in verify(study)
+
+
+@pytest.mark.parametrize("lost", ["missing", "edited"])
+def test_a_missing_or_edited_ledger_is_found_by_everything_that_reads_the_study(
+    lost: str, study: Path, toy_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = study / "ledger.jsonl"
-    opened, *rest = path.read_text().splitlines()
-    entry = json.loads(opened)
-    entry["checkpoints"][str(RUN / "fold0")] = "0" * 64
-    path.write_text("\n".join([json.dumps(entry), *rest, ""]))
-    [problem] = verify(study)
-    assert problem.startswith(f"{RUN}/fold0: checkpoint ")
-    assert problem.endswith(f"{'0' * 64} in ledger.jsonl")
+    opened = path.read_text().splitlines(keepends=True)[0]
+    path.unlink()
+    if lost == "edited":
+        path.write_text(opened.replace("first opening", "a good reason"))
+    before = {file: file.read_bytes() for file in study.rglob("*") if file.is_file() and "locks" not in file.parts}
+    for command in ("run", "resume", "status", "report", "verify"):
+        assert main(["study", command, str(toy_file), "--output", str(study)]) == 2
+        (error,) = capsys.readouterr().err.splitlines()
+        assert "ledger.jsonl " + ("is missing" if lost == "missing" else "was edited") in error
+        assert error.endswith("restore the file from a copy, or choose another --output")
+    assert {file: file.read_bytes() for file in before} == before
+    if lost == "missing":
+        for file in study.rglob("test/result.json"):
+            file.unlink()
+        # The test embeddings show that the classes were opened.
+        assert main(["study", "run", str(toy_file), "--output", str(study)]) == 2
 
 
 def test_a_run_with_another_setting_or_seed_than_the_searchs_is_named(study: Path) -> None:

@@ -1,6 +1,7 @@
 """The ledger of the test classes: one line an opening, durable before the first test label is used."""
 
 import fcntl
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +18,7 @@ KEYS = {
     "opened": ("opening", "time", "reason", "code", "configuration", "checkpoints"),
     "finished": ("opening", "time"),
 }
+REMEDY = "restore the file from a copy, or choose another --output"
 
 
 class Ledger:
@@ -25,6 +27,7 @@ class Ledger:
     An opening is identified by the configuration and the checkpoints it tests. Continuing one that was interrupted is
     not another one, unless another reason is given; every other opening needs a reason given by a person. Reading and
     writing is one step for `open` and `finish`: of two processes that open at once, the second sees the first's line.
+    Each line holds the SHA-256 of the one before it, so that an edited, inserted or removed line shows.
 
     Args:
         path: The file; it need not exist.
@@ -36,15 +39,17 @@ class Ledger:
         self.now = now
 
     def entries(self) -> list[dict[str, Any]]:
-        """All lines.
+        """All lines, each with its own SHA-256 as `hash`.
 
         Raises:
-            UserError: a line is damaged (an unfinished last line is not: it was cut off before anything was read).
+            UserError: a line is damaged (an unfinished last line is not: it was cut off before anything was read), or
+                does not follow from the one before it.
         """
         if not self.path.exists():
             return []
         *whole, _unfinished = self.path.read_bytes().split(b"\n")
-        entries = []
+        entries: list[dict[str, Any]] = []
+        before = None
         for number, line in enumerate(whole, start=1):
             try:
                 entry = json.loads(line)
@@ -52,16 +57,23 @@ class Ledger:
             except (ValueError, KeyError, TypeError):
                 whole_entry = False
             if not whole_entry:
-                raise UserError(
-                    f"{self.path} line {number} is damaged; restore the file from a copy, or choose another --output"
-                )
-            entries.append(entry)
+                raise UserError(f"{self.path} line {number} is damaged; {REMEDY}")
+            # The first lines of a ledger that an earlier version began hold no hash.
+            unchained = "previous" not in entry and not any("previous" in other for other in entries)
+            if not unchained and entry.get("previous") != before:
+                raise UserError(f"{self.path} line {number} does not follow from the line before it; {REMEDY}")
+            before = line_hash(line)
+            entries.append({**entry, "hash": before})
         return entries
 
     @property
     def openings(self) -> list[dict[str, Any]]:
         """The openings so far."""
         return [entry for entry in self.entries() if entry["event"] == "opened"]
+
+    def line_of(self, opening: int) -> str:
+        """SHA-256 of an opening's line, for the scores that follow from it."""
+        return next(entry["hash"] for entry in self.openings if entry["opening"] == opening)
 
     def open(self, configuration: str, checkpoints: Mapping[str, str], reopen: str | None = None) -> int:
         """Record an opening, durably, and return its number, from 1.
@@ -98,6 +110,22 @@ class Ledger:
                 }
             )
             return number
+
+    def check_scored(self, scores: Path, opening: int, line: str | None) -> None:
+        """Refuse test scores of an opening that is not here as it was when they were computed.
+
+        Args:
+            scores: Their file.
+            opening: Number of the opening.
+            line: SHA-256 of its line; None where an earlier version computed the scores.
+
+        Raises:
+            UserError: the ledger is missing or was edited.
+        """
+        here = {entry["opening"]: entry["hash"] for entry in self.openings}
+        if opening not in here or line not in (None, here[opening]):
+            what = "was edited" if self.path.exists() else "is missing"
+            raise UserError(f"{self.path} {what}: {scores} is of an opening that it does not hold; {REMEDY}")
 
     def refuse_reopening(self) -> None:
         """Raise if the test classes were opened before.
@@ -144,9 +172,16 @@ class Ledger:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with open(self.path, "a+b") as file:
                 content = self.path.read_bytes()
-                if content and not content.endswith(b"\n"):
-                    file.truncate(content.rfind(b"\n") + 1)
+                *whole, unfinished = content.split(b"\n")
+                if unfinished:
+                    file.truncate(len(content) - len(unfinished))
+                entry = {**entry, "previous": line_hash(whole[-1]) if whole else None}
                 file.write(json.dumps(entry).encode() + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
             make_durable(self.path.parent)
+
+
+def line_hash(line: bytes) -> str:
+    """SHA-256 of a line without its end."""
+    return hashlib.sha256(line).hexdigest()

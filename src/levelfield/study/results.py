@@ -10,7 +10,9 @@ from typing import Any
 
 from levelfield.errors import UserError
 from levelfield.storage.atomic import write_atomically
+from levelfield.storage.ledger import Ledger
 from levelfield.storage.lock import Lock
+from levelfield.study.jobs import EMBEDDINGS as TEST_EMBEDDINGS
 from levelfield.study.jobs import RESULT, Job, check_whole, failed, job_hash, method_runs, read_result
 from levelfield.study.spec import StudySpec, digest
 from levelfield.study.state import StudyState
@@ -97,11 +99,31 @@ def read_test(study_folder: Path, spec: StudySpec, method: str, run: int) -> dic
 
 
 def read_tests(study_folder: Path, spec: StudySpec) -> dict[tuple[str, int], dict[str, Any]]:
-    """Test scores by method and run, those of the latest opening of the test classes."""
+    """Test scores by method and run, those of the latest opening of the test classes.
+
+    Raises:
+        UserError: a file is damaged, or the ledger does not hold its opening as it was.
+    """
     found = {(method, run): read_test(study_folder, spec, method, run) for method, run in method_runs(spec)}
     tests = {key: test for key, test in found.items() if test is not None}
+    ledger = Ledger(study_folder / "ledger.jsonl")
+    for (method, run), test in tests.items():
+        ledger.check_scored(study_folder / tested_path(method, run), test["opening"], test.get("ledger"))
     latest = max((test["opening"] for test in tests.values()), default=0)
     return {key: test for key, test in tests.items() if test["opening"] == latest}
+
+
+def check_ledger(study_folder: Path, spec: StudySpec) -> None:
+    """Refuse a study whose test classes were opened and whose ledger does not say so.
+
+    Raises:
+        UserError: the ledger is missing or was edited, or a file is damaged.
+    """
+    read_tests(study_folder, spec)
+    ledger = Ledger(study_folder / "ledger.jsonl")
+    if not ledger.openings:
+        for path in sorted(study_folder.glob(f"jobs/*/run*/fold*/{TEST_EMBEDDINGS}")):
+            ledger.check_scored(path, 1, None)
 
 
 def collect_rows(

@@ -13,7 +13,7 @@ from levelfield.storage.lock import LOCKS, Lock
 from levelfield.study.executors import Executor, WorkerPool
 from levelfield.study.jobs import Job, job_config
 from levelfield.study.progress import StudyProgress
-from levelfield.study.results import ResultRow, write_tables
+from levelfield.study.results import ResultRow, check_ledger, write_tables
 from levelfield.study.search import suggest
 from levelfield.study.spec import StudySpec, check_same_study, spec_from_yaml
 from levelfield.study.state import StudyState
@@ -85,6 +85,7 @@ def _refuse_another_study(path: Path, spec: StudySpec, reopen: str | None) -> No
 def _checked(study_folder: Path, spec: StudySpec, reopen: str | None) -> StudyState:
     """The study's state, after a look at everything that can be wrong before a job is begun."""
     _refuse_another_study(study_folder / STUDY, spec, reopen)
+    check_ledger(study_folder, spec)
     state = StudyState(study_folder, spec)
     if state.to_do:
         state.check_data(check_methods(spec))

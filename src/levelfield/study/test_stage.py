@@ -106,6 +106,7 @@ class _Opening:
         self.study_folder = study_folder
         self.spec = spec
         self.number = number
+        self.line = Ledger(study_folder / "ledger.jsonl").line_of(number)
         self.checkpoints = checkpoints
         self.progress = progress
         self._test_data: dict[str, tuple[TrainingCLI, DataLoader]] = {}
@@ -153,6 +154,7 @@ class _Opening:
             "stage": "test",
             "number": run,
             "opening": self.number,
+            "ledger": self.line,
             "configuration": tested_hash(self.spec, method, run),
             "data": {"fingerprint": folds[0].data},
             **score_run(self.spec, method, folds),

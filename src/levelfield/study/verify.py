@@ -9,7 +9,16 @@ from safetensors import SafetensorError
 
 from levelfield.storage.ledger import Ledger
 from levelfield.study.jobs import EMBEDDINGS, Job, failed, file_hash, folds_of, job_seed
-from levelfield.study.results import ResultRow, SummaryRow, collect_rows, read_tests, summarise, tested_path, to_csv
+from levelfield.study.results import (
+    ResultRow,
+    SummaryRow,
+    check_ledger,
+    collect_rows,
+    read_tests,
+    summarise,
+    tested_path,
+    to_csv,
+)
 from levelfield.study.search import best_trial
 from levelfield.study.spec import StudySpec
 from levelfield.study.state import StudyState
@@ -37,8 +46,9 @@ def verify_study(study_folder: Path, spec: StudySpec) -> list[str]:
         One line a problem; none where everything matches.
 
     Raises:
-        UserError: a result or the ledger is damaged.
+        UserError: a result is damaged, or the ledger damaged, edited or missing.
     """
+    check_ledger(study_folder, spec)
     state = StudyState(study_folder, spec)
     openings = Ledger(study_folder / "ledger.jsonl").openings
     problems = [*_settings(state), *_checkpoints(state, openings)]
