@@ -4,6 +4,7 @@ import csv
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
@@ -16,6 +17,7 @@ from levelfield.errors import UserError
 from levelfield.learner import MetricLearner
 from levelfield.metrics import retrieval_metrics
 from levelfield.storage.ledger import Ledger
+from levelfield.study import runner, worker
 from levelfield.study.jobs import Job, study_jobs
 from levelfield.study.runner import run_study
 from levelfield.study.spec import StudySpec, load_spec
@@ -172,6 +174,33 @@ def test_the_test_stage_is_set_up_only_after_the_ledgers_line(
     assert ("fit", 0) in seen
     assert {count for stage, count in seen if stage == "test"} == {1}
     assert {count for stage, count in seen if stage != "test"} == {0}
+
+
+def test_a_method_added_while_a_study_runs_is_done_before_the_test_classes_are_opened(
+    toy_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overrides = {"runs": 1, "trainer.max_epochs": 1, "search.trials": 0}
+    spec = load_spec(toy_file, overrides)
+    wider = load_spec(toy_file, overrides, {"triplet": {"model": {"loss": "TripletMarginLoss"}}})
+    folder, done = tmp_path / "study", worker.finish_job
+
+    def another_process_adds_one(*arguments: Any) -> dict[str, Any]:
+        result = done(*arguments)
+        if arguments[2] == study_jobs(spec)[-1]:
+            runner.begin(folder, wider)
+        return result
+
+    monkeypatch.setattr(worker, "finish_job", another_process_adds_one)
+    run_study(folder, spec)
+    (opening,) = Ledger(folder / "ledger.jsonl").openings
+    assert opening["configuration"] == wider.configuration_hash()
+    assert {Path(path).parts[1] for path in opening["checkpoints"]} == {
+        "pretrained",
+        "contrastive",
+        "arcface",
+        "triplet",
+    }
+    assert len(scores(folder, method="triplet", stage="test")) == 9
 
 
 def write_table(folder: Path, order: list[int]) -> Path:

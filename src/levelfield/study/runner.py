@@ -1,6 +1,7 @@
 """Runs a study: the jobs that are to do, here or in worker processes, then the test stage, then the derived tables."""
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,11 @@ from levelfield.study.jobs import Job, job_config
 from levelfield.study.progress import StudyProgress
 from levelfield.study.results import ResultRow, check_ledger, write_tables
 from levelfield.study.search import suggest
-from levelfield.study.spec import StudySpec, check_same_study, spec_from_yaml
+from levelfield.study.spec import STUDY, MethodsAdded, StudySpec, check_same_study, spec_from_yaml
 from levelfield.study.state import StudyState
 from levelfield.study.test_stage import test_study
 from levelfield.study.worker import fixed_threads, work
 from levelfield.training import build
-
-STUDY = "study.yaml"
 
 
 def run_study(
@@ -50,14 +49,20 @@ def run_study(
         UserError: another study lies in the folder, or a setting, the data or a result is not usable.
     """
     console, executor = console or Console(), executor or Executor()
-    path = study_folder / STUDY
-    if not path.exists() and study_folder.exists() and any(map(_is_foreign, study_folder.iterdir())):
-        raise UserError(f"{study_folder} is not empty and holds no {STUDY}; choose another --output")
+    while True:
+        try:
+            return _run(study_folder, spec, console, reopen, executor)
+        except MethodsAdded as added:
+            console.print(f"{added}: added while this study ran; done here too", highlight=False, markup=False)
+            now = spec_from_yaml(study_folder / STUDY)
+            spec = replace(now, methods={**now.methods, **spec.methods})  # ours say where the data lie here
+
+
+def _run(
+    study_folder: Path, spec: StudySpec, console: Console, reopen: str | None, executor: Executor
+) -> list[ResultRow]:
     with fixed_threads(spec.threads), WorkerPool(study_folder, spec, executor) as pool:
-        state = _checked(study_folder, spec, reopen)
-        with Lock(study_folder, "study", "study"):  # two that begin at once
-            _refuse_another_study(path, spec, reopen)
-            write_atomically(path, spec.to_yaml().encode())
+        state = begin(study_folder, spec, reopen)
         seconds = {job: result["seconds"] for job, result in state.results.items()}
         with StudyProgress(console, spec.name, state, seconds, executor.workers) as progress:
             if executor.workers == 1:
@@ -68,6 +73,22 @@ def run_study(
             with Lock(study_folder, "test", "test"):
                 test_study(study_folder, spec, reopen, progress, executor)
                 return write_tables(study_folder, spec)
+
+
+def begin(study_folder: Path, spec: StudySpec, reopen: str | None = None) -> StudyState:
+    """Write `study.yaml`, after a look at everything that can be wrong before a job is begun.
+
+    Raises:
+        UserError: see `run_study`.
+    """
+    path = study_folder / STUDY
+    if not path.exists() and study_folder.exists() and any(map(_is_foreign, study_folder.iterdir())):
+        raise UserError(f"{study_folder} is not empty and holds no {STUDY}; choose another --output")
+    state = _checked(study_folder, spec, reopen)
+    with Lock(study_folder, "study", "study"):  # two that begin at once
+        _refuse_another_study(path, spec, reopen)
+        write_atomically(path, spec.to_yaml().encode())
+    return state
 
 
 def _is_foreign(entry: Path) -> bool:

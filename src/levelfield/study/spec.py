@@ -30,6 +30,7 @@ from levelfield.study.search_settings import (
     search_settings,
 )
 
+STUDY = "study.yaml"
 BASELINE = "pretrained"
 COUNTS = {"folds": 4, "runs": 2, "seed": 0, "threads": 2}
 SMALLEST = {"folds": 2, "seed": 0}
@@ -258,3 +259,17 @@ def check_same_study(path: Path, asked: StudySpec) -> None:
             f"{path}: {key} is {before!r} there and {now!r} in the study asked for; "
             "choose another --output, or ask for the old value again"
         )
+
+
+class MethodsAdded(Exception):  # noqa: N818  # it says what happened to a study
+    """Another process has added methods to a study while this one worked on it."""
+
+
+def check_whole_study(path: Path, spec: StudySpec) -> None:
+    """Whether `spec` has all methods of a study folder's `study.yaml`.
+
+    Raises:
+        MethodsAdded: it has not.
+    """
+    if added := [name for name in spec_from_yaml(path).methods if name not in spec.methods]:
+        raise MethodsAdded(", ".join(added))

@@ -29,7 +29,7 @@ from levelfield.study.jobs import (
 )
 from levelfield.study.progress import StudyProgress
 from levelfield.study.results import read_test, tested_hash, tested_path
-from levelfield.study.spec import BASELINE, StudySpec
+from levelfield.study.spec import BASELINE, STUDY, StudySpec, check_whole_study
 from levelfield.study.state import StudyState
 from levelfield.study.test_scores import EmbeddedTest, score_run
 
@@ -55,6 +55,7 @@ def test_study(
 
     Raises:
         UserError: the test classes were opened before and `reopen` is None, or a checkpoint has changed.
+        MethodsAdded: the study has methods that `spec` has not, and is not done.
     """
     state = StudyState(study_folder, spec)
     if state.to_do:
@@ -66,7 +67,9 @@ def test_study(
     if finished and _Opening(study_folder, spec, finished, checkpoints, progress).score_stored(runs):
         return
     state.check_data(_training_half(spec))
-    number = ledger.open(configuration, checkpoints, reopen)
+    with Lock(study_folder, "study", "study"):  # a method is added under this lock, and not after the opening
+        check_whole_study(study_folder / STUDY, spec)
+        number = ledger.open(configuration, checkpoints, reopen)
     opening = _Opening(study_folder, spec, number, checkpoints, progress)
     with test_in_processes(study_folder, spec, executor, number):
         opening.score(runs)
