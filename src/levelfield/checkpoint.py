@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from levelfield.building import instantiate as build
+from levelfield.building import restrict_parser
 from levelfield.errors import UserError
 
 if TYPE_CHECKING:
@@ -52,9 +54,10 @@ def instantiate(config: dict[str, Any]) -> MetricLearner:
 
     if config["loss"] is None:
         config = {**config, "loss": {"class_path": "torch.nn.Identity"}}
+    restrict_parser()
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(MetricLearner, "model")
-    learner = parser.instantiate(parser.parse_object({"model": config})).model
+    learner = build(parser, parser.parse_object({"model": config})).model
     learner.save_hyperparameters(config)
     return learner
 

@@ -103,6 +103,8 @@ def nearest(name: str, names: Iterable[str], cutoff: float = 0.5) -> str:
 def one_line(message: str, parser: LightningArgumentParser) -> str:
     """The cause in a message of jsonargparse, which can run over sixty lines, with the nearest right name."""
     key = _search(r'Parser key "([^"]+)"', message) or _search(r"for key \"?([\w.]+)", message)
+    if denied := _search(r"Importing '([\w.]+)' is not allowed", message):
+        return f"--{key}: '{denied}' cannot stand in a configuration: its module runs commands or changes files"
     if unknown := _search(r"unrecognized arguments: (--?[\w.]+)", message):
         return f"no such option '{unknown}'{nearest(unknown, _options(parser))}"
     if argument := _search(r"(no such argument '[\w.]+'(; did you mean '[\w.-]+'\?)?)", message):

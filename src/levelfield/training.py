@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import os
-import sys
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,11 +19,13 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins.io import CheckpointIO
 
 import levelfield.miners  # noqa: F401 a short name is found among the classes that are imported
+from levelfield.building import instantiate, restrict_parser
 from levelfield.callbacks import FinishTracking, RetrievalValidation
 from levelfield.checkpoint import read_checkpoint
 from levelfield.contradictions import refuse_other_architecture, refuse_other_folds
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.learner import MetricLearner
+from levelfield.own_modules import find_own_modules
 from levelfield.parser import LevelfieldParser
 from levelfield.run_folder import (
     AtomicCheckpoints,
@@ -91,8 +91,8 @@ class TrainingCLI(LightningCLI):
         self._progress = progress
         self._group = group
         self._name = name
-        if os.getcwd() not in sys.path:
-            sys.path.insert(0, os.getcwd())  # `--model.loss my_loss.MyLoss` from the working directory
+        find_own_modules()
+        restrict_parser()
         for notice in EXPECTED_NOTICES:
             warnings.filterwarnings("ignore", notice)
         for package in ("lightning.pytorch", "lightning.fabric"):
@@ -146,7 +146,7 @@ class TrainingCLI(LightningCLI):
             if self.folder is None:
                 self.folder = next_run_folder(Path(section.output) / "fit" / (section.name or default_name(section)))
             self._place_trackers(section.trainer.logger)
-        self.config_init = self.parser.instantiate(self.config)
+        self.config_init = instantiate(self.parser, self.config)
         self.datamodule = self._get(self.config_init, "data")
         self.model = self._get(self.config_init, "model")
         self.config_dump = self.plain_config()

@@ -1,0 +1,85 @@
+"""What a configuration may build: a class stands only where the type of an argument asks for one."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
+
+from levelfield.errors import UserError
+
+CLASS_PATH = re.compile(r"[a-z_]\w*(\.\w+)*\.[A-Z]\w*")
+
+
+def restrict_parser() -> None:
+    """Keeps jsonargparse from building a class under an argument whose type does not ask for one, and from importing
+    what a value names in the modules that run commands (`os`, `subprocess`, ...)."""
+    set_parsing_settings(instantiate_subclass_spec_in_any=False, import_path_allowlist=[])
+
+
+def instantiate(parser: ArgumentParser, config: Namespace) -> Namespace:
+    """The objects of a parsed configuration.
+
+    Raises:
+        UserError: what a constructor refuses, or a class named under an argument that does not say it takes one.
+    """
+    builder = _Builder()
+    try:
+        return parser.instantiate(config, instantiators=[(builder, object, True)])
+    except Exception:
+        # An argument of several types tries them in turn, and says of each in many words why it failed.
+        if builder.refusals:
+            raise builder.refusals[-1] from None
+        raise
+
+
+class _Builder:
+    """An instantiator of jsonargparse that keeps what constructors refuse."""
+
+    def __init__(self) -> None:
+        self.refusals: list[UserError] = []
+
+    def __call__(self, kind: type, *args: Any, **kwargs: Any) -> Any:
+        try:
+            _refuse_unbuilt(kind, kwargs)
+            return kind(*args, **kwargs)
+        except UserError as error:
+            self.refusals.append(error)
+            raise
+
+
+def classes_named(value: Any) -> Iterator[Any]:
+    """What stands behind each `class_path` anywhere in a configuration."""
+    if isinstance(value, Namespace):
+        value = vars(value)
+    if isinstance(value, dict):
+        if "class_path" in value:
+            yield value["class_path"]
+        for part in value.values():
+            yield from classes_named(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from classes_named(part)
+
+
+def _refuse_unbuilt(kind: type, kwargs: dict[str, Any]) -> None:
+    """Raises if an argument still names a class: its type does not ask for one, so nobody has built it."""
+    try:
+        known = dict(inspect.signature(kind).parameters)
+    except (ValueError, TypeError):  # of some classes written in C
+        known = {}
+    for name, value in kwargs.items():
+        named = list(classes_named(value))
+        typed = name in known and known[name].annotation is not inspect.Parameter.empty
+        if not typed and isinstance(value, str) and CLASS_PATH.fullmatch(value):
+            named.append(value)
+        if hasattr(value, "_fields") and type(value).__name__ == "NestedArg":  # the command line's --...distance.p 2
+            named.append(value.val)
+        if named:
+            raise UserError(
+                f"'{named[0]}' is not built: {kind.__name__} does not say that its argument '{name}' takes a class; "
+                f"build it in a class of your own that extends {kind.__name__} (my_loss.py)"
+            )

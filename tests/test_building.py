@@ -1,0 +1,68 @@
+"""Nothing of a configuration is built where no type asks for a class."""
+
+import pytest
+import yaml
+from toy_study import TOY
+
+PML = "pytorch_metric_learning.losses.ContrastiveLoss"
+LP = "pytorch_metric_learning.distances.LpDistance"
+
+
+@pytest.fixture
+def written(tmp_path):
+    """A file that the attack writes, and a loss that carries the attack where torch asks for a truth value."""
+    file = tmp_path / "written"
+    command = {"class_path": "subprocess.Popen", "init_args": {"args": f"id > {file}", "shell": True}}
+    return file, {"class_path": "torch.nn.MSELoss", "init_args": {"size_average": command}}
+
+
+def refused(result, *words):
+    code, _, complaint = result
+    assert code == 2, complaint
+    assert complaint.count("\n") == 1, complaint
+    for word in words:
+        assert word in complaint, complaint
+
+
+def test_fit_runs_no_command_of_its_configuration(written, tiny, run, tmp_path):
+    file, loss = written
+    (tmp_path / "attack.yaml").write_text(yaml.safe_dump({"model": {"loss": loss}}))
+    refused(run("fit", *tiny, "--config", tmp_path / "attack.yaml", "--output", tmp_path), "subprocess.Popen")
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("dry", [["--dry-run"], []])
+def test_a_study_runs_no_command_of_its_file(written, run, tmp_path, dry):
+    file, loss = written
+    study = yaml.safe_load(TOY)
+    study["methods"]["contrastive"] = {"model": {"loss": loss}}
+    study["spaces"]["contrastive"] = {}
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
+    refused(run("study", "run", tmp_path / "study.yaml", "--output", tmp_path / "s", *dry), "subprocess.Popen")
+    assert not file.exists()
+
+
+def test_a_class_that_is_importable_stays_unbuilt_too(tiny, run, tmp_path, monkeypatch):
+    (tmp_path / "careless.py").write_text(
+        "class Writer:\n    def __init__(self, file: str):\n        open(file, 'w').close()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    spec = {"class_path": "careless.Writer", "init_args": {"file": str(tmp_path / "written")}}
+    loss = {"class_path": "torch.nn.MSELoss", "init_args": {"size_average": spec}}
+    (tmp_path / "attack.yaml").write_text(yaml.safe_dump({"model": {"loss": loss}}))
+    refused(run("fit", *tiny, "--config", tmp_path / "attack.yaml", "--output", tmp_path), "careless.Writer", "MSELoss")
+    assert not (tmp_path / "written").exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--model.loss.distance", LP],
+        ["--model.loss.distance.class_path", LP],
+        ["--model.loss", f"{{class_path: {PML}, init_args: {{distance: {{class_path: {LP}}}}}}}"],
+        ["--model.loss", f"{{class_path: {PML}, dict_kwargs: {{distance: {{class_path: {LP}}}}}}}"],
+    ],
+)
+def test_a_part_whose_kind_nobody_says_is_refused_in_one_line(options, tiny, run, tmp_path):
+    pytest.importorskip("pytorch_metric_learning")
+    refused(run("fit", *tiny, "--model.loss", PML, *options, "--output", tmp_path), LP, "'distance'", "extends")
