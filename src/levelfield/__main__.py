@@ -2,6 +2,10 @@
 
 import sys
 
-from levelfield.cli import main
+from levelfield.own_modules import working_directory_last
+
+working_directory_last()
+
+from levelfield.cli import main  # noqa: E402 after that, for it imports the libraries
 
 sys.exit(main())

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from rich.console import Console
 
 from levelfield.errors import UserError
+from levelfield.own_modules import find_own_modules
 from levelfield.report.page import REPORT, write_report
 from levelfield.report.published_table import print_papers
 from levelfield.report.ranks_page import write_ranks
@@ -124,8 +125,7 @@ def main(argv: Sequence[str]) -> int:
         options = ["--output", "--add-method", "--with", "--reopen-test", "--dry-run", *(f"--{key}" for key in COUNTS)]
         raise UserError(f"levelfield study: no option {unknown[0]!r}{nearest(unknown[0], options)}")
     file = find_study(arguments.file)
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+    find_own_modules()
     executor = Executor.of({key[9:]: overrides.pop(key) for key in list(overrides) if key.startswith("executor.")})
     added = {path: method_of_loss(path) for path in arguments.add_method}
     spaces = {name: space_of_loss(path, name) for path, (name, _) in added.items()}

@@ -3,10 +3,16 @@
 `python -m levelfield.study.worker_process FOLDER SECONDS` does jobs; `... FOLDER test OPENING` scores runs.
 """
 
+import sys
+
+from levelfield.own_modules import find_own_modules, working_directory_last
+
+if __name__ == "__main__":
+    working_directory_last()  # before a library is looked for
+
 import json
 import os
 import signal
-import sys
 import threading
 from pathlib import Path
 
@@ -27,7 +33,7 @@ def end_with_parent() -> None:
 def main(study_folder: Path, *what: str) -> int:
     """Do jobs, or score runs, until none is left; a mistake goes to standard output as a line of JSON."""
     answer, sys.stdout = sys.stdout, sys.stderr  # whatever a library prints is no answer
-    sys.path.insert(0, str(Path.cwd()))
+    find_own_modules()
     from levelfield.study.test_stage import take_part
     from levelfield.study.worker import fixed_threads, work
 
