@@ -1,5 +1,6 @@
 """What `--dry-run` says: the jobs, bounds of the steps, and hours from steps timed on random samples."""
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -52,6 +53,12 @@ def test_a_dry_run_prints_jobs_and_hours_and_writes_nothing(
     assert "not in these hours: reading and augmenting samples, validation" in printed
     assert not list(tmp_path.iterdir())
     assert torch.get_num_threads() == threads
+
+
+def test_the_first_method_may_have_class_weights(toy_file: Path) -> None:
+    spec = load_spec(toy_file)
+    costs = method_costs(dataclasses.replace(spec, methods={"arcface": spec.methods["arcface"]}))
+    assert [cost.method for cost in costs] == ["arcface"]
 
 
 def test_hours_are_jobs_times_steps_times_seconds() -> None:

@@ -20,6 +20,7 @@ TEXT = "what is the shortest way to the station from here on foot"
 def network_step(training: TrainingCLI) -> Callable[[], None]:
     """Trunk, embedder and normalisation, forward and backward, and the optimiser's step."""
     learner, device = training.model, training.trainer.strategy.root_device
+    learner.build_loss(_num_train_classes(training.datamodule))  # the optimiser asks for its weights
     learner.to(device).train()
     optimizer = _optimizer(learner)
     samples = _random_samples(learner.trunk.modality, training.datamodule, device)
