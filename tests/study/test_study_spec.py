@@ -6,7 +6,8 @@ import pytest
 
 from levelfield.errors import UserError
 from levelfield.study.configuration import first_difference, merge, parse_value, set_dotted
-from levelfield.study.spec import check_same_study, load_spec, spec_from_yaml
+from levelfield.study.same_study import check_same_study
+from levelfield.study.spec import load_spec, spec_from_yaml
 
 STUDY = """
 name: toy

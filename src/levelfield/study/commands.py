@@ -156,11 +156,11 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _verify(console: Console, folder: Path, spec: StudySpec) -> int:
-    from levelfield.study.verify import verify_study
+    from levelfield.study.verify import unverified, verify_study
 
     problems = verify_study(folder, spec)
     matches = f"{folder}: results.csv and summary.csv follow from the stored embeddings and results, to the last bit"
-    _print_lines(console, problems or [matches])
+    _print_lines(console, [*(problems or [matches]), *unverified(folder, spec)])
     return 2 if problems else 0
 
 

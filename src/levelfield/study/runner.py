@@ -15,8 +15,9 @@ from levelfield.study.executors import Executor, WorkerPool
 from levelfield.study.jobs import Job, job_config
 from levelfield.study.progress import StudyProgress
 from levelfield.study.results import ResultRow, check_ledger, write_tables
+from levelfield.study.same_study import MethodsAdded, check_same_study
 from levelfield.study.search import suggest
-from levelfield.study.spec import STUDY, MethodsAdded, StudySpec, check_same_study, spec_from_yaml
+from levelfield.study.spec import STUDY, StudySpec, spec_from_yaml
 from levelfield.study.state import StudyState
 from levelfield.study.test_stage import test_study
 from levelfield.study.worker import fixed_threads, work
@@ -55,7 +56,7 @@ def run_study(
         except MethodsAdded as added:
             console.print(f"{added}: added while this study ran; done here too", highlight=False, markup=False)
             now = spec_from_yaml(study_folder / STUDY)
-            spec = replace(now, methods={**now.methods, **spec.methods})  # ours say where the data lie here
+            spec = replace(now, methods={**now.methods, **spec.methods}).with_own_code()  # ours say where the data lie
 
 
 def _run(
@@ -99,7 +100,7 @@ def _is_foreign(entry: Path) -> bool:
 def _refuse_another_study(path: Path, spec: StudySpec, reopen: str | None) -> None:
     if path.exists():
         check_same_study(path, spec)
-        if not set(spec.methods) <= set(spec_from_yaml(path).methods) and reopen is None:
+        if reopen is None and spec.configuration_hash() != spec_from_yaml(path).configuration_hash():
             Ledger(path.parent / "ledger.jsonl").refuse_reopening()
 
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ import yaml
 from levelfield.errors import UserError
 from levelfield.study.configuration import (
     Config,
-    first_difference,
     merge,
     nearest,
     read_yaml,
@@ -21,6 +20,7 @@ from levelfield.study.configuration import (
     stack,
     whole_number,
 )
+from levelfield.study.own_code import own_code
 from levelfield.study.search import Space, read_space
 from levelfield.study.search_settings import (
     REPLICATE,
@@ -60,6 +60,8 @@ class StudySpec:
         search: How arguments are searched.
         spaces: Method name to its search space, dotted keys to ranges; a method without one is not searched.
         metrics: Test scores beside MAP@R, R-precision and precision@1, as `test_scores.py` names them.
+        own_code: Method, or the baseline, to the files of one's own that it uses and their SHA-256; none for one that
+            uses levelfield and installed packages alone.
     """
 
     name: str
@@ -71,6 +73,7 @@ class StudySpec:
     search: SearchSettings = field(default_factory=SearchSettings)
     spaces: dict[str, Config] = field(default_factory=dict)
     metrics: list[str] = field(default_factory=list)
+    own_code: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def trials(self, method: str) -> int:
         """Number of trials of a method, 0 for one that is not searched."""
@@ -90,8 +93,9 @@ class StudySpec:
         """All that determines the results: the definition without name, roots and executor."""
         plain = self.to_dict()
         del plain["name"]
-        if not plain["metrics"]:  # a study without further scores is what it was before there were any
-            del plain["metrics"]
+        for key in ("metrics", "own_code"):  # a study without them is what it was before there were any
+            if not plain[key]:
+                del plain[key]
         for config in plain["methods"].values():
             for place in (config.get("data", {}), _init_args(config.get("data", {}).get("dataset"))):
                 for key in NOT_IDENTITY:
@@ -106,6 +110,8 @@ class StudySpec:
         """SHA-256 of what determines one method's jobs, so that adding a method leaves the others' valid."""
         identity = self.identity()
         identity.pop("metrics", None)  # of the test alone
+        if code := identity.pop("own_code", {}).get(method):
+            identity["own_code"] = code
         identity["methods"] = identity["methods"][method]
         identity["spaces"] = identity["spaces"].get(method, {})
         del identity["runs"]
@@ -115,15 +121,22 @@ class StudySpec:
         """SHA-256 of what determines the pretrained baseline: its trunk, the embedding size and the data."""
         identity = self.identity()
         config = identity["methods"][next(iter(self.methods))]
-        return digest(
-            {
-                "folds": self.folds,
-                "seed": self.seed,
-                "threads": self.threads,
-                "model": {key: config["model"].get(key) for key in ("trunk", "embedding_size")},
-                "data": {key: value for key, value in config["data"].items() if key not in TRAINING_BATCHES},
-            }
-        )
+        plain = {
+            "folds": self.folds,
+            "seed": self.seed,
+            "threads": self.threads,
+            "model": {key: config["model"].get(key) for key in ("trunk", "embedding_size")},
+            "data": {key: value for key, value in config["data"].items() if key not in TRAINING_BATCHES},
+        }
+        code = self.own_code.get(BASELINE)
+        return digest({**plain, "own_code": code} if code else plain)
+
+    def with_own_code(self) -> "StudySpec":
+        """This study with one's own code as it lies here now."""
+        first = self.baseline_config
+        of_baseline = {"model": {"trunk": first["model"].get("trunk")}, "data": first["data"]}
+        code = {name: own_code(config) for name, config in [(BASELINE, of_baseline), *self.methods.items()]}
+        return replace(self, own_code={name: files for name, files in code.items() if files})
 
     @property
     def baseline_config(self) -> Config:
@@ -190,14 +203,15 @@ def load_spec(
         resolved[f"{name}{REPLICATE}{number}"] = resolved[name]
         if name in spaces:
             spaces[f"{name}{REPLICATE}{number}"] = spaces[name]
+    whole: dict[str, Any] = {key: whole_number(path, key, value, SMALLEST.get(key, 1)) for key, value in counts.items()}
     return StudySpec(
         name=str(content.get("name", path.stem)),
-        **{key: whole_number(path, key, value, SMALLEST.get(key, 1)) for key, value in counts.items()},
+        **whole,
         methods=resolved,
         search=settings,
         spaces={name: spaces[name] for name in resolved if spaces.get(name)},
         metrics=_metrics(path, content.get("metrics") or []),
-    )
+    ).with_own_code()
 
 
 def _metrics(path: Path, names: Any) -> list[str]:
@@ -240,36 +254,3 @@ def spec_from_yaml(path: Path) -> StudySpec:
             f"{path} is damaged, or not the study.yaml of a study folder; restore it, or choose another --output"
         ) from None
     return spec
-
-
-def check_same_study(path: Path, asked: StudySpec) -> None:
-    """Refuse to mix two studies in one folder; methods may be added to those of `path`.
-
-    Raises:
-        UserError: names the first key that differs, both values and the remedy.
-    """
-    old, new = spec_from_yaml(path).identity(), asked.identity()
-    if set(old["methods"]) <= set(new["methods"]):
-        for part in ("methods", "spaces"):
-            new[part] = {name: config for name, config in new[part].items() if name in old["methods"]}
-    difference = first_difference(old, new)
-    if difference is not None:
-        key, before, now = difference
-        raise UserError(
-            f"{path}: {key} is {before!r} there and {now!r} in the study asked for; "
-            "choose another --output, or ask for the old value again"
-        )
-
-
-class MethodsAdded(Exception):  # noqa: N818  # it says what happened to a study
-    """Another process has added methods to a study while this one worked on it."""
-
-
-def check_whole_study(path: Path, spec: StudySpec) -> None:
-    """Whether `spec` has all methods of a study folder's `study.yaml`.
-
-    Raises:
-        MethodsAdded: it has not.
-    """
-    if added := [name for name in spec_from_yaml(path).methods if name not in spec.methods]:
-        raise MethodsAdded(", ".join(added))

@@ -29,7 +29,8 @@ from levelfield.study.jobs import (
 )
 from levelfield.study.progress import StudyProgress
 from levelfield.study.results import read_test, tested_hash, tested_path
-from levelfield.study.spec import BASELINE, STUDY, StudySpec, check_whole_study
+from levelfield.study.same_study import check_whole_study
+from levelfield.study.spec import BASELINE, STUDY, StudySpec
 from levelfield.study.state import StudyState
 from levelfield.study.test_scores import EmbeddedTest, score_run
 

@@ -80,7 +80,12 @@ def train(
     try:
         with _memory_limits():
             training = build(config, folder, progress=False, group=spec.name, name=str(job))
-            last = LastCheckpoint(folder, partial(_identity, config, training), checkpoint_seconds, started)
+            last = LastCheckpoint(
+                folder,
+                partial(_identity, config, training, spec.own_code.get(job.method, {})),
+                checkpoint_seconds,
+                started,
+            )
             goes_on = last.can_go_on()
             if goes_on:
                 for torn in folder.glob(".*.tmp"):
@@ -108,12 +113,13 @@ def train(
     return result
 
 
-def _identity(config: Config, training: "TrainingCLI") -> dict[str, Any]:
+def _identity(config: Config, training: "TrainingCLI", own_code: dict[str, str]) -> dict[str, Any]:
     """What determines a training's numbers: its configuration wherever it lies, the data, the code and the machine."""
     return {
         "configuration": {key: value for key, value in flatten(config) if key.rpartition(".")[2] not in NOT_IDENTITY},
         "data": training.datamodule.identity(),
         "code": code_version(),
+        "own_code": own_code,
         "libraries": library_versions(),
         "device": training.trainer.strategy.root_device.type,
     }

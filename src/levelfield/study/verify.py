@@ -8,7 +8,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from levelfield.storage.ledger import Ledger
-from levelfield.study.jobs import EMBEDDINGS, Job, failed, file_hash, folds_of, job_seed
+from levelfield.study.jobs import EMBEDDINGS, RESULT, Job, failed, file_hash, folds_of, job_seed
 from levelfield.study.results import (
     ResultRow,
     SummaryRow,
@@ -19,6 +19,7 @@ from levelfield.study.results import (
     tested_path,
     to_csv,
 )
+from levelfield.study.same_study import changed_code
 from levelfield.study.search import best_trial
 from levelfield.study.spec import StudySpec
 from levelfield.study.state import StudyState
@@ -52,6 +53,11 @@ def verify_study(study_folder: Path, spec: StudySpec) -> list[str]:
     state = StudyState(study_folder, spec)
     openings = Ledger(study_folder / "ledger.jsonl").openings
     problems = [*_settings(state), *_checkpoints(state, openings)]
+    problems += [
+        f"{change.file}: {change.method} was computed with another one ({change})"
+        for change in changed_code(spec, spec.with_own_code())
+        if None not in (change.before, change.now)
+    ]
     stored = read_tests(study_folder, spec)
     with fixed_threads(spec.threads):
         recomputed = _recomputed(state, stored, problems)
@@ -61,6 +67,15 @@ def verify_study(study_folder: Path, spec: StudySpec) -> list[str]:
     problems += _differing_lines(study_folder / "results.csv", to_csv(rows, ResultRow))
     problems += _differing_lines(study_folder / "summary.csv", to_csv(summarise(rows), SummaryRow))
     return problems
+
+
+def unverified(study_folder: Path, spec: StudySpec) -> list[str]:
+    """What cannot be compared, one line each: code of one's own that is not here, or was never recorded."""
+    return [
+        f"not compared: {change.file}, which {change.method} uses ({change})"
+        for change in changed_code(spec, spec.with_own_code())
+        if None in (change.before, change.now)
+    ]
 
 
 def _settings(state: StudyState) -> Iterator[str]:
@@ -111,6 +126,8 @@ def _recomputed(state: StudyState, stored: Tests, problems: list[str]) -> Tests:
 def _embeddings(state: StudyState, job: Job, opening: int) -> EmbeddedTest | str:
     """A job's test embeddings, or why they cannot be used."""
     path = job.path / EMBEDDINGS
+    if job not in state.results:
+        return f"{job.path}/{RESULT}: missing, though its run was tested; resume the study to do the job again"
     origin = {"checkpoint": state.results[job]["checkpoint"], "opening": str(opening)}
     try:
         embedded = EmbeddedTest.load(state.study_folder / path, origin)

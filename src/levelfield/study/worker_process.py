@@ -20,6 +20,7 @@ from rich.console import Console
 
 from levelfield.errors import UserError, refused_file
 from levelfield.study.progress import StudyProgress
+from levelfield.study.same_study import check_code_here
 from levelfield.study.spec import spec_from_yaml
 from levelfield.study.state import StudyState
 
@@ -42,6 +43,7 @@ def main(study_folder: Path, *what: str) -> int:
     threading.Thread(target=end_with_parent, daemon=True).start()
     try:
         spec = spec_from_yaml(study_folder / "study.yaml")
+        check_code_here(spec)
         state = StudyState(study_folder, spec)
         with open(os.devnull, "w") as nowhere, fixed_threads(spec.threads):
             progress = StudyProgress(Console(file=nowhere), spec.name, state, {})
