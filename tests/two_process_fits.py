@@ -14,7 +14,6 @@ from lightning.pytorch import Callback, Trainer
 
 import levelfield.losses
 import levelfield.miners
-from levelfield.callbacks import RetrievalValidation
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets import Glyphs
 from levelfield.data.transforms import ImageTransforms
@@ -101,12 +100,11 @@ def fit(loss, arguments, miner, epochs=1, validate=False):
         max_epochs=epochs,
         limit_val_batches=1.0 if validate else 0,
         num_sanity_val_steps=0,
-        use_distributed_sampler=False,
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[recorder, RetrievalValidation()],
+        callbacks=[recorder],
     )
     trainer.fit(learner, datamodule=data)
     scores = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")}

@@ -53,7 +53,6 @@ def train(callback: Callback, epochs: int = 2) -> tuple[Record, dict[str, torch.
             accelerator="cpu",
             max_epochs=epochs,
             limit_val_batches=0,
-            use_distributed_sampler=False,
             logger=False,
             enable_checkpointing=False,
             enable_progress_bar=False,

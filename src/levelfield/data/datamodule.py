@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from lightning.pytorch import LightningDataModule
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_collate
 
 from levelfield.data.cache import PreparedImages, prepare_images
 from levelfield.data.datasets.base import MetricDataset, SampleIndex
@@ -49,7 +50,8 @@ class MetricDataModule(LightningDataModule):
         notes: how the training batches differ from what was asked for, once they are made; empty if they do not.
 
     Raises:
-        UserError: a fold that is not there, or too few classes for `num_folds`.
+        UserError: a fold that is not there, too few classes for `num_folds`, transforms of images for texts, or a
+            Trainer with `overfit_batches`.
 
     Example:
         >>> from levelfield.data.datasets import Glyphs
@@ -79,7 +81,10 @@ class MetricDataModule(LightningDataModule):
         super().__init__()
         if not 0 <= fold < num_folds:
             raise UserError(f"--data.fold {fold}: there are {num_folds} folds, 0 to {num_folds - 1}")
+        if transforms is not None and dataset.modality == "text":
+            raise UserError(f"--data.transforms is for images, and {dataset.name} holds texts: leave it out")
         self.dataset = dataset
+        self.root = root
         if root is not None and getattr(dataset, "root", root) is None:
             dataset.root = root
         self.fold = fold
@@ -120,6 +125,8 @@ class MetricDataModule(LightningDataModule):
             self.test_subset = self._subset(self._source(test, f"{split}, test half"), index, test_classes)
         if stage == "predict":
             self.predict_subset = self._subset(self.dataset, index, np.unique(index.labels))
+        if not self.hparams:  # made in Python: a checkpoint tells `levelfield validate` and `test` the same arguments
+            self.save_hyperparameters(self._plain_arguments(), logger=False)
         if self._identity is None:
             self._identity = {
                 "dataset": self._dataset_spec(),
@@ -158,6 +165,11 @@ class MetricDataModule(LightningDataModule):
 
     def train_dataloader(self) -> DataLoader:
         assert self.train_subset is not None
+        if self.trainer is not None and self.trainer.overfit_batches:  # type: ignore[attr-defined]
+            raise UserError(
+                "overfit_batches takes samples in their order instead of M of each class: give limit_train_batches, or "
+                "a data set of few classes"
+            )
         sampler = MPerClassBatchSampler(
             self.train_subset.labels,
             batch_size=self.batch_size,
@@ -166,13 +178,16 @@ class MetricDataModule(LightningDataModule):
             seed=self.seed,
             rank=self._rank,
             world_size=self._world_size,
+            replacement=self.replacement,
         )
         if self.trainer is not None:  # loader processes ask for batches before Lightning says which epoch it is
             sampler.set_epoch(self.trainer.current_epoch)
         self.notes = sampler.differences
         return DataLoader(
             self.train_subset,
-            batch_sampler=sampler,
+            batch_size=None,  # the sampler's are whole batches; a batch sampler Lightning would not leave alone
+            sampler=sampler,
+            collate_fn=default_collate,
             num_workers=self.num_workers,
             persistent_workers=self.num_workers > 0,
             pin_memory=self._on_gpu,
@@ -238,3 +253,11 @@ class MetricDataModule(LightningDataModule):
         arguments = {name: getattr(self.dataset, name) for name in names}
         plain = {name: str(value) if isinstance(value, Path) else value for name, value in arguments.items()}
         return {"class_path": f"{kind.__module__}.{kind.__qualname__}", "init_args": plain}
+
+    def _plain_arguments(self) -> dict[str, Any]:
+        """The arguments of this datamodule as a configuration holds them, without the root."""
+        names = inspect.signature(MetricDataModule).parameters
+        given = {name: getattr(self, name) for name in names}
+        transforms = {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(self.transforms).items()}
+        text = self.dataset.modality == "text"
+        return {**given, "dataset": self._dataset_spec(), "root": None, "transforms": None if text else transforms}

@@ -1,11 +1,14 @@
-"""Batches of C classes with M samples each, and evaluation in order: the same on any number of processes."""
+"""Batches of C classes with M samples each, and evaluation in order: the same on any number of processes.
+
+Both are DistributedSamplers, which a Lightning Trainer leaves as they are.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int
-from torch.utils.data import Sampler
+from torch.utils.data import DistributedSampler
 
 from levelfield.errors import UserError
 
@@ -20,7 +23,7 @@ class Draw(NamedTuple):
     number: int
 
 
-class MPerClassBatchSampler(Sampler[list[Draw]]):
+class MPerClassBatchSampler(DistributedSampler[list[Draw]]):
     """C = batch_size / samples_per_class classes drawn without replacement, then M = samples_per_class of each.
 
     A batch is a function of (seed, epoch, batch number) alone, and rank r of W takes the contiguous slice
@@ -28,6 +31,9 @@ class MPerClassBatchSampler(Sampler[list[Draw]]):
     repetition, all of its samples before any again, unless they are drawn with replacement. Classes with one sample
     leave training (`num_left_out`). With fewer than C classes all are used, each with more samples, so that the batch
     size stays (`differences` says so).
+
+    It is the sampler of a loader that does not batch by itself: `DataLoader(subset, batch_size=None, sampler=sampler,
+    collate_fn=default_collate)`, where `subset` takes a list of draws (`ClassSubset` does).
 
     Args:
         labels: the class of each sample of the data set, (N,) integers.
@@ -68,6 +74,7 @@ class MPerClassBatchSampler(Sampler[list[Draw]]):
                 f"give {-(-batch_size // world_size) * world_size}, or use another number of devices"
             )
         label_array = np.asarray(labels)
+        super().__init__(label_array, num_replicas=world_size, rank=rank, seed=seed)  # type: ignore[arg-type]
         order = np.argsort(label_array, kind="stable")
         _, first = np.unique(label_array[order], return_index=True)
         classes = np.split(order, first[1:])
@@ -81,11 +88,8 @@ class MPerClassBatchSampler(Sampler[list[Draw]]):
         self.samples_per_class = samples_per_class
         self.classes_per_batch = min(batch_size // samples_per_class, len(self._members))
         self.num_batches = num_batches
-        self.seed = seed
-        self.rank = rank
         self.world_size = world_size
         self.replacement = replacement
-        self.epoch = 0
 
     @property
     def effective_samples_per_class(self) -> float:
@@ -110,11 +114,8 @@ class MPerClassBatchSampler(Sampler[list[Draw]]):
 
     @property
     def sampler(self) -> "MPerClassBatchSampler":
-        """This object: Lightning calls `set_epoch` on `batch_sampler.sampler` only, not on the batch sampler."""
+        """This object: as a `batch_sampler`, Lightning calls `set_epoch` on its `sampler` only."""
         return self
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
 
     def __len__(self) -> int:
         return self.num_batches
@@ -148,7 +149,7 @@ def _draw_members(
     return np.concatenate([*rounds, rng.choice(members, count % len(members), replace=False)])
 
 
-class EvalSampler(Sampler[int]):
+class EvalSampler(DistributedSampler[int]):
     """All samples in order, a contiguous share to each process, every share of the same length.
 
     The last shares are filled up with samples from the beginning, so that no process waits for another. Carry the index
@@ -157,13 +158,8 @@ class EvalSampler(Sampler[int]):
     """
 
     def __init__(self, num_samples: int, rank: int = 0, world_size: int = 1) -> None:
-        self.num_samples = num_samples
-        self.rank = rank
-        self.world_size = world_size
-
-    def __len__(self) -> int:
-        return -(-self.num_samples // self.world_size)
+        super().__init__(range(num_samples), num_replicas=world_size, rank=rank, shuffle=False)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[int]:
         first = self.rank * len(self)
-        return (position % self.num_samples for position in range(first, first + len(self)))
+        return (position % len(self.dataset) for position in range(first, first + len(self)))  # type: ignore[arg-type]

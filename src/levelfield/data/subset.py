@@ -17,6 +17,8 @@ from levelfield.errors import UserError
 class ClassSubset(Dataset[tuple[Any, int, int]]):
     """`subset[draw] -> (transformed sample, label, index)` for the samples in `index`, and for no others.
 
+    `subset[[draw, draw, ...]]` is a list of such triples, for a sampler of whole batches.
+
     `index` is the position in this subset. Randomness of the transform is a function of (seed, draw number) alone, for
     transforms that draw from torch's generator; a plain integer counts as its own draw number.
 
@@ -62,7 +64,10 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
     def __len__(self) -> int:
         return len(self.index.keys)
 
-    def __getitem__(self, draw: Draw | int) -> tuple[Any, int, int]:
+    def __getitem__(self, draw: Draw | int | list[Draw]) -> Any:
+        return [self._open(each) for each in draw] if isinstance(draw, list) else self._open(draw)
+
+    def _open(self, draw: Draw | int) -> tuple[Any, int, int]:
         position, number = draw if isinstance(draw, Draw) else (int(draw), int(draw))
         sample = self.dataset.load(self.index.keys[position])
         if self.transform is not None:

@@ -1,0 +1,95 @@
+"""The datamodule hands on what it is given, and its loaders are left alone by a plain Trainer."""
+
+import inspect
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DistributedSampler
+
+from levelfield.data.datamodule import MetricDataModule
+from levelfield.data.datasets import Glyphs, Omniglot, TextTable
+from levelfield.data.transforms import ImageTransforms
+from levelfield.errors import UserError
+
+SMALL = ImageTransforms(crop_size=16, resize=16, horizontal_flip=False)
+
+
+def datamodule(**arguments) -> MetricDataModule:
+    given = {"dataset": Glyphs(num_classes=40, image_size=16), "steps_per_epoch": 3, "transforms": SMALL, **arguments}
+    return MetricDataModule(**given)
+
+
+def test_with_replacement_a_class_repeats_samples_in_a_batch() -> None:
+    """8 of 16 typefaces differ in 16! / 8! / 16^8 = 12% of the draws: of 12 draws all do once in 10^11 times."""
+    repeats = {}
+    for replacement in (False, True):
+        data = datamodule(replacement=replacement, samples_per_class=8)
+        data.setup("fit")
+        drawn = [index.tolist() for _, _, index in data.train_dataloader()]
+        repeats[replacement] = sum(count > 1 for batch in drawn for count in Counter(batch).values())
+    assert repeats[False] == 0
+    assert repeats[True] > 0
+
+
+# Another value of each argument, and what changes by it.
+OTHERS = {
+    "dataset": Glyphs(num_classes=44, image_size=16),
+    "fold": 1,
+    "num_folds": 2,
+    "split": "vasilev-dyakonov",
+    "batch_size": 16,
+    "samples_per_class": 2,
+    "replacement": True,
+    "steps_per_epoch": 2,
+    "eval_batch_size": 7,
+    "num_workers": 1,
+    "transforms": ImageTransforms(crop_size=12, resize=16),
+    "seed": 1,
+}
+
+
+def outcome(data: MetricDataModule) -> dict:
+    """All that a datamodule makes."""
+    data.setup("fit")
+    loaders = [data.train_dataloader(), data.val_dataloader()]
+    batches = [[torch.cat([part.flatten().double() for part in batch]) for batch in loader] for loader in loaders]
+    return {
+        "batches": [[batch.tolist() for batch in each] for each in batches],
+        "workers": [loader.num_workers for loader in loaders],
+    }
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_each_argument_has_an_effect(name: str) -> None:
+    default, other = (outcome(datamodule(**arguments)) for arguments in ({}, {name: OTHERS[name]}))
+    assert default != other
+
+
+def test_no_argument_is_forgotten_above() -> None:
+    elsewhere = {"root", "cache"}  # below, `test_cache.py`
+    assert OTHERS.keys() | elsewhere == inspect.signature(MetricDataModule).parameters.keys()
+
+
+def test_the_root_is_where_a_named_data_set_lies_that_was_given_none() -> None:
+    assert MetricDataModule(Omniglot(), root="here").dataset.root == "here"
+    assert MetricDataModule(Omniglot(root="there"), root="here").dataset.root == "there"
+
+
+def test_a_plain_trainer_leaves_the_samplers_alone() -> None:
+    """Lightning replaces any sampler of a distributed run that is no DistributedSampler."""
+    data = datamodule()
+    for stage in ("fit", "test", "predict"):
+        data.setup(stage)
+    loaders = [data.train_dataloader(), data.val_dataloader(), data.test_dataloader(), data.predict_dataloader()]
+    assert all(isinstance(loader.sampler, DistributedSampler) for loader in loaders)
+    samples, labels, index = next(iter(loaders[0]))
+    assert (samples.shape, labels.shape, index.shape) == ((32, 3, 16, 16), (32,), (32,))
+    assert sorted(np.bincount(labels.numpy())[np.bincount(labels.numpy()) > 0]) == [4] * 8
+
+
+def test_texts_have_no_transforms(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"transforms is for images, and text_table holds texts"):
+        MetricDataModule(TextTable(tmp_path / "table.csv"), transforms=ImageTransforms())
