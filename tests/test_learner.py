@@ -16,7 +16,7 @@ from levelfield.data.datasets import Glyphs
 from levelfield.data.transforms import ImageTransforms
 from levelfield.embedding import embed
 from levelfield.errors import UserError
-from levelfield.learner import MetricLearner
+from levelfield.learner import MetricLearner, step_seed
 from levelfield.losses import ArcFaceLoss, ContrastiveLoss, MultiSimilarityLoss
 from levelfield.metrics import retrieval_metrics
 from levelfield.miners import MultiSimilarityMiner
@@ -38,12 +38,10 @@ def small_trainer(**arguments) -> Trainer:
         "accelerator": "cpu",
         "max_epochs": 1,
         "num_sanity_val_steps": 0,
-        "use_distributed_sampler": False,
         "logger": False,
         "enable_checkpointing": False,
         "enable_progress_bar": False,
         "enable_model_summary": False,
-        "callbacks": [RetrievalValidation()],
     }
     return Trainer(**{**settings, **arguments})
 
@@ -151,6 +149,61 @@ def test_a_loss_that_is_not_finite_stops_and_names_the_step():
 
     with pytest.raises(UserError, match="at step 0"):
         small_trainer().fit(small_learner(Diverging()), datamodule=small_data())
+
+
+def test_no_logging_is_no_division_by_zero():
+    class Diverging(nn.Module):
+        def forward(self, embeddings, labels):
+            return embeddings.sum() / 0
+
+    with pytest.raises(UserError, match="at step 0"):
+        small_trainer(log_every_n_steps=0).fit(small_learner(Diverging()), datamodule=small_data())
+
+
+class Draws(nn.Module):
+    """A loss that keeps what it draws."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def forward(self, embeddings, labels):
+        self.seen.append(float(torch.rand(())))
+        return embeddings.square().sum()
+
+
+@pytest.mark.parametrize(("accumulated", "steps"), [(1, 4), (2, 2), (4, 1), (3, 2)])
+def test_each_accumulated_batch_has_draws_of_its_own(accumulated, steps):
+    loss = Draws()
+    trainer = small_trainer(accumulate_grad_batches=accumulated)
+    trainer.fit(small_learner(loss), datamodule=small_data())
+    assert trainer.global_step == steps
+    assert len(set(loss.seen)) == 4
+
+
+def test_the_first_batch_of_a_step_draws_the_same_however_many_are_accumulated():
+    draws = {}
+    for accumulated in (1, 2):
+        loss = Draws()
+        trainer = small_trainer(accumulate_grad_batches=accumulated)
+        trainer.fit(small_learner(loss), datamodule=small_data())
+        draws[accumulated] = loss.seen
+    assert draws[2][::2] == draws[1][:2]
+
+
+def test_seeds_are_those_of_cpythons_tuples_and_the_same_everywhere():
+    """The numbers are hash((seed, step, stream)) % 2**63 of CPython 3.11; shipped studies were computed with them."""
+    assert step_seed(0, 0, 0, 0) == 3010437511937009226
+    assert step_seed(0, 7, 0, 1) == 1710612336947812224
+    assert step_seed(2**32 - 1, 123456, 0, 3) == 6268458754448715566
+    seeds = {
+        step_seed(seed, step, batch, stream)
+        for seed in range(9)
+        for step in range(9)
+        for batch in range(9)
+        for stream in range(9)
+    }
+    assert len(seeds) == 9**4
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "32-true"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +45,17 @@ def refuse_other_data(expected: dict[str, Any], found: dict[str, Any], checkpoin
 
 
 def _refuse(key: str, expected: Any, given: Any, checkpoint: Path | str) -> None:
-    if expected != given:
+    if _named(expected) != _named(given):
         raise UserError(
             f"--{key.replace('.init_args', '')} {_short(given)} contradicts '{checkpoint}', trained with "
             f"{_short(expected)}: leave the option out"
         )
+
+
+def _named(value: Any) -> Any:
+    """The class that an import path names, for some have two paths; anything else as it is."""
+    module, _, name = value.rpartition(".") if isinstance(value, str) else (None, None, None)
+    return getattr(sys.modules.get(module or ""), name or "", value)
 
 
 def _short(value: Any) -> Any:

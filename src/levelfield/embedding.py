@@ -10,6 +10,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from levelfield.batches import Batch
+
 
 class EmbeddedSet(NamedTuple):
     """Embeddings with the labels and data set positions they belong to, on the CPU."""
@@ -26,7 +28,7 @@ def embed(
     device: torch.device | str | None = None,
     progress: Callable[[int, int], Any] | None = None,
 ) -> EmbeddedSet:
-    """What `module` makes of each sample that `dataloader` yields as `(samples, labels, index)`.
+    """What `module` makes of each sample of `dataloader`; without an index, samples count in their order.
 
     Args:
         module: a `MetricLearner` (embeddings) or a trunk (features); its training mode is restored afterwards.
@@ -39,7 +41,11 @@ def embed(
     modes = [(part, part.training) for part in module.modules()]  # batch norm may be frozen inside a training trunk
     module.to(device).eval()
     parts = []
-    for number, (samples, labels, index) in enumerate(dataloader, start=1):
+    seen = 0
+    for number, batch in enumerate(dataloader, start=1):
+        samples, labels, index = Batch.read(batch)
+        index = torch.arange(seen, seen + len(labels)) if index is None else index
+        seen += len(labels)
         samples = samples.to(device) if isinstance(samples, Tensor) else samples
         parts.append((module(samples).float().cpu(), labels, index))
         if progress is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,12 @@ import yaml
 from lightning.pytorch import Callback, LightningModule, Trainer
 from safetensors.torch import save_file
 
+from levelfield.callbacks import RecordOpening
 from levelfield.checkpoint import loadable_config, read_checkpoint
 from levelfield.contradictions import refuse_other_data, refuse_other_folds, refuse_other_model
 from levelfield.errors import UserError
-from levelfield.learner import MetricLearner, gather_rows
-from levelfield.run_folder import is_first_process
+from levelfield.gathering import gather_rows
+from levelfield.learner import MetricLearner
 from levelfield.training import TrainingCLI
 
 
@@ -33,6 +33,11 @@ class EvaluationCLI(TrainingCLI):
     def __init__(self, args: list[str]) -> None:
         self.checkpoint_path = _checkpoint_path(args)
         self.checkpoint = read_checkpoint(self.checkpoint_path)
+        if "datamodule_hyper_parameters" not in self.checkpoint:
+            raise UserError(
+                f"'{self.checkpoint_path}' was fitted with loaders of one's own, which it cannot name: in Python, "
+                "Trainer().test(MetricLearner.load_from_checkpoint(...), loader)"
+            )
         config = {"model": loadable_config(self.checkpoint), "data": self.checkpoint["datamodule_hyper_parameters"]}
         if config["model"]["loss"] is None:
             config["model"]["loss"] = {"class_path": "torch.nn.Identity"}
@@ -58,18 +63,11 @@ class EvaluationCLI(TrainingCLI):
 
     def test(self, **kwargs: Any) -> None:
         """Opens the test classes, which the ledger beside the checkpoint records before any test label is used."""
-        from levelfield.storage.ledger import Ledger
-
-        ledger = Ledger(self.checkpoint_path.parent / "ledger.jsonl")
-        configuration = hashlib.sha256(yaml.safe_dump(self._expected).encode()).hexdigest()
-        checkpoints = {self.checkpoint_path.name: hashlib.sha256(self.checkpoint_path.read_bytes()).hexdigest()}
-        if not is_first_process():
-            self.trainer.test(**kwargs)
-            return
-        opening = ledger.open(configuration, checkpoints, self.config.test.reopen_test)
+        record = RecordOpening(reopen=self.config.test.reopen_test)
+        self.trainer.callbacks.append(record)  # type: ignore[attr-defined]
         self.trainer.test(**kwargs)
-        ledger.finish(opening)
-        print(f"opening {opening} of the test classes, recorded in {ledger.path}")
+        if record.ledger is not None:
+            print(f"opening {record.opening} of the test classes, recorded in {record.ledger.path}")
 
     def predict(self, **kwargs: Any) -> None:
         """Embeds every sample of the data set, without a label, into `embeddings.safetensors` beside the checkpoint."""

@@ -9,14 +9,17 @@ from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
-from lightning.pytorch import LightningModule
+from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from levelfield.batches import Batch, samples_of
+from levelfield.callbacks import RecordOpening, RetrievalValidation
 from levelfield.checkpoint import import_spec, instantiate, loadable_config, read_checkpoint
 from levelfield.errors import TrainingFailed, UserError
+from levelfield.gathering import gather_rows
 from levelfield.losses.base import MetricLoss
 from levelfield.models import LinearEmbedder, Trunk
 from levelfield.models.ensemble import EnsembleEmbedder, EnsembleTrunk
@@ -32,6 +35,10 @@ def adamw(parameters: Iterable) -> Optimizer:
 
 class MetricLearner(LightningModule):
     """Learns embeddings with any metric loss.
+
+    A plain Trainer fits it: the learner brings `RetrievalValidation`, which logs `val/map_at_r`, and `RecordOpening`,
+    which keeps the ledger of the test classes, unless the Trainer has its own. Loaders yield (samples, labels),
+    (samples, labels, index) or dictionaries with these keys, where index is the position in the data set.
 
     Args:
         trunk: network that turns samples into features.
@@ -54,6 +61,9 @@ class MetricLearner(LightningModule):
         seed: of the random choices in dropout, losses and miners.
         members: copies of trunk and embedder side by side, each with its share of the embedding (DREML's ensemble).
 
+    Attributes:
+        checkpoint_path: the file that the learner was loaded from; None once it is trained.
+
     Raises:
         UserError: a class-weight loss without data, or labels that the loss cannot take.
         TrainingFailed: a loss that is not finite.
@@ -65,6 +75,8 @@ class MetricLearner(LightningModule):
         >>> learner(torch.rand(2, 3, 32, 32)).shape
         torch.Size([2, 64])
     """
+
+    checkpoint_path: Path | None = None
 
     def __init__(
         self,
@@ -143,12 +155,19 @@ class MetricLearner(LightningModule):
     def setup(self, stage: str) -> None:
         if stage != "fit":
             return
+        self.checkpoint_path = None
         datamodule = getattr(self.trainer, "datamodule", None)
         self._check_modality(getattr(datamodule, "dataset", None))
         num_classes = getattr(datamodule, "num_train_classes", None)
         self.build_loss(num_classes)
         if self.loss is None:
             raise UserError("this checkpoint was loaded without its loss: train a new learner with --model.loss")
+
+    def configure_callbacks(self) -> list[Callback]:
+        """What a Trainer without them would silently lack: validation scores, and the ledger of the test classes."""
+        given = self.trainer.callbacks  # type: ignore[attr-defined]
+        kinds = (RetrievalValidation, RecordOpening)
+        return [kind() for kind in kinds if not any(isinstance(callback, kind) for callback in given)]
 
     def _check_modality(self, dataset: Any) -> None:
         given = getattr(dataset, "modality", self.trunk.modality)
@@ -177,18 +196,21 @@ class MetricLearner(LightningModule):
         if isinstance(self.loss, MetricLoss):
             self.loss.set_num_classes(num_classes)
 
-    def training_step(self, batch: tuple[Any, Int[Tensor, " batch"], Int[Tensor, " batch"]]) -> Tensor:
-        samples, labels, _ = batch
-        torch.manual_seed(_step_seed(self.seed, self.global_step, self.global_rank + 1))
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        samples, labels, _ = Batch.read(batch)
+        # Of the batches whose gradients are accumulated into one step, each draws its own.
+        draw = (self.seed, self.global_step, batch_idx % self.trainer.accumulate_grad_batches)
+        torch.manual_seed(step_seed(*draw, self.global_rank + 1))
         embeddings = self(samples)
         # Every process computes the full loss of the gathered batch; the gather's backward sums over processes and DDP
         # divides by as many, so the gradient is exactly that of one process.
         embeddings, labels = gather_rows(self, embeddings, sync_grads=True), gather_rows(self, labels)
-        torch.manual_seed(_step_seed(self.seed, self.global_step, 0))
+        torch.manual_seed(step_seed(*draw, 0))
         with torch.autocast(embeddings.device.type, enabled=False):
             loss = self.compute_loss(embeddings, labels)
         self._unchecked.append((self.global_step, loss.detach()))
-        if self.global_step % self.trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
+        every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if every and self.global_step % every == 0:
             self._check_finite()
         self.log("train/loss", loss, prog_bar=True, batch_size=len(labels))
         return loss
@@ -216,15 +238,15 @@ class MetricLearner(LightningModule):
     def on_train_epoch_end(self) -> None:
         self._check_finite()
 
-    def validation_step(self, batch: tuple[Any, Tensor, Tensor]) -> dict[str, Tensor]:
-        samples, labels, index = batch
+    def validation_step(self, batch: Any) -> dict[str, Tensor | None]:
+        samples, labels, index = Batch.read(batch)
         return {"embeddings": self(samples), "labels": labels, "index": index}
 
-    def test_step(self, batch: tuple[Any, Tensor, Tensor]) -> dict[str, Tensor]:
+    def test_step(self, batch: Any) -> dict[str, Tensor | None]:
         return self.validation_step(batch)
 
-    def predict_step(self, batch: tuple[Any, Tensor, Tensor]) -> dict[str, Tensor]:
-        samples, _, index = batch
+    def predict_step(self, batch: Any) -> dict[str, Tensor | None]:
+        samples, index = samples_of(batch)
         return {"embeddings": self(samples), "index": index}
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
@@ -280,18 +302,25 @@ class MetricLearner(LightningModule):
             raise UserError(
                 f"'{checkpoint_path}' is of another architecture than its configuration says: {line}"
             ) from error
+        learner.checkpoint_path = Path(checkpoint_path)
         return learner.eval()
 
 
-def gather_rows(module: LightningModule, rows: Tensor, sync_grads: bool = False) -> Tensor:
-    """The rows of all processes, in the order of ranks; each process must hold as many."""
-    if module.trainer.world_size == 1:
-        return rows
-    gathered = module.all_gather(rows, sync_grads=sync_grads)
-    assert isinstance(gathered, Tensor)
-    return gathered.flatten(0, 1)
+def step_seed(seed: int, step: int, batch: int, stream: int) -> int:
+    """A seed that depends on nothing but its arguments, so that a resumed run draws what an undisturbed one would.
 
+    The arguments go through xxHash's 64-bit rounds, with the constants and the ending of CPython's tuples (3.8 to
+    3.14), so that `step_seed(seed, step, 0, stream)` is `hash((seed, step, stream)) % 2**63` on every interpreter.
 
-def _step_seed(seed: int, step: int, stream: int) -> int:
-    """A seed that depends on nothing but its arguments, so that a resumed run draws what an undisturbed one would."""
-    return hash((seed, step, stream)) % 2**63
+    Args:
+        seed: the learner's, from 0.
+        step: optimizer steps done before.
+        batch: which of the batches that are accumulated into the step; the first, 0, does not enter.
+        stream: 0 for miner and loss, the same on all processes; rank + 1 for trunk and embedder.
+    """
+    lanes = (seed, step, stream, batch) if batch else (seed, step, stream)
+    state = 2870177450012600261
+    for lane in lanes:
+        state = (state + lane % (2**61 - 1) * 14029467366897019727) % 2**64
+        state = (state << 31 | state >> 33) % 2**64 * 11400714785074694791 % 2**64
+    return (state + (len(lanes) ^ 2870177450012600261 ^ 3527539)) % 2**63

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
-import numpy as np
 import torch
+from lightning.fabric.utilities.data import sized_len
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
+from torch.utils.data import DistributedSampler
 
-from levelfield.errors import TrainingFailed
-from levelfield.learner import gather_rows
+from levelfield.errors import TrainingFailed, UserError
+from levelfield.gathering import gather_rows
 from levelfield.metrics import RetrievalMetrics, embedding_health
 
 HEALTH = ("intra_class_similarity", "inter_class_similarity", "effective_rank")
@@ -21,14 +23,16 @@ class RetrievalValidation(Callback):
 
     Every process computes the same scores from the same gathered embeddings, so nothing is averaged over processes.
     Test samples with roles are scored query against gallery. The distance is the learner's. How often is the Trainer's
-    `check_val_every_n_epoch`.
+    `check_val_every_n_epoch`. A score needs all samples: Lightning's sanity check and `fast_dev_run`, which embed some,
+    score nothing.
 
     Args:
         metrics: names of `levelfield.metrics.retrieval_metrics`.
         health: whether the mean similarities within and between classes and the effective rank are logged too.
 
     Raises:
-        TrainingFailed: an embedding that is not finite.
+        TrainingFailed: an embedding that is not finite, on every process.
+        UserError: the Trainer leaves samples out, or several processes share a loader that tells no index.
     """
 
     def __init__(
@@ -38,64 +42,107 @@ class RetrievalValidation(Callback):
         self.health = health
         self._parts: list[dict[str, Tensor]] = []
         self._scores: RetrievalMetrics | None = None
+        self._seen = 0
+        self._is_finite = True
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._start(trainer.val_dataloaders, pl_module)
+        self._start(trainer, pl_module, trainer.val_dataloaders, "val")
 
     def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        dataset = trainer.test_dataloaders.dataset  # type: ignore[union-attr]
-        self._start(trainer.test_dataloaders, pl_module, getattr(dataset, "is_query", None))
+        self._start(trainer, pl_module, trainer.test_dataloaders, "test")
 
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *args: Any
     ) -> None:
-        self._update(outputs)
+        self._update(trainer, outputs)
 
     def on_test_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *args: Any
     ) -> None:
-        self._update(outputs)
+        self._update(trainer, outputs)
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.sanity_checking:
-            return
-        self._log(pl_module, "val")
+        self._end(trainer, pl_module, "val")
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._log(pl_module, "test")
+        self._end(trainer, pl_module, "test")
 
-    def _start(self, dataloader: Any, pl_module: LightningModule, is_query: np.ndarray | None = None) -> None:
-        num_samples = len(dataloader.dataset)
-        self._parts = []
-        distance = getattr(pl_module, "distance", "cosine")
-        scores = RetrievalMetrics(metrics=self.metrics, num_samples=num_samples, distance=distance, is_query=is_query)
-        self._scores = scores.to(pl_module.device)
+    def _start(self, trainer: Trainer, pl_module: LightningModule, loaders: Any, stage: str) -> None:
+        self._scores = None
+        if trainer.sanity_checking or trainer.fast_dev_run:  # type: ignore[attr-defined]
+            return
+        loader = _only(loaders)
+        planned = _only(trainer.num_test_batches if stage == "test" else trainer.num_val_batches)
+        there = sized_len(loader)
+        if there is not None and planned < there:
+            raise UserError(
+                f"limit_{stage}_batches leaves {there - planned} of {there} batches out, and retrieval is "
+                "scored among all samples: give 1.0, or 0 for no scores"
+            )
+        is_query = getattr(loader.dataset, "is_query", None) if stage == "test" and hasattr(loader, "dataset") else None
+        self._parts, self._seen, self._is_finite = [], 0, True
+        self._scores = RetrievalMetrics(
+            metrics=self.metrics,
+            num_samples=_num_samples(loader),
+            distance=getattr(pl_module, "distance", "cosine"),
+            is_query=is_query,
+        ).to(pl_module.device)
 
-    def _update(self, outputs: dict[str, Tensor]) -> None:
-        assert self._scores is not None
-        if not torch.isfinite(outputs["embeddings"]).all():
+    def _update(self, trainer: Trainer, outputs: dict[str, Any]) -> None:
+        if self._scores is None:
+            return
+        embeddings, labels, index = (outputs[name] for name in ("embeddings", "labels", "index"))
+        if index is None:
+            if trainer.world_size > 1:
+                raise UserError(
+                    "the loader yields (samples, labels): where several processes share it, some samples come twice "
+                    "and count once, so yield (samples, labels, index) with index the position in the data set"
+                )
+            index = torch.arange(self._seen, self._seen + len(labels), device=labels.device)
+        self._seen += len(labels)
+        if not torch.isfinite(embeddings).all():
+            self._is_finite = False  # raised at the end of the epoch: no process leaves while others wait for it
+            return
+        self._scores.update(embeddings, labels, index)
+        if self.health:
+            self._parts.append({"embeddings": embeddings, "labels": labels, "index": index})
+
+    def _end(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if self._scores is None:
+            return
+        if not trainer.strategy.reduce_boolean_decision(self._is_finite, all=True):
             raise TrainingFailed(
                 "the embeddings are not finite: lower the learning rates (--model.trunk_lr, --model.embedder_lr)"
             )
-        self._scores.update(outputs["embeddings"], outputs["labels"], outputs["index"])
+        scores = self._scores.compute()
+        del scores["num_skipped"]
         if self.health:
-            self._parts.append(outputs)
-
-    def _log(self, pl_module: LightningModule, stage: str) -> None:
-        assert self._scores is not None
-        for name, value in self._scores.compute().items():
-            if name in self.metrics:
-                pl_module.log(f"{stage}/{name}", float(value), prog_bar=name == "map_at_r", rank_zero_only=False)
-        if self.health:
-            self._log_health(pl_module, stage)
+            scores |= self._health(pl_module)
+        for name, value in scores.items():
+            # Equal on all processes; their maximum is that number to the bit, which their mean need not be.
+            pl_module.log(f"{stage}/{name}", float(value), prog_bar=name == "map_at_r", sync_dist=True, reduce_fx="max")
         self._scores, self._parts = None, []
 
-    def _log_health(self, pl_module: LightningModule, stage: str) -> None:
+    def _health(self, pl_module: LightningModule) -> dict[str, float]:
         names = ("embeddings", "labels", "index")
         embeddings, labels, index = (gather_rows(pl_module, torch.cat([p[n] for p in self._parts])) for n in names)
         once = torch.full((int(index.max()) + 1,), -1, device=index.device)
         once[index] = torch.arange(len(index), device=index.device)  # one of a sample's repeats
         once = once[once >= 0]
         health = embedding_health(embeddings[once], labels[once])
-        for name in HEALTH:
-            pl_module.log(f"{stage}/{name}", float(getattr(health, name)), rank_zero_only=False)
+        return {name: float(getattr(health, name)) for name in HEALTH}
+
+
+def _only(loaders: Any) -> Any:
+    """The one loader (or its number of batches) of what may be a collection; of several Lightning asks for an index."""
+    if isinstance(loaders, Mapping):
+        loaders = list(loaders.values())
+    return loaders[0] if isinstance(loaders, Sequence) else loaders
+
+
+def _num_samples(loader: Any) -> int | None:
+    """How many different samples a loader goes through, where its sampler tells."""
+    sampler = getattr(loader, "sampler", None)
+    samples = getattr(sampler, "dataset", None) if isinstance(sampler, DistributedSampler) else None
+    samples = getattr(sampler, "data_source", samples)
+    return len(samples) if isinstance(samples, Sized) else None

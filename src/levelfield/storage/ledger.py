@@ -138,7 +138,8 @@ class Ledger:
             times = "once" if len(openings) == 1 else f"{len(openings)} times"
             raise UserError(
                 f"{self.path}: the test classes were opened {times} already (last {openings[-1]['time']}); "
-                'opening them again is recorded and shown: --reopen-test "why"'
+                'opening them again is recorded and shown: --reopen-test "why", in Python RecordOpening(reopen="why") '
+                "among the Trainer's callbacks"
             )
 
     def finished(self, configuration: str, checkpoints: Mapping[str, str]) -> int | None:

@@ -1,0 +1,50 @@
+"""What a loader may yield: ours yield (samples, labels, index), others' need not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from jaxtyping import Int
+from torch import Tensor
+
+from levelfield.errors import UserError
+
+KINDS = "(samples, labels), (samples, labels, index) or a dictionary with these keys"
+
+
+class Batch(NamedTuple):
+    """Samples with their labels and, where the loader tells, their positions in the data set."""
+
+    samples: Any
+    labels: Int[Tensor, " batch"]
+    index: Int[Tensor, " batch"] | None = None  # type: ignore[assignment] # a field, not tuple's method of that name
+
+    @classmethod
+    def read(cls, batch: Any) -> Batch:
+        """The batch of any loader.
+
+        Raises:
+            UserError: it is neither a pair, nor a triple, nor a dictionary with `samples` and `labels`.
+        """
+        if isinstance(batch, Mapping):
+            missing = [key for key in ("samples", "labels") if key not in batch]
+            if missing:
+                found = ", ".join(str(key) for key in batch)
+                raise UserError(f"the loader's dictionaries have no '{missing[0]}' (they have {found}): yield {KINDS}")
+            return cls(batch["samples"], batch["labels"], batch.get("index"))
+        if isinstance(batch, tuple | list) and len(batch) in (2, 3):
+            return cls(*batch)
+        found = f"{type(batch).__name__} of {len(batch)}" if isinstance(batch, tuple | list) else type(batch).__name__
+        raise UserError(f"the loader yields a {found}: yield {KINDS}")
+
+
+def samples_of(batch: Any) -> tuple[Any, Int[Tensor, " batch"] | None]:
+    """Samples and index of a batch that may have no labels: a dictionary, a pair, a triple, or the samples alone."""
+    if isinstance(batch, Mapping):
+        if "samples" not in batch:
+            raise UserError("the loader's dictionaries have no 'samples': yield samples, or " + KINDS)
+        return batch["samples"], batch.get("index")
+    if isinstance(batch, tuple | list) and len(batch) in (2, 3) and isinstance(batch[1], Tensor):
+        return batch[0], batch[2] if len(batch) == 3 else None
+    return batch, None
