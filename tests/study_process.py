@@ -15,6 +15,7 @@ CONTEXT.set_forkserver_preload(["study_process", "levelfield.study.commands", "l
 def _levelfield(words: list[str], log: Path, folder: Path) -> None:
     from levelfield.cli import main
 
+    multiprocessing.set_start_method(multiprocessing.get_all_start_methods()[0], force=True)  # as outside of a test
     os.chdir(folder)
     with open(log, "w") as file:
         os.dup2(file.fileno(), sys.stdout.fileno())

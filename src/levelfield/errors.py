@@ -13,6 +13,7 @@ REMEDIES = {
     errno.EROFS: "choose another folder",
     errno.EIO: "look after the disk",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENOLCK: "have the lock service of that file system started, or choose another folder",
 }
 
 

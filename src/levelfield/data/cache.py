@@ -1,6 +1,5 @@
 """A prepared cache: images decoded and reduced once, in one memory-mapped file beside an index."""
 
-import fcntl
 import hashlib
 import io
 import json
@@ -19,6 +18,7 @@ from PIL import Image
 
 from levelfield.data.datasets.base import MetricDataset, SampleIndex
 from levelfield.errors import UserError
+from levelfield.storage.lock import Lock
 
 INDEX = "index.npz"
 TEMPORARY = ".tmp"
@@ -75,7 +75,7 @@ def prepare_images(
     folder = cache_root() / f"{dataset.name}-{_digest(_place(dataset), dict(purpose))[:16]}"
     stamp = _stamp(dataset, index)
     try:
-        with _locked(folder):
+        with Lock(folder, "cache", f"cache of {dataset.name}"):
             prepared = _read(folder, stamp)
             if prepared is None:
                 print(f"decoding {len(index.keys):,} images once, into {folder}", file=sys.stderr)
@@ -120,15 +120,6 @@ def _stamp(dataset: MetricDataset, index: SampleIndex) -> str:
 
 def _digest(*values: Any) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """One process at a time is in `folder`; the system takes a dead process' lock away."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _read(folder: Path, stamp: str) -> PreparedImages | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from levelfield.data.splits import Split, check_validation_classes, class_folds,
 from levelfield.data.subset import ClassSubset, check_roles
 from levelfield.data.transforms import ImageTransforms
 from levelfield.errors import UserError
+from levelfield.processes import end_with_parent
 
 
 class MetricDataModule(LightningDataModule):
@@ -188,13 +191,11 @@ class MetricDataModule(LightningDataModule):
             batch_size=None,  # the sampler's are whole batches; a batch sampler Lightning would not leave alone
             sampler=sampler,
             collate_fn=default_collate,
-            num_workers=self.num_workers,
-            persistent_workers=self.num_workers > 0,
-            pin_memory=self._on_gpu,
+            **self._loading(persistent=True),
         )
 
     def val_dataloader(self) -> DataLoader:
-        return self.eval_dataloader(self.val_subset)
+        return self.eval_dataloader(self.val_subset, persistent=True)
 
     def test_dataloader(self) -> DataLoader:
         return self.eval_dataloader(self.test_subset)
@@ -202,17 +203,29 @@ class MetricDataModule(LightningDataModule):
     def predict_dataloader(self) -> DataLoader:
         return self.eval_dataloader(self.predict_subset)
 
-    def eval_dataloader(self, subset: ClassSubset | None) -> DataLoader:
-        """Each sample of a subset in order, once; shared over processes, where the last ones may get repeats."""
+    def eval_dataloader(self, subset: ClassSubset | None, persistent: bool = False) -> DataLoader:
+        """Each sample of a subset in order, once; shared over processes, where the last ones may get repeats.
+
+        Args:
+            subset: the samples.
+            persistent: whether the loader processes stay for another pass.
+        """
         assert subset is not None
         return DataLoader(
             subset,
             batch_size=self.eval_batch_size,
             sampler=EvalSampler(len(subset), rank=self._rank, world_size=self._world_size),
-            num_workers=self.num_workers,
-            persistent_workers=self.num_workers > 0,
-            pin_memory=self._on_gpu,
+            **self._loading(persistent),
         )
+
+    def _loading(self, persistent: bool) -> dict[str, Any]:
+        """How samples reach this process, by loader processes that end with it."""
+        return {
+            "num_workers": self.num_workers,
+            "persistent_workers": persistent and self.num_workers > 0,
+            "worker_init_fn": partial(end_with_parent, os.getpid()) if self.num_workers else None,
+            "pin_memory": self._on_gpu,
+        }
 
     def transform(self, train: bool = False) -> Callable[[Any], Any] | None:
         """What is done to a sample before it joins a batch; nothing to a text."""

@@ -1,25 +1,43 @@
-"""Which process does which job of a study; the system takes a dead process' locks away."""
+"""Which process does which job of a study, or makes a cache; a dead process' locks are free.
+
+On a local disk the system's locks are used (flock): free as soon as their holder is dead. On any other file system a
+lock is a lease: a file that is created exclusively and that its holder touches every few seconds. A lease of a dead
+process is free at once on its own host, and after `LEASE_SECONDS` on others; a process that stood still for that long
+and has lost its lease is interrupted, as by Ctrl-C.
+"""
 
 import fcntl
 import json
 import os
+import signal
+import socket
+import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
+import filelock
+
+from levelfield.processes import is_running
 from levelfield.storage.atomic import storing
+from levelfield.storage.lock_kind import lock_kind
 
 LOCKS = "locks"
 
 
 class Lock:
-    """Holds one job, or another part, of a study for this process, and says so in the lock's file.
+    """Holds one job, or another part, of a folder for this process, and says so in a file beside the lock.
 
     Args:
-        study_folder: The study's folder.
+        folder: The study's folder, or a cache's.
         part: Path of the job within `jobs`, or the name of the part.
         title: What is done, for `study status`.
+        keeper: The process that started this one for its work, if one did: without it this one ends.
+
+    Attributes:
+        predecessor: What the holder before said of itself, if it died as the holder.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -29,41 +47,74 @@ class Lock:
         True test
     """
 
-    def __init__(self, study_folder: Path, part: str | Path, title: str) -> None:
-        self.path = study_folder / LOCKS / f"{part}.lock"
+    def __init__(self, folder: Path, part: str | Path, title: str, keeper: int | None = None) -> None:
+        self.path = folder / LOCKS / f"{part}.lock"
         self.title = title
-        self._file: IO[str] | None = None
+        self.keeper = keeper
+        self.predecessor: dict[str, Any] | None = None
+        self._folder = folder
+        self._lock: filelock.BaseFileLock | None = None
 
     @property
     def held(self) -> bool:
-        return self._file is not None
+        return self._lock is not None
+
+    @property
+    def _description(self) -> Path:
+        return self.path.with_suffix(".json")
 
     def acquire(self, wait: bool = False) -> bool:
         """Take the lock if no living process holds it, or wait for it; whether it is held now."""
         with storing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            file = open(self.path, "a+")  # noqa: SIM115 held as long as the lock
+            lock = self._made()
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-                file.truncate(0)
-                json.dump({"process": os.getpid(), "title": self.title, "since": time.time()}, file)
-                file.flush()
-            except BlockingIOError:
-                file.close()
+                lock.acquire(blocking=wait)
+            except filelock.Timeout:
                 return False
+            self._lock = lock
+            try:
+                self.predecessor = _read(self._description)
+                self._describe()
             except BaseException:
-                file.close()
+                self.release()
                 raise
-            self._file = file
-            return True
+        return True
+
+    def _made(self) -> filelock.BaseFileLock:
+        seconds = lock_kind(self._folder / LOCKS).lease_seconds
+        if seconds is None:
+            return filelock.FileLock(self.path, thread_local=False, fallback_to_soft=False)
+        return filelock.SoftFileLease(
+            self.path, lease_duration=seconds, on_compromise=self._stop_work, thread_local=False
+        )
+
+    def _describe(self) -> None:
+        words = {
+            "host": socket.gethostname(),
+            "process": os.getpid(),
+            "keeper": self.keeper,
+            "title": self.title,
+            "since": time.time(),
+        }
+        self._description.write_text(json.dumps(words))
+
+    def _stop_work(self, loss: filelock.LeaseCompromise) -> None:
+        print(
+            f"levelfield: {self.path}: another process has taken over, for this one was not heard of in time "
+            f"({loss.reason}); it stops",
+            file=sys.stderr,
+        )
+        os.kill(os.getpid(), signal.SIGINT)
 
     def release(self) -> None:
         """Let others have it."""
-        if self._file is not None:
-            # Closing alone would leave it with the loader processes that were forked meanwhile.
-            fcntl.flock(self._file, fcntl.LOCK_UN)
-            self._file.close()
-            self._file = None
+        if self._lock is not None:
+            lock, self._lock = self._lock, None
+            entry = _read(self._description) or {}
+            if (entry.get("host"), entry.get("process")) == (socket.gethostname(), os.getpid()):
+                self._description.unlink(missing_ok=True)
+            lock.release()
 
     def __enter__(self) -> "Lock":
         self.acquire(wait=True)
@@ -75,14 +126,43 @@ class Lock:
         self.release()
 
 
-def running(study_folder: Path) -> list[dict[str, Any]]:
-    """What living processes do in a study: `process`, `title` and `since` (seconds of the epoch), the longest first."""
+def running(folder: Path) -> list[dict[str, Any]]:
+    """What living processes do in a folder: `part`, `host`, `process`, `title`, `since` (seconds of the epoch).
+
+    The longest comes first.
+    """
+    locks = folder / LOCKS
     found = []
-    for path in (study_folder / LOCKS).rglob("*.lock"):
+    for path in locks.rglob("*.json"):
+        entry = _read(path)
+        if entry is not None and is_held(folder, part := path.relative_to(locks).with_suffix("")):
+            found.append({"part": str(part), **entry})
+    return sorted(found, key=lambda entry: entry["since"])
+
+
+def is_held(folder: Path, part: str | Path) -> bool:
+    """Whether a living process, this one or another, holds a part."""
+    path = folder / LOCKS / f"{part}.lock"
+    if not path.exists():
+        return False
+    seconds = lock_kind(folder / LOCKS).lease_seconds
+    with suppress(FileNotFoundError):
+        if seconds is not None:
+            entry = _read(path.with_suffix(".json"))
+            if entry is not None and entry["host"] == socket.gethostname():
+                return is_running(entry["process"])
+            return time.time() - path.stat().st_mtime < 2 * seconds
         with open(path) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                content = file.read()
-                found.append(json.loads(content) if content else {"process": None, "title": "", "since": time.time()})
-    return sorted(found, key=lambda entry: entry["since"])
+                return True
+    return False
+
+
+def _read(description: Path) -> dict[str, Any] | None:
+    """What a holder says of itself; None where none does, or where it was killed as it began to."""
+    try:
+        return json.loads(description.read_text())
+    except (FileNotFoundError, ValueError):
+        return None

@@ -74,7 +74,7 @@ class WorkerPool:
     def __init__(self, study_folder: Path, spec: StudySpec, executor: Executor) -> None:
         number = executor.workers if executor.workers > 1 else 0
         devices = _devices(executor) if number else []
-        command = [sys.executable, "-m", "levelfield.study.worker_process", str(study_folder)]
+        command = [sys.executable, "-m", "levelfield.study.worker_process", str(os.getpid()), str(study_folder)]
         command.append(str(executor.checkpoint_seconds))
         self._workers = [_Worker(command, _environment(spec, devices, each), each) for each in range(number)]
 
@@ -116,7 +116,6 @@ class _Worker:
         self.start()
 
     def start(self) -> None:
-        # The worker ends when its standard input does, so it never outlives this process.
         self.process = subprocess.Popen(
             self._command,
             stdin=subprocess.PIPE,
@@ -196,7 +195,15 @@ def test_in_processes(study_folder: Path, spec: StudySpec, executor: Executor, o
     One that dies or fails leaves its run to the others; this process meets the same mistake and reports it.
     """
     devices = _devices(executor) if executor.workers > 1 else []
-    command = [sys.executable, "-m", "levelfield.study.worker_process", str(study_folder), "test", str(opening)]
+    command = [
+        sys.executable,
+        "-m",
+        "levelfield.study.worker_process",
+        str(os.getpid()),
+        str(study_folder),
+        "test",
+        str(opening),
+    ]
     others = [
         subprocess.Popen(
             command,

@@ -1,6 +1,6 @@
 """One worker of a pool, started by the study's process.
 
-`python -m levelfield.study.worker_process FOLDER SECONDS` does jobs; `... FOLDER test OPENING` scores runs.
+`python -m levelfield.study.worker_process PARENT FOLDER SECONDS` does jobs; `... FOLDER test OPENING` scores runs.
 """
 
 import sys
@@ -13,26 +13,21 @@ if __name__ == "__main__":
 import json
 import os
 import signal
-import threading
 from pathlib import Path
 
 from rich.console import Console
 
 from levelfield.errors import UserError, refused_file
+from levelfield.processes import end_with_parent
 from levelfield.study.progress import StudyProgress
 from levelfield.study.same_study import check_code_here
 from levelfield.study.spec import spec_from_yaml
 from levelfield.study.state import StudyState
 
 
-def end_with_parent() -> None:
-    """Leave when standard input ends: the study's process is gone, however it went."""
-    sys.stdin.read()
-    os._exit(1)
-
-
-def main(study_folder: Path, *what: str) -> int:
+def main(parent: int, study_folder: Path, *what: str) -> int:
     """Do jobs, or score runs, until none is left; a mistake goes to standard output as a line of JSON."""
+    end_with_parent(parent)
     answer, sys.stdout = sys.stdout, sys.stderr  # whatever a library prints is no answer
     find_own_modules()
     from levelfield.study.test_stage import take_part
@@ -40,7 +35,6 @@ def main(study_folder: Path, *what: str) -> int:
 
     if not sys.stdin.readline():  # what there was to import is imported: now the study's process says when to begin
         return 1
-    threading.Thread(target=end_with_parent, daemon=True).start()
     try:
         spec = spec_from_yaml(study_folder / "study.yaml")
         check_code_here(spec)
@@ -64,4 +58,4 @@ def main(study_folder: Path, *what: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), *sys.argv[2:]))
+    sys.exit(main(int(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:]))

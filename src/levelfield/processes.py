@@ -1,0 +1,42 @@
+"""Processes that do not outlive the one that started them."""
+
+import os
+import threading
+import time
+from pathlib import Path
+
+LOOK_SECONDS = 1.0
+
+
+def end_with_parent(parent: int, number: int = 0) -> None:
+    """End this process once `parent`, for which it works, is gone, however it went.
+
+    A loader process takes this as its `worker_init_fn`: `partial(end_with_parent, os.getpid())`.
+
+    Args:
+        parent: Process id of the one that this one works for; asked for before this one is started.
+        number: Which loader this is; torch says so, and it does not matter.
+    """
+    # A fork server stands between them: the default start of processes since Python 3.14.
+    is_child = os.getppid() == parent
+
+    def watch() -> None:
+        while os.getppid() == parent if is_child else is_running(parent):
+            time.sleep(LOOK_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="ends with its parent", daemon=True).start()
+
+
+def is_running(process: int) -> bool:
+    """Whether a process of this host runs; one that is dead and not yet buried does not."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:  # ended meanwhile, or a system without /proc
+        return not Path("/proc/self/stat").exists()
