@@ -14,6 +14,7 @@ import socket
 import sys
 import time
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -37,6 +38,7 @@ class Lock:
         keeper: The process that started this one for its work, if one did: without it this one ends.
 
     Attributes:
+        held: Whether this object holds it now.
         predecessor: What the holder before said of itself, if it died as the holder.
 
     Example:
@@ -52,27 +54,35 @@ class Lock:
         self.title = title
         self.keeper = keeper
         self.predecessor: dict[str, Any] | None = None
+        self.held = False
         self._folder = folder
-        self._lock: filelock.BaseFileLock | None = None
 
-    @property
-    def held(self) -> bool:
-        return self._lock is not None
+    @cached_property
+    def _lock(self) -> filelock.BaseFileLock:
+        """One for all attempts: a lease must be seen unchanged for as long as it lasts before it is taken over."""
+        seconds = lock_kind(self._folder / LOCKS).lease_seconds
+        if seconds is None:
+            return filelock.FileLock(self.path, thread_local=False, fallback_to_soft=False)
+        return filelock.SoftFileLease(
+            self.path, lease_duration=seconds, on_compromise=self._stop_work, thread_local=False
+        )
 
     @property
     def _description(self) -> Path:
         return self.path.with_suffix(".json")
 
     def acquire(self, wait: bool = False) -> bool:
-        """Take the lock if no living process holds it, or wait for it; whether it is held now."""
+        """Take the lock if no living process holds it, or wait for it; whether it is held now.
+
+        Who asks again and again asks the same object: another host's lease is over only for one that watched it.
+        """
         with storing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            lock = self._made()
             try:
-                lock.acquire(blocking=wait)
+                self._lock.acquire(blocking=wait)
             except filelock.Timeout:
                 return False
-            self._lock = lock
+            self.held = True
             try:
                 self.predecessor = _read(self._description)
                 self._describe()
@@ -80,14 +90,6 @@ class Lock:
                 self.release()
                 raise
         return True
-
-    def _made(self) -> filelock.BaseFileLock:
-        seconds = lock_kind(self._folder / LOCKS).lease_seconds
-        if seconds is None:
-            return filelock.FileLock(self.path, thread_local=False, fallback_to_soft=False)
-        return filelock.SoftFileLease(
-            self.path, lease_duration=seconds, on_compromise=self._stop_work, thread_local=False
-        )
 
     def _describe(self) -> None:
         words = {
@@ -109,12 +111,12 @@ class Lock:
 
     def release(self) -> None:
         """Let others have it."""
-        if self._lock is not None:
-            lock, self._lock = self._lock, None
+        if self.held:
+            self.held = False
             entry = _read(self._description) or {}
             if (entry.get("host"), entry.get("process")) == (socket.gethostname(), os.getpid()):
                 self._description.unlink(missing_ok=True)
-            lock.release()
+            self._lock.release()
 
     def __enter__(self) -> "Lock":
         self.acquire(wait=True)

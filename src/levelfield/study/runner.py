@@ -11,6 +11,7 @@ from levelfield.errors import UserError
 from levelfield.storage.atomic import write_atomically
 from levelfield.storage.ledger import Ledger
 from levelfield.storage.lock import LOCKS, Lock
+from levelfield.storage.lock_kind import check_locks
 from levelfield.study.executors import Executor, WorkerPool
 from levelfield.study.jobs import Job, job_config
 from levelfield.study.progress import StudyProgress
@@ -86,6 +87,7 @@ def begin(study_folder: Path, spec: StudySpec, reopen: str | None = None) -> Stu
     if not path.exists() and study_folder.exists() and any(map(_is_foreign, study_folder.iterdir())):
         raise UserError(f"{study_folder} is not empty and holds no {STUDY}; choose another --output")
     state = _checked(study_folder, spec, reopen)
+    check_locks(study_folder / LOCKS)
     with Lock(study_folder, "study", "study"):  # two that begin at once
         _refuse_another_study(path, spec, reopen)
         write_atomically(path, spec.to_yaml().encode())
