@@ -32,7 +32,7 @@ def instantiate(parser: ArgumentParser, config: Namespace) -> Namespace:
     except Exception:
         # An argument of several types tries them in turn, and says of each in many words why it failed.
         if builder.refusals:
-            raise builder.refusals[-1] from None
+            raise builder.refusals[-1] from builder.refusals[-1].__cause__
         raise
 
 
@@ -45,10 +45,14 @@ class _Builder:
     def __call__(self, kind: type, *args: Any, **kwargs: Any) -> Any:
         try:
             _refuse_unbuilt(kind, kwargs)
+            _refuse_missing(kind, kwargs)
             return kind(*args, **kwargs)
         except UserError as error:
             self.refusals.append(error)
             raise
+        except ValueError as error:  # of a value that the class does not take
+            self.refusals.append(UserError(f"{kind.__name__}: {' '.join(str(error).split())}"))
+            raise self.refusals[-1] from error
 
 
 def classes_named(value: Any) -> Iterator[Any]:
@@ -65,12 +69,24 @@ def classes_named(value: Any) -> Iterator[Any]:
             yield from classes_named(part)
 
 
+def _refuse_missing(kind: type, kwargs: dict[str, Any]) -> None:
+    """Raises if an argument without type and default was not given: the parser takes None for one without type."""
+    for name, parameter in _parameters(kind).items():
+        untyped = parameter.annotation is inspect.Parameter.empty and parameter.default is inspect.Parameter.empty
+        if untyped and name in kwargs and kwargs[name] is None:
+            raise UserError(f"{kind.__name__}: the argument '{name}' is required (for a loss: --model.loss.{name})")
+
+
+def _parameters(kind: type) -> dict[str, inspect.Parameter]:
+    try:
+        return dict(inspect.signature(kind).parameters)
+    except (ValueError, TypeError):  # of some classes written in C
+        return {}
+
+
 def _refuse_unbuilt(kind: type, kwargs: dict[str, Any]) -> None:
     """Raises if an argument still names a class: its type does not ask for one, so nobody has built it."""
-    try:
-        known = dict(inspect.signature(kind).parameters)
-    except (ValueError, TypeError):  # of some classes written in C
-        known = {}
+    known = _parameters(kind)
     for name, value in kwargs.items():
         named = list(classes_named(value))
         typed = name in known and known[name].annotation is not inspect.Parameter.empty

@@ -56,7 +56,7 @@ def instantiate(config: dict[str, Any]) -> MetricLearner:
         config = {**config, "loss": {"class_path": "torch.nn.Identity"}}
     restrict_parser()
     parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(MetricLearner, "model")
+    parser.add_class_arguments(MetricLearner, "model", fail_untyped=False)
     learner = build(parser, parser.parse_object({"model": config})).model
     learner.save_hyperparameters(config)
     return learner

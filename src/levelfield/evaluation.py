@@ -47,6 +47,9 @@ class EvaluationCLI(TrainingCLI):
             file.write_text(yaml.safe_dump(config))
             super().__init__(args=[args[0], "--config", str(file), *args[1:]])
 
+    def link_seeds(self, parser: Any) -> None:
+        """Not linked: the seeds are the checkpoint's, whatever `seed_everything` would have given."""
+
     def before_instantiate_classes(self) -> None:
         given = self.plain_config()
         refuse_other_model(self._expected["model"], given["model"], self.checkpoint_path)

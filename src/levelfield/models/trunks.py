@@ -26,7 +26,7 @@ class Trunk(nn.Module, ABC):
         std: likewise.
         licence: of the pretrained weights; None where nobody said.
         weights_origin: where the weights came from, in words (checkpoints store them).
-        modality: what the trunk takes, as data sets have it.
+        modality: what the trunk takes, as data sets have it; None where nobody said.
         checkpoint_args: arguments beside `init_args` that build the trunk where the files it was made from are missing.
     """
 
@@ -36,7 +36,7 @@ class Trunk(nn.Module, ABC):
     std: tuple[float, ...] = ()
     licence: str | None = None
     weights_origin: str = "random"
-    modality: Literal["image", "text"] = "image"
+    modality: Literal["image", "text"] | None = "image"
     checkpoint_args: Mapping[str, Any] = MappingProxyType({})
 
     @abstractmethod
@@ -47,6 +47,58 @@ class Trunk(nn.Module, ABC):
         """One line: features, where the weights came from, and their licence if it is known."""
         licence = f" ({self.licence})" if self.licence else ""
         return f"{type(self).__name__}, {self.num_features:,} features; weights: {self.weights_origin}{licence}"
+
+
+class ModuleTrunk(Trunk):
+    """Any module that turns samples into feature vectors, as a trunk.
+
+    Args:
+        module: gets images from 0 to 1, or a list of texts. Its attributes that a `Trunk` has are this trunk's too.
+        num_features: length F of a feature vector; None takes the module's attribute of that name.
+
+    Raises:
+        UserError: nobody says how long a feature vector is, or the module gives features of another shape.
+    """
+
+    def __init__(self, module: nn.Module, num_features: int | None = None) -> None:
+        super().__init__()
+        kind = type(module)
+        if num_features is None:
+            num_features = getattr(module, "num_features", None)
+        if not isinstance(num_features, int):
+            raise UserError(
+                f"{kind.__name__} has no number num_features: set self.num_features in its __init__, "
+                "or give --model.num_features"
+            )
+        self.module = module
+        self.init_args = getattr(module, "init_args", {})
+        self.num_features = num_features
+        self.modality = getattr(module, "modality", None)
+        self.weights_origin = getattr(module, "weights_origin", f"as {kind.__module__}.{kind.__qualname__} makes them")
+        self.checkpoint_args = getattr(module, "checkpoint_args", {})
+        self.mean, self.std = getattr(module, "mean", ()), getattr(module, "std", ())
+        self.licence = getattr(module, "licence", None)
+
+    def forward(self, samples: Any) -> Float[Tensor, "batch features"]:
+        features = self.module(samples)
+        if features.ndim != 2 or features.shape[1] != self.num_features:
+            raise UserError(
+                f"{type(self.module).__name__} gives features of shape {tuple(features.shape)}: a trunk gives one "
+                f"vector of num_features={self.num_features} numbers a sample"
+            )
+        return features
+
+    def summary(self) -> str:
+        return super().summary().replace(type(self).__name__, type(self.module).__name__, 1)
+
+
+def as_trunk(module: nn.Module, num_features: int | None = None) -> Trunk:
+    """The module if it is a trunk of ours, else a `ModuleTrunk` of it."""
+    if not isinstance(module, Trunk):
+        return ModuleTrunk(module, num_features)
+    if num_features not in (None, module.num_features):
+        raise UserError(f"--model.num_features {num_features} contradicts the trunk's {module.num_features}")
+    return module
 
 
 class TimmTrunk(Trunk):

@@ -18,7 +18,7 @@ from levelfield.report.published_table import print_papers
 from levelfield.report.ranks_page import write_ranks
 from levelfield.report.table import comparison_table, footnotes, print_report
 from levelfield.storage.ledger import Ledger
-from levelfield.study.added_method import method_of_loss, space_of_loss
+from levelfield.study.added_method import added_methods
 from levelfield.study.conditions import differing_conditions
 from levelfield.study.configuration import nearest, parse_value
 from levelfield.study.executors import Executor
@@ -127,11 +127,10 @@ def main(argv: Sequence[str]) -> int:
     file = find_study(arguments.file)
     find_own_modules()
     executor = Executor.of({key[9:]: overrides.pop(key) for key in list(overrides) if key.startswith("executor.")})
-    added = {path: method_of_loss(path) for path in arguments.add_method}
-    spaces = {name: space_of_loss(path, name) for path, (name, _) in added.items()}
-    spec = load_spec(file, overrides, dict(added.values()), spaces)
+    added, spaces = added_methods(arguments.add_method)
+    spec = load_spec(file, overrides, added, spaces)
     # A study with more methods is another study: its test classes are opened for it.
-    folder = arguments.output or Path("outputs", "_".join([spec.name, *spaces]))
+    folder = arguments.output or Path("outputs", "_".join([spec.name, *added]))
     console = Console()
     if not console.is_terminal:
         console = Console(width=TABLE_WIDTH)

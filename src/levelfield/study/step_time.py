@@ -23,7 +23,7 @@ def network_step(training: TrainingCLI) -> Callable[[], None]:
     learner.build_loss(_num_train_classes(training.datamodule))  # the optimiser asks for its weights
     learner.to(device).train()
     optimizer = _optimizer(learner)
-    samples = _random_samples(learner.trunk.modality, training.datamodule, device)
+    samples = _random_samples(training.datamodule, device)
 
     def step() -> None:
         with training.trainer.precision_plugin.train_step_context():
@@ -89,8 +89,8 @@ def _num_train_classes(datamodule: MetricDataModule) -> int:
     return trainval - trainval // datamodule.num_folds
 
 
-def _random_samples(modality: str, datamodule: MetricDataModule, device: torch.device) -> Any:
-    if modality == "text":
+def _random_samples(datamodule: MetricDataModule, device: torch.device) -> Any:
+    if datamodule.dataset.modality == "text":
         return [TEXT] * datamodule.batch_size
     side = datamodule.transforms.crop_size
     return torch.rand(datamodule.batch_size, 3, side, side, device=device)
@@ -99,7 +99,7 @@ def _random_samples(modality: str, datamodule: MetricDataModule, device: torch.d
 def batch_in_words(training: TrainingCLI, threads: int) -> str:
     """What a step is measured on: `32 random images of 227 px (cpu, 1 thread)`."""
     device, datamodule = training.trainer.strategy.root_device, training.datamodule
-    if training.model.trunk.modality == "text":
+    if datamodule.dataset.modality == "text":
         samples = f"texts of {len(TEXT.split())} words"
     else:
         samples = f"random images of {datamodule.transforms.crop_size} px"

@@ -1,0 +1,170 @@
+"""A fork's own parts, plain modules each, through the command line: they train, come back, or one line says why not."""
+
+import sys
+
+import pytest
+import torch
+import yaml
+from test_cli import refused
+from toy_study import TOY
+
+from levelfield.learner import MetricLearner
+
+PARTS = """
+import torch
+from torch import nn
+
+
+class PairsLoss(nn.Module):
+    def __init__(self, margin=0.5):
+        super().__init__()
+        self.margin = margin
+
+    def forward(self, embeddings, labels, indices_tuple=None):
+        a, p, b, n = indices_tuple
+        pull = 1 - (embeddings[a] * embeddings[p]).sum(1)
+        push = (embeddings[b] * embeddings[n]).sum(1) - self.margin
+        return pull.mean() + push.clamp(min=0).mean()
+
+
+class WeightedLoss(nn.Module):
+    def __init__(self, num_classes, embedding_size, scale=8.0):
+        super().__init__()
+        self.weights = nn.Parameter(torch.randn(num_classes, embedding_size))
+        self.scale = scale
+
+    def forward(self, embeddings, labels):
+        return nn.functional.cross_entropy(self.scale * embeddings @ self.weights.T, labels)
+
+
+class NeedyLoss(WeightedLoss):
+    def __init__(self, num_classes, embedding_size, scale):
+        super().__init__(num_classes, embedding_size, scale)
+
+
+class AllPairs(nn.Module):
+    def forward(self, embeddings, labels):
+        same = labels[:, None] == labels[None]
+        others = ~torch.eye(len(labels), dtype=torch.bool)
+        return *(same & others).nonzero(as_tuple=True), *(~same).nonzero(as_tuple=True)
+
+
+class SmallTrunk(nn.Module):
+    def __init__(self, width=8):
+        super().__init__()
+        self.num_features = width
+        self.convolution = nn.Conv2d(3, width, 3, 2)
+
+    def forward(self, images):
+        return self.convolution(images).relu().mean((2, 3))
+
+
+class PlainEmbedder(nn.Module):
+    def __init__(self, num_features, embedding_size, bias=True):
+        super().__init__()
+        self.linear = nn.Linear(num_features, embedding_size, bias=bias)
+
+    def forward(self, features):
+        return self.linear(features)
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def desk(tmp_path_factory):
+    """A working directory with one's own modules, of which some cannot be imported."""
+    folder = tmp_path_factory.mktemp("desk")
+    (folder / "plain_parts.py").write_text(PARTS)
+    (folder / "torn_parts.py").write_text("class A(:\n")
+    (folder / "angry_parts.py").write_text("raise RuntimeError('not\\ntoday')\n")
+    (folder / "needy_parts.py").write_text("import no_such_package\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [path for path in sys.path if path])
+        patch.setattr(sys, "dont_write_bytecode", True)
+        patch.chdir(folder)
+        yield folder
+
+
+ALL_OWN = [
+    *("--model.loss", "plain_parts.PairsLoss", "--model.loss.margin", "0.3", "--model.miner", "plain_parts.AllPairs"),
+    *("--model.trunk", "plain_parts.SmallTrunk", "--model.trunk.width", "12"),
+    *("--model.embedder", "plain_parts.PlainEmbedder", "--model.embedder.bias", "false"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("PairsLoss", ALL_OWN), ("WeightedLoss", ["--model.loss", "plain_parts.WeightedLoss"])]
+)
+def test_plain_modules_train_and_come_back(name, options, tiny, run, tmp_path):
+    code, printed, complaint = run("fit", *tiny, *options, "--trainer.max_epochs", "1", "--output", tmp_path)
+    assert code == 0, complaint
+    best = tmp_path / "fit" / f"Glyphs-{name}" / "0" / "best.ckpt"
+    learner = MetricLearner.load_from_checkpoint(best)
+    assert type(learner.loss).__name__ == name
+    if name == "PairsLoss":
+        assert "trunk: SmallTrunk, 12 features; weights: as plain_parts.SmallTrunk makes them" in printed
+        assert learner.loss.margin == 0.3
+        assert learner.embedder.linear.weight.shape == (128, 12)
+        assert learner.embedder.linear.bias is None
+        assert learner(torch.rand(2, 3, 32, 32)).shape == (2, 128)
+    else:
+        assert learner.loss.weights.shape == (15, 128)
+    code, _, complaint = run("validate", "--ckpt_path", best)
+    assert code == 0, complaint
+
+
+def test_each_fold_of_a_study_gets_its_own_number_of_classes(run, tmp_path):
+    study = yaml.safe_load(TOY)
+    study |= {"folds": 3, "runs": 1, "methods": {"contrastive": study["methods"]["contrastive"]}}
+    del study["spaces"], study["search"]
+    study["base"][0]["trainer"]["max_epochs"] = 1
+    (tmp_path / "toy.yaml").write_text(yaml.safe_dump(study))
+    words = ["study", "run", tmp_path / "toy.yaml", "--output", tmp_path / "toy"]
+    code, _, complaint = run(
+        *words, "--add-method", "plain_parts.WeightedLoss",
+        "--add-method", "pytorch_metric_learning.losses.SoftTripleLoss",
+    )  # fmt: skip
+    assert code == 0, complaint
+    # 16 of the 32 letters are for training, in blocks of 6, 5 and 5, each of which validates once.
+    for method, name, centers in (("weighted_loss", "weights", 1), ("soft_triple_loss", "fc", 10)):
+        sizes = []
+        for fold in range(3):
+            best = tmp_path / "toy" / "jobs" / method / "run0" / f"fold{fold}" / "best.ckpt"
+            sizes.append(sorted(torch.load(best, weights_only=True)["state_dict"][f"loss.{name}"].shape))
+        assert sizes == [sorted((16, classes * centers)) for classes in (10, 11, 11)]
+
+
+KINDS = ["model.loss", "model.trunk", "model.embedder", "model.miner", "model.optimizer", "model.lr_scheduler"]
+KINDS += ["data.dataset", "data.transforms", "trainer.callbacks", "trainer.logger"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_cannot_be_imported_is_one_line(kind, tiny, run, tmp_path):
+    words = ["fit", *tiny, "--output", tmp_path, *([] if kind == "model.loss" else ["--model.loss", "ContrastiveLoss"])]
+    for path, reason in [
+        ("no_such_parts.Part", "cannot import 'no_such_parts' (looked in the working directory too)"),
+        ("plain_parts.PairsLos", "'plain_parts' has no 'PairsLos'; did you mean 'PairsLoss'?"),
+        ("torn_parts.Part", "importing 'torn_parts' fails: "),
+        ("angry_parts.Part", "importing 'angry_parts' fails: RuntimeError: not today"),
+        ("needy_parts.Part", "importing 'needy_parts' fails: no module 'no_such_package'; install it"),
+    ]:
+        refused(run(*words, f"--{kind}", path), f"levelfield: --{kind}: {reason}")
+        (tmp_path / "part.yaml").write_text(
+            yaml.safe_dump({kind.split(".")[0]: {kind.split(".")[1]: {"class_path": path, "init_args": {"a": 1}}}})
+        )
+        refused(run(*words, "--config", tmp_path / "part.yaml"), f"levelfield: --{kind}: {reason}")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--model.loss", "plain_parts.NeedyLoss"], ["NeedyLoss: the argument 'scale' is required"]),
+        (["--model.loss", "plain_parts.WeightedLoss", "--model.loss.num_classes", "3"], ["num_classes", "supplied"]),
+        (["--model.loss", "ArcFaceLoss", "--model.loss.embedding_size", "3"], ["embedding_size", "supplied"]),
+        (["--model.loss", "ArcFaceLoss", "--model.loss.class_fraction", "3"], ["ArcFaceLoss: class_fraction=3.0"]),
+        (["--model.loss", "plain_parts.SmallTrunk"], ["SmallTrunk is no loss", "(embeddings, labels)"]),
+        (["--model.loss", "plain_parts.WeightedLoss", "--model.miner", "plain_parts.AllPairs"], ["takes no miner"]),
+        (["--model.loss", "ContrastiveLoss", "--model.trunk", "plain_parts.AllPairs"], ["AllPairs", "num_features"]),
+    ],
+)
+def test_a_part_that_does_not_fit_is_one_line(options, words, tiny, run, tmp_path):
+    refused(run("fit", *tiny, "--output", tmp_path, *options), *words)
