@@ -95,7 +95,9 @@ def origin(spec: StudySpec, results: Sequence[Result]) -> Facts:
     facts = [
         ("code", _counted(_version(p["code"]) for p in known)),
         ("libraries", _counted(", ".join(f"{k} {v}" for k, v in p["libraries"].items()) for p in known)),
-        ("device", _counted(p["device"] for p in known)),
+        ("levelfield's computing files", _counted(p.get("files", "not known")[:12] for p in known)),
+        ("device", _counted(p.get("gpu") or p["device"] for p in known)),
+        ("processor", _counted(p.get("processor", "not known") for p in known)),
         ("trunk weights", _counted(p.get("weights") or "not known" for p in known)),
         ("threads a job", str(spec.threads)),
         ("study seed", str(spec.seed)),

@@ -19,6 +19,7 @@ from levelfield.storage.ledger import Ledger
 from levelfield.storage.lock import Lock
 from levelfield.study.comparison import OVER_BASELINE, PAIR, SAME_LOSS, Comparison, compare_all
 from levelfield.study.conditions import differing_conditions
+from levelfield.study.environment import mixed_lines
 from levelfield.study.jobs import failed
 from levelfield.study.results import ResultRow, SummaryRow, collect_rows, summarise
 from levelfield.study.selection import selected
@@ -75,7 +76,10 @@ def _contents(study_folder: Path, spec: StudySpec, state: StudyState, rows: Sequ
         "compared": compared(study_folder, spec, results),
         "metrics": METRIC_TITLES,
         "table": _table(spec, test, summarise(rows, stage="run")),
-        "notes": [note for note in footnotes(spec.runs, spec.folds, reasons, []) if note != reopened],
+        "notes": [
+            *(note for note in footnotes(spec.runs, spec.folds, reasons, []) if note != reopened),
+            *mixed_lines(state),
+        ],
         "caveat": CAVEAT,
         "comparisons": _verdicts(spec, rows),
         "many": MANY,

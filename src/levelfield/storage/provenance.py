@@ -1,8 +1,11 @@
-"""Which code and which libraries computed a result."""
+"""Which code, libraries and device computed a result."""
 
+import hashlib
+import platform
 import subprocess
+from contextlib import suppress
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +16,39 @@ if TYPE_CHECKING:
 
     from levelfield.learner import MetricLearner
 
-LIBRARIES = ("torch", "torchvision", "lightning", "timm", "numpy")
+# What a training and a search compute with; a package whose classes a learner holds is recorded beside them.
+LIBRARIES = ("torch", "torchvision", "lightning", "timm", "numpy", "scipy", "optuna", "pillow")
+# Files of levelfield in which no number of a study is made.
+NO_NUMBERS = (
+    "__init__.py",
+    "__main__.py",
+    "cli.py",
+    "contradictions.py",
+    "data/cards.py",
+    "data/commands.py",
+    "data/download.py",
+    "errors.py",
+    "evaluation.py",
+    "own_modules.py",
+    "parser.py",
+    "processes.py",
+    "reference",
+    "report",
+    "storage",
+    "study/commands.py",
+    "study/comparison.py",
+    "study/conditions.py",
+    "study/dry_run.py",
+    "study/environment.py",
+    "study/executors.py",
+    "study/own_code.py",
+    "study/progress.py",
+    "study/same_study.py",
+    "study/status.py",
+    "study/step_time.py",
+    "study/verdicts.py",
+    "study/verify.py",
+)
 
 
 def _git(*arguments: str) -> str | None:
@@ -37,17 +72,60 @@ def code_version() -> dict[str, Any]:
     return known
 
 
+@cache  # as above: called when a process begins to work
+def computing_files() -> str:
+    """SHA-256 over the files of levelfield that make a study's numbers, their names among them."""
+    package = Path(levelfield.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*")):
+        name = path.relative_to(package)
+        silent = any(name.is_relative_to(other) for other in NO_NUMBERS)
+        if path.is_file() and not silent and "__pycache__" not in name.parts:
+            digest.update(f"{name.as_posix()}\n{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()
+
+
 @cache
 def library_versions() -> dict[str, str]:
     return {name: version(name) for name in LIBRARIES}
 
 
-def provenance(trainer: "Trainer", learner: "MetricLearner") -> dict[str, Any]:
-    """Code, libraries and device behind a result."""
-    device = trainer.strategy.root_device
+@cache
+def processor() -> str:
+    """The CPU's model and the widest instructions that torch uses on it."""
+    import torch
+
+    name = platform.processor() or platform.machine()
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        name = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return f"{name} ({torch.backends.cpu.get_cpu_capability()})"
+
+
+def software() -> dict[str, Any]:
+    """Code, libraries and processor of this process."""
     return {
         "code": code_version(),
+        "files": computing_files(),
         "libraries": library_versions(),
+        "processor": processor(),
+    }
+
+
+def provenance(trainer: "Trainer", learner: "MetricLearner") -> dict[str, Any]:
+    """Code, libraries and devices behind a result."""
+    import torch
+
+    device = trainer.strategy.root_device
+    libraries = library_versions()
+    packages = {type(module).__module__.partition(".")[0].replace("_", "-") for module in learner.modules()}
+    for package in sorted(packages - {"levelfield"}):
+        with suppress(PackageNotFoundError):  # one's own code, which is part of a study's identity
+            libraries = {**libraries, package: version(package)}
+    return {
+        **software(),
+        "libraries": libraries,
         "device": str(device),
+        "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
         "weights": getattr(learner.trunk, "weights_origin", None),  # a trunk of one's own may know none
     }

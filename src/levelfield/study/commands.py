@@ -21,6 +21,7 @@ from levelfield.storage.ledger import Ledger
 from levelfield.study.added_method import added_methods
 from levelfield.study.conditions import differing_conditions
 from levelfield.study.configuration import nearest, parse_value
+from levelfield.study.environment import mixed_lines
 from levelfield.study.executors import Executor
 from levelfield.study.jobs import study_jobs
 from levelfield.study.results import ResultRow, summarise, write_tables
@@ -101,6 +102,11 @@ def study_parser() -> argparse.ArgumentParser:
                 "--reopen-test", metavar="WHY", help="open the test classes again; the reason is kept and shown"
             )
             command.add_argument(
+                "--mixed-versions",
+                action="store_true",
+                help="go on though other versions or another GPU computed what is done; it is kept and shown",
+            )
+            command.add_argument(
                 "--dry-run", action="store_true", help="print the jobs and the hours they would take; train nothing"
             )
     return parser
@@ -122,7 +128,15 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(f"levelfield study: no command {words[0]!r}{nearest(words[0], list(COMMANDS))}")
     arguments, unknown = parser.parse_known_args(words)
     if unknown:
-        options = ["--output", "--add-method", "--with", "--reopen-test", "--dry-run", *(f"--{key}" for key in COUNTS)]
+        options = [
+            "--output",
+            "--add-method",
+            "--with",
+            "--reopen-test",
+            "--mixed-versions",
+            "--dry-run",
+            *(f"--{key}" for key in COUNTS),
+        ]
         raise UserError(f"levelfield study: no option {unknown[0]!r}{nearest(unknown[0], options)}")
     file = find_study(arguments.file)
     find_own_modules()
@@ -155,11 +169,11 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _verify(console: Console, folder: Path, spec: StudySpec) -> int:
-    from levelfield.study.verify import unverified, verify_study
+    from levelfield.study.verify import remarks, verify_study
 
     problems = verify_study(folder, spec)
     matches = f"{folder}: results.csv and summary.csv follow from the stored embeddings and results, to the last bit"
-    _print_lines(console, [*(problems or [matches]), *unverified(folder, spec)])
+    _print_lines(console, [*(problems or [matches]), *remarks(folder, spec)])
     return 2 if problems else 0
 
 
@@ -182,7 +196,7 @@ def _run_study(
         ],
     )
     try:
-        rows = run_study(folder, spec, console, arguments.reopen_test, executor)
+        rows = run_study(folder, spec, console, arguments.reopen_test, executor, arguments.mixed_versions)
     except KeyboardInterrupt:
         state = StudyState(folder, spec)
         words = ["levelfield", "study", "resume", arguments.file]
@@ -260,7 +274,8 @@ def print_study(console: Console, folder: Path, spec: StudySpec, rows: Sequence[
     """The comparison table with what must be said beside it, and where the numbers lie."""
     openings = [entry["reason"] for entry in Ledger(folder / "ledger.jsonl").openings]
     table = comparison_table(spec.name, [BASELINE, *spec.methods], summarise(rows), summarise(rows, stage="run"))
-    print_report(console, table, footnotes(spec.runs, spec.folds, openings, differing_conditions(spec)))
+    notes = footnotes(spec.runs, spec.folds, openings, differing_conditions(spec))
+    print_report(console, table, [*notes, *mixed_lines(StudyState(folder, spec))])
     page = write_report(folder, spec)
     places = f"{folder / 'results.csv'}, {folder / 'summary.csv'}, {page}"
     _print_lines(console, [*_search_lines(folder, spec), *_verdict_lines(spec, rows), places])

@@ -12,13 +12,15 @@ from levelfield.storage.atomic import write_atomically
 from levelfield.storage.ledger import Ledger
 from levelfield.storage.lock import LOCKS, Lock
 from levelfield.storage.lock_kind import check_locks
+from levelfield.storage.provenance import provenance
+from levelfield.study.environment import check_environment
 from levelfield.study.executors import Executor, WorkerPool
 from levelfield.study.jobs import Job, job_config
 from levelfield.study.progress import StudyProgress
 from levelfield.study.results import ResultRow, check_ledger, write_tables
 from levelfield.study.same_study import MethodsAdded, check_same_study
 from levelfield.study.search import suggest
-from levelfield.study.spec import STUDY, StudySpec, spec_from_yaml
+from levelfield.study.spec import BASELINE, STUDY, StudySpec, spec_from_yaml
 from levelfield.study.state import StudyState
 from levelfield.study.test_stage import test_study
 from levelfield.study.worker import fixed_threads, work
@@ -31,6 +33,7 @@ def run_study(
     console: Console | None = None,
     reopen: str | None = None,
     executor: Executor | None = None,
+    mixed_versions: bool = False,
 ) -> list[ResultRow]:
     """Begin a study, join another process that runs it, or continue it where it stopped.
 
@@ -43,6 +46,7 @@ def run_study(
         console: Where progress is shown.
         reopen: Why the test classes are opened another time.
         executor: How many processes do the jobs; this one by default.
+        mixed_versions: Whether to go on though other versions, or another kind of device, computed what is done.
 
     Returns:
         All scores, as in `results.csv`.
@@ -53,7 +57,7 @@ def run_study(
     console, executor = console or Console(), executor or Executor()
     while True:
         try:
-            return _run(study_folder, spec, console, reopen, executor)
+            return _run(study_folder, spec, console, reopen, executor, mixed_versions)
         except MethodsAdded as added:
             console.print(f"{added}: added while this study ran; done here too", highlight=False, markup=False)
             now = spec_from_yaml(study_folder / STUDY)
@@ -61,10 +65,15 @@ def run_study(
 
 
 def _run(
-    study_folder: Path, spec: StudySpec, console: Console, reopen: str | None, executor: Executor
+    study_folder: Path,
+    spec: StudySpec,
+    console: Console,
+    reopen: str | None,
+    executor: Executor,
+    mixed_versions: bool,
 ) -> list[ResultRow]:
     with fixed_threads(spec.threads), WorkerPool(study_folder, spec, executor) as pool:
-        state = begin(study_folder, spec, reopen)
+        state = begin(study_folder, spec, reopen, mixed_versions)
         seconds = {job: result["seconds"] for job, result in state.results.items()}
         with StudyProgress(console, spec.name, state, seconds, executor.workers) as progress:
             if executor.workers == 1:
@@ -73,11 +82,11 @@ def _run(
                 pool.work(state, progress)
             progress.start("test")
             with Lock(study_folder, "test", "test"):
-                test_study(study_folder, spec, reopen, progress, executor)
+                test_study(study_folder, spec, reopen, progress, executor, mixed_versions)
                 return write_tables(study_folder, spec)
 
 
-def begin(study_folder: Path, spec: StudySpec, reopen: str | None = None) -> StudyState:
+def begin(study_folder: Path, spec: StudySpec, reopen: str | None = None, mixed_versions: bool = False) -> StudyState:
     """Write `study.yaml`, after a look at everything that can be wrong before a job is begun.
 
     Raises:
@@ -86,7 +95,7 @@ def begin(study_folder: Path, spec: StudySpec, reopen: str | None = None) -> Stu
     path = study_folder / STUDY
     if not path.exists() and study_folder.exists() and any(map(_is_foreign, study_folder.iterdir())):
         raise UserError(f"{study_folder} is not empty and holds no {STUDY}; choose another --output")
-    state = _checked(study_folder, spec, reopen)
+    state = _checked(study_folder, spec, reopen, mixed_versions)
     check_locks(study_folder / LOCKS)
     with Lock(study_folder, "study", "study"):  # two that begin at once
         _refuse_another_study(path, spec, reopen)
@@ -106,26 +115,31 @@ def _refuse_another_study(path: Path, spec: StudySpec, reopen: str | None) -> No
             Ledger(path.parent / "ledger.jsonl").refuse_reopening()
 
 
-def _checked(study_folder: Path, spec: StudySpec, reopen: str | None) -> StudyState:
+def _checked(study_folder: Path, spec: StudySpec, reopen: str | None, mixed_versions: bool) -> StudyState:
     """The study's state, after a look at everything that can be wrong before a job is begun."""
     _refuse_another_study(study_folder / STUDY, spec, reopen)
     check_ledger(study_folder, spec)
     state = StudyState(study_folder, spec)
     if state.to_do:
-        state.check_data(check_methods(spec))
+        data, origins = check_methods(spec)
+        state.check_data(data)
+        check_environment(state, origins.items(), mixed_versions)
     return state
 
 
-def check_methods(spec: StudySpec) -> dict[str, Any]:
+def check_methods(spec: StudySpec) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Build every method and read the data's index once, so that a mistake shows before anything is computed.
 
     Returns:
-        What the training half of the data set is, as `MetricDataModule.identity()` says.
+        What the training half of the data set is, as `MetricDataModule.identity()` says; and of each method, and the
+        baseline, what its results will say of their origin.
     """
+    origins = {}
     with tempfile.TemporaryDirectory() as folder:
         for method in spec.methods:
             stage = "trial" if spec.trials(method) else "run"
             parameters = suggest(spec.space(method), [], 0, spec.seed, method)
             config = job_config(spec, Job(method, stage, 0, 0), parameters)
             training = build(config, Path(folder), progress=False)
-        return training.datamodule.identity()
+            origins[method] = provenance(training.trainer, training.model)
+        return training.datamodule.identity(), {BASELINE: origins[next(iter(spec.methods))], **origins}

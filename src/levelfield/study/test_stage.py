@@ -18,7 +18,9 @@ from levelfield.learner import MetricLearner
 from levelfield.storage.atomic import write_json
 from levelfield.storage.ledger import Ledger
 from levelfield.storage.lock import Lock
+from levelfield.storage.provenance import provenance, software
 from levelfield.study.baseline import load_pca, reduce
+from levelfield.study.environment import check_environment
 from levelfield.study.executors import Executor, test_in_processes
 from levelfield.study.jobs import (
     EMBEDDINGS,
@@ -43,7 +45,12 @@ PATIENCE = 0.5
 
 
 def test_study(
-    study_folder: Path, spec: StudySpec, reopen: str | None, progress: StudyProgress, executor: Executor
+    study_folder: Path,
+    spec: StudySpec,
+    reopen: str | None,
+    progress: StudyProgress,
+    executor: Executor,
+    mixed_versions: bool,
 ) -> None:
     """Score every run on the test classes; what an interrupted opening scored is kept.
 
@@ -53,9 +60,10 @@ def test_study(
         reopen: Why the test classes are opened another time, None for the first.
         progress: Shows what is being tested.
         executor: How many processes score runs.
+        mixed_versions: Whether other versions, or another kind of device, may have trained what is tested.
 
     Raises:
-        UserError: the test classes were opened before and `reopen` is None, or a checkpoint has changed.
+        UserError: the test classes were opened before and `reopen` is None, or a checkpoint or the version has changed.
         MethodsAdded: the study has methods that `spec` has not, and is not done.
     """
     state = StudyState(study_folder, spec)
@@ -67,7 +75,9 @@ def test_study(
     finished = None if reopen else ledger.finished(configuration, checkpoints)
     if finished and _Opening(study_folder, spec, finished, checkpoints, progress).score_stored(runs):
         return
-    state.check_data(_training_half(spec))
+    first = _first_method(spec)
+    state.check_data(first.datamodule.identity())
+    check_environment(state, [(BASELINE, provenance(first.trainer, first.model))], mixed_versions)
     with Lock(study_folder, "study", "study"):  # a method is added under this lock, and not after the opening
         check_whole_study(study_folder / STUDY, spec)
         number = ledger.open(configuration, checkpoints, reopen)
@@ -92,13 +102,13 @@ def _checkpoints(state: StudyState) -> dict[str, str]:
     }
 
 
-def _training_half(spec: StudySpec) -> dict[str, Any]:
-    """What the training half is now: with another one, classes of the test half may have been trained on."""
+def _first_method(spec: StudySpec) -> "TrainingCLI":
+    """Built to look at the data and versions: with another training half, test classes may have been trained on."""
     from levelfield.training import build
 
     with tempfile.TemporaryDirectory() as folder:
         config = job_config(spec, Job(next(iter(spec.methods)), "run", 0, 0), {})
-        return build(config, Path(folder), progress=False).datamodule.identity()
+        return build(config, Path(folder), progress=False)
 
 
 class _Opening:
@@ -161,10 +171,18 @@ class _Opening:
             "ledger": self.line,
             "configuration": tested_hash(self.spec, method, run),
             "data": {"fingerprint": folds[0].data},
+            "provenance": self.origin_of_scores(method),
             **score_run(self.spec, method, folds),
         }
         write_json(self.study_folder / tested_path(method, run), test)
         return test
+
+    def origin_of_scores(self, method: str) -> dict[str, Any]:
+        """What computed a method's scores; the device too where its samples were embedded here."""
+        if method not in self._test_data:
+            return software()
+        training, _ = self._test_data[method]
+        return provenance(training.trainer, training.model)
 
     def check_same_samples(self, scored: dict[tuple[str, int], dict[str, Any]], method: str) -> None:
         """Refuse to score the runs of one opening on different samples.

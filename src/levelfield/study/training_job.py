@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from levelfield.errors import TrainingFailed
-from levelfield.storage.provenance import code_version, library_versions, provenance
+from levelfield.storage.provenance import computing_files, library_versions, provenance
 from levelfield.study.configuration import Config, flatten
 from levelfield.study.jobs import CHECKPOINT, Job, empty_folder
 from levelfield.study.last_checkpoint import LAST, LastCheckpoint
@@ -118,7 +118,7 @@ def _identity(config: Config, training: "TrainingCLI", own_code: dict[str, str])
     return {
         "configuration": {key: value for key, value in flatten(config) if key.rpartition(".")[2] not in NOT_IDENTITY},
         "data": training.datamodule.identity(),
-        "code": code_version(),
+        "files": computing_files(),
         "own_code": own_code,
         "libraries": library_versions(),
         "device": training.trainer.strategy.root_device.type,

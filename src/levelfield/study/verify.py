@@ -8,6 +8,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from levelfield.storage.ledger import Ledger
+from levelfield.study.environment import mixed_lines, unknown_lines
 from levelfield.study.jobs import EMBEDDINGS, RESULT, Job, failed, file_hash, folds_of, job_seed
 from levelfield.study.results import (
     ResultRow,
@@ -53,6 +54,7 @@ def verify_study(study_folder: Path, spec: StudySpec) -> list[str]:
     state = StudyState(study_folder, spec)
     openings = Ledger(study_folder / "ledger.jsonl").openings
     problems = [*_settings(state), *_checkpoints(state, openings)]
+    problems += [f"{line} Nobody has allowed it." for line in mixed_lines(state, allowed=False)]
     problems += [
         f"{change.file}: {change.method} was computed with another one ({change})"
         for change in changed_code(spec, spec.with_own_code())
@@ -69,12 +71,14 @@ def verify_study(study_folder: Path, spec: StudySpec) -> list[str]:
     return problems
 
 
-def unverified(study_folder: Path, spec: StudySpec) -> list[str]:
-    """What cannot be compared, one line each: code of one's own that is not here, or was never recorded."""
+def remarks(study_folder: Path, spec: StudySpec) -> list[str]:
+    """What a reader should know though it is no mistake: versions that may mix, and what cannot be compared."""
+    state = StudyState(study_folder, spec)
+    changes = changed_code(spec, spec.with_own_code())
     return [
-        f"not compared: {change.file}, which {change.method} uses ({change})"
-        for change in changed_code(spec, spec.with_own_code())
-        if None in (change.before, change.now)
+        *mixed_lines(state, allowed=True),
+        *unknown_lines(state),
+        *(f"not compared: {c.file}, which {c.method} uses ({c})" for c in changes if None in (c.before, c.now)),
     ]
 
 

@@ -10,6 +10,7 @@ import torch
 from levelfield.errors import TrainingFailed
 from levelfield.storage.lock import Lock
 from levelfield.study.baseline import TrunkFeatures, fit_baseline
+from levelfield.study.environment import check_environment
 from levelfield.study.jobs import Job, finish_job, job_config, read_job
 from levelfield.study.progress import StudyProgress
 from levelfield.study.spec import BASELINE
@@ -73,6 +74,7 @@ def do_job(
         found = {"failure": str(error), "seconds": time.monotonic() - started}
     else:
         state.check_data(found["data"])
+        check_environment(state, [(job.method, found["provenance"])])
     gc.collect()  # a Trainer's objects refer to each other: without this a study grows by megabytes a job
     return finish_job(folder, spec, job, parameters, found)
 

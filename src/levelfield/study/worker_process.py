@@ -19,6 +19,7 @@ from rich.console import Console
 
 from levelfield.errors import UserError, refused_file
 from levelfield.processes import end_with_parent
+from levelfield.storage.provenance import computing_files
 from levelfield.study.progress import StudyProgress
 from levelfield.study.same_study import check_code_here
 from levelfield.study.spec import spec_from_yaml
@@ -38,6 +39,7 @@ def main(parent: int, study_folder: Path, *what: str) -> int:
     try:
         spec = spec_from_yaml(study_folder / "study.yaml")
         check_code_here(spec)
+        computing_files()  # as they are now, when they are imported
         state = StudyState(study_folder, spec)
         with open(os.devnull, "w") as nowhere, fixed_threads(spec.threads):
             progress = StudyProgress(Console(file=nowhere), spec.name, state, {})
