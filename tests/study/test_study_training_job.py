@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -312,3 +313,11 @@ def test_sigkills_at_several_epochs_change_no_byte(case: str, spec: StudySpec, t
         assert "done" not in killed_after(step, command, delays.uniform(0, 0.1))
     assert killed_after("never", command, 0)[-1] == "done"
     assert contents(tmp_path / "killed") == contents(tmp_path / "undisturbed")
+
+
+def test_a_training_begun_with_other_code_of_ones_own_begins_anew(spec: StudySpec, tmp_path: Path) -> None:
+    config, seen = config_of(spec, {}), []
+    begun = replace(spec, own_code={JOB.method: {"my_loss.py": "0" * 64}})
+    killed_at(3, tmp_path, begun, config)
+    train(tmp_path, spec, JOB, config, lambda step, steps: seen.append(step))
+    assert seen[0] == 1
