@@ -2,11 +2,13 @@
 
 import pickle
 from collections import Counter
+from collections.abc import Iterable
 from itertools import chain
 
 import numpy as np
 import pytest
-from torch.utils.data import DataLoader
+import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 from levelfield.data.samplers import Draw, EvalSampler, MPerClassBatchSampler
 from levelfield.errors import UserError
@@ -16,6 +18,10 @@ LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(50), 10))
 
 def indices(batches: list[list[Draw]]) -> list[list[int]]:
     return [[draw.index for draw in batch] for batch in batches]
+
+
+def numbered(batches: Iterable[list[Draw]]) -> list[list[tuple[int, int]]]:
+    return [[(draw.index, draw.number) for draw in batch] for batch in batches]
 
 
 def test_a_batch_has_c_classes_of_m_different_samples() -> None:
@@ -38,9 +44,9 @@ def test_classes_and_samples_are_drawn_uniformly() -> None:
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_processes_share_one_global_batch(world_size: int) -> None:
-    whole = list(MPerClassBatchSampler(LABELS, 32, 4, num_batches=6, seed=1))
+    whole = numbered(MPerClassBatchSampler(LABELS, 32, 4, num_batches=6, seed=1))
     shares = [
-        list(MPerClassBatchSampler(LABELS, 32, 4, num_batches=6, seed=1, rank=rank, world_size=world_size))
+        numbered(MPerClassBatchSampler(LABELS, 32, 4, num_batches=6, seed=1, rank=rank, world_size=world_size))
         for rank in range(world_size)
     ]
     assert {len(batch) for share in shares for batch in share} == {32 // world_size}
@@ -55,9 +61,9 @@ def test_epochs_differ_and_do_not_depend_on_the_past() -> None:
     assert indices(first) != indices(second)
     resumed = MPerClassBatchSampler(LABELS, 32, 4, num_batches=3, seed=1)
     resumed.set_epoch(1)
-    assert list(resumed) == second
+    assert numbered(resumed) == numbered(second)
     sampler.set_epoch(0)
-    assert list(sampler) == first
+    assert numbered(sampler) == numbered(first)
     assert indices(first) != indices(list(MPerClassBatchSampler(LABELS, 32, 4, num_batches=3, seed=2)))
 
 
@@ -123,9 +129,19 @@ def test_bad_arguments_are_named(arguments: dict, message: str) -> None:
         MPerClassBatchSampler(**{"labels": LABELS, "num_batches": 1, **arguments})
 
 
-def test_it_pickles() -> None:
+def test_it_and_its_draws_pickle() -> None:
     sampler = MPerClassBatchSampler(LABELS, 32, 4, num_batches=2, seed=3)
-    assert list(pickle.loads(pickle.dumps(sampler))) == list(sampler)
+    assert numbered(pickle.loads(pickle.dumps(sampler))) == numbered(sampler)
+    assert numbered(pickle.loads(pickle.dumps(list(sampler)))) == numbered(sampler)
+
+
+@pytest.mark.parametrize("way", ["batch_sampler", "sampler"])
+def test_a_data_set_that_knows_nothing_of_draws_is_indexed(way: str) -> None:
+    samples = TensorDataset(torch.arange(500), torch.from_numpy(LABELS))
+    sampler = MPerClassBatchSampler(LABELS, 32, 4, num_batches=3)
+    arguments = {"batch_sampler": sampler} if way == "batch_sampler" else {"sampler": sampler, "batch_size": None}
+    batches = [index.tolist() for index, _ in DataLoader(samples, **arguments)]  # type: ignore[arg-type]
+    assert batches == indices(list(sampler))
 
 
 @pytest.mark.parametrize(("num_samples", "world_size"), [(10, 1), (10, 4), (8, 4), (1, 3), (3, 4)])

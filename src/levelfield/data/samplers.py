@@ -4,7 +4,6 @@ Both are DistributedSamplers, which a Lightning Trainer leaves as they are.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int
@@ -13,14 +12,31 @@ from torch.utils.data import DistributedSampler
 from levelfield.errors import UserError
 
 
-class Draw(NamedTuple):
+class Draw(int):
     """One sample of a batch: its index in the data set, and its number in the stream of the whole run.
 
-    Random augmentation is seeded by `number`, so a repeated index is another view.
+    It is the index to a data set that knows nothing of draws. Random augmentation is seeded by `number`, so a repeated
+    index is another view.
+
+    Example:
+        >>> draw = Draw(1, number=64)
+        >>> "abc"[draw], draw.index, draw.number
+        ('b', 1, 64)
     """
 
-    index: int  # type: ignore[assignment]  # hides tuple.index, which a draw has no use for
     number: int
+
+    def __new__(cls, index: int, number: int) -> "Draw":
+        draw = super().__new__(cls, index)
+        draw.number = number
+        return draw
+
+    def __reduce__(self) -> tuple[type["Draw"], tuple[int, int]]:
+        return Draw, (int(self), self.number)
+
+    @property
+    def index(self) -> int:
+        return int(self)
 
 
 class MPerClassBatchSampler(DistributedSampler[list[Draw]]):
@@ -32,8 +48,9 @@ class MPerClassBatchSampler(DistributedSampler[list[Draw]]):
     leave training (`num_left_out`). With fewer than C classes all are used, each with more samples, so that the batch
     size stays (`differences` says so).
 
-    It is the sampler of a loader that does not batch by itself: `DataLoader(subset, batch_size=None, sampler=sampler,
-    collate_fn=default_collate)`, where `subset` takes a list of draws (`ClassSubset` does).
+    It is the `batch_sampler` of a loader over any data set. Where a Trainer runs on several processes, it must be the
+    `sampler` of a loader with `batch_size=None`, which Lightning leaves alone, and the data set must take a list of
+    indices (`ClassSubset` and `TensorDataset` do).
 
     Args:
         labels: the class of each sample of the data set, (N,) integers.

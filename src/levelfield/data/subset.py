@@ -68,7 +68,7 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
         return [self._open(each) for each in draw] if isinstance(draw, list) else self._open(draw)
 
     def _open(self, draw: Draw | int) -> tuple[Any, int, int]:
-        position, number = draw if isinstance(draw, Draw) else (int(draw), int(draw))
+        position, number = int(draw), draw.number if isinstance(draw, Draw) else int(draw)
         sample = self.dataset.load(self.index.keys[position])
         if self.transform is not None:
             seed = np.random.SeedSequence((self.seed, number)).generate_state(1, np.uint64)[0]
