@@ -7,6 +7,9 @@ import pytest
 from nbclient import NotebookClient
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+# The long ones are for `make test-full`; `test_python_page.py` runs the blocks of the page to the second.
+LONG = {"02_python": pytest.mark.full}
+PARAMETERS = [pytest.param(path, id=path.stem, marks=LONG.get(path.stem, ())) for path in NOTEBOOKS]
 
 
 def code_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
@@ -15,7 +18,7 @@ def code_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
 
 @pytest.mark.slow
 @pytest.mark.processes
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", PARAMETERS)
 def test_a_notebook_runs_from_top_to_bottom(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # two threads wait for each other where other processes are busy
     notebook = nbformat.read(path, as_version=4)
@@ -27,6 +30,10 @@ def test_a_notebook_runs_from_top_to_bottom(path: Path, tmp_path: Path, monkeypa
     if path.stem == "01_first_run":
         (row,) = [line.split() for line in printed.splitlines() if line.startswith("map_at_r")]
         assert float(row[2]) > 1.5 * float(row[1]), "training beats the pretrained trunk on letters it has not seen"
+    if path.stem == "02_python":
+        one, two = (float(line.split()[-1]) for line in printed.splitlines() if "processes, MAP@R" in line)
+        assert two == pytest.approx(one, abs=1e-3)
+        assert "refused: .../ledger.jsonl: the test classes were opened once already" in printed
     assert not list(tmp_path.iterdir()), "a notebook leaves no files behind"
 
 
