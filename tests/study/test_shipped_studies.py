@@ -1,10 +1,10 @@
 """The studies in configs/study: they load, they start, and the quickstart keeps what its first lines promise."""
 
 import csv
-import os
 from pathlib import Path
 
 import pytest
+from no_skips_in_ci import real_data
 from tiny_text import own_texts
 
 from levelfield.study.commands import main
@@ -14,7 +14,6 @@ from levelfield.study.spec import BASELINE, load_spec
 
 REPOSITORY = Path(__file__).parents[2]
 STUDIES = REPOSITORY / "configs" / "study"
-DATA = Path(os.environ.get("LEVELFIELD_DATA", REPOSITORY.parent / "shared" / "data"))
 TINY_TRUNK = {"class_path": "levelfield.models.TimmTrunk", "init_args": {"name": "test_resnet", "weights": None}}
 # Studies of data that are no part of the package.
 NEEDED = {"grocery_quick": "grocery_store", "banking77_quick": "banking77", "clinc150_quick": "clinc150"}
@@ -37,9 +36,7 @@ def test_every_shipped_study_builds_and_only_batches_differ(path: Path, write_le
     overrides = {"data.dataset.table": str(tables[path.stem])} if path.stem in tables else {}
     own_texts(tmp_path)
     if path.stem in NEEDED:
-        if not (DATA / NEEDED[path.stem]).is_dir():
-            pytest.skip(f"no {NEEDED[path.stem]} in {DATA}; set LEVELFIELD_DATA")
-        overrides = {"data.root": str(DATA)}
+        overrides = {"data.root": str(real_data(NEEDED[path.stem]).parent)}
     if "_reality_check" in path.stem:  # full size: letters in place of photographs, another trunk for speed
         overrides = {"data.dataset": "levelfield.data.datasets.Glyphs", "model.trunk": TINY_TRUNK}
     spec = load_spec(path, {**overrides, "model.trunk.weights": None})
