@@ -148,6 +148,15 @@ def test_any_module_with_a_number_of_features_is_a_trunk():
     assert as_trunk(ours) is ours
 
 
+def test_the_trunk_of_the_page_works_as_shown():
+    (source,) = re.findall(
+        r"```python\n(.*?class MyTrunk.*?)```", (REPOSITORY / "docs/trunks.md").read_text(), flags=re.S
+    )
+    scope: dict = {"__name__": "my_trunk"}
+    exec(compile(source, "my_trunk.py", "exec"), scope)
+    assert as_trunk(scope["MyTrunk"](width=16))(torch.rand(2, 3, 32, 32)).shape == (2, 16)
+
+
 def test_a_module_that_is_no_trunk_is_named():
     with pytest.raises(UserError, match=r"Flatten has no number num_features: .*--model\.num_features"):
         as_trunk(nn.Flatten())
