@@ -12,6 +12,7 @@ from statistics import fmean
 
 import pytest
 
+from levelfield.cli import main
 from levelfield.report.page import write_report
 from levelfield.storage.ledger import Ledger
 from levelfield.study.spec import spec_from_yaml
@@ -131,6 +132,30 @@ def test_a_second_opening_is_the_first_line(study: Path) -> None:
     assert pieces[0] == "THE TEST CLASSES WERE OPENED 2 TIMES. Why again: a bug in <our> loss."
     place = pieces.index("2030-01-02 03:04:05+00:00")
     assert pieces[place + 1 : place + 3] == ["not to the end", "a bug in <our> loss"]
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_lost_configuration_or_curve_is_a_gap_that_is_said(
+    recorded: bool, study: Path, toy_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lost = {"contrastive/run0/fold0/config.yaml": "is empty", "arcface/run1/fold1/metrics.csv": "is missing"}
+    if recorded:
+        lost["contrastive/run1/fold0/metrics.csv"] = "has changed since its job ended"
+        (study / "jobs/contrastive/run1/fold0/metrics.csv").write_text("epoch\n\0")
+    else:  # an earlier version did not
+        for path in study.glob("jobs/*/*/*/result.json"):
+            result = json.loads(path.read_text())
+            result.pop("files", None)
+            path.write_text(json.dumps(result))
+    (study / "jobs/contrastive/run0/fold0/config.yaml").write_text("")
+    (study / "jobs/arcface/run1/fold1/metrics.csv").unlink()
+    assert main(["study", "report", str(toy_file), "--output", str(study)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    page = (study / "report" / "index.html").read_text()
+    for path, what in lost.items():
+        line = f"jobs/{path} {what}: what it would show is left out."
+        assert line in lines
+        assert line in page
 
 
 def test_an_unfinished_study_has_a_page_too(study: Path) -> None:

@@ -119,10 +119,37 @@ def test_a_run_with_another_setting_or_seed_than_the_searchs_is_named(study: Pat
     best = max(means, key=lambda n: means[n])
     edit_json(study / RUN / "fold0" / "result.json", parameters={"model.loss_lr": 1.0})
     edit_json(study / RUN / "fold1" / "result.json", seed=1)
-    setting, seed = verify(study)
+    setting, seed, ledger = verify(study)
+    assert ledger == "jobs/arcface: a result.json has changed since opening 1 in ledger.jsonl"
     assert setting.startswith(f"{RUN}/fold0: parameters {{'model.loss_lr': 1.0}} are stored, ")
     assert setting.endswith(f"follow from trial {best}, the best")
     assert seed.startswith(f"{RUN}/fold1: seed 1 is stored, ")
+
+
+@pytest.mark.parametrize("job", ["arcface/run1/fold0", "contrastive/trial2/fold1", "pretrained/run0/fold1"])
+def test_an_edited_validation_score_is_named(job: str, study: Path) -> None:
+    edit_json(study / "jobs" / job / "result.json", validation={"map_at_r": 0.99})
+    problems = verify(study)
+    assert f"jobs/{job.split('/')[0]}: a result.json has changed since opening 1 in ledger.jsonl" in problems
+    if "pretrained" not in job:
+        (problem,) = [p for p in problems if "validation map_at_r" in p]
+        assert problem.startswith(f"jobs/{job}: validation map_at_r 0.99 is stored, 0.")
+
+
+def test_a_score_that_is_edited_with_its_curve_is_named(study: Path) -> None:
+    job = study / "jobs" / "arcface" / "trial1" / "fold0"
+    (stored,) = json.loads((job / "result.json").read_text())["validation"].values()
+    curve = (job / "metrics.csv").read_text()
+    assert str(stored) in curve
+    (job / "metrics.csv").write_text(curve.replace(str(stored), "0.99"))
+    edit_json(job / "result.json", validation={"map_at_r": 0.99})
+    assert "jobs/arcface/trial1/fold0/metrics.csv: has changed since its job ended" in verify(study)
+
+
+def test_emptied_and_missing_logs_are_named(study: Path) -> None:
+    (study / RUN / "fold0" / "config.yaml").write_text("")
+    (study / RUN / "fold1" / "metrics.csv").unlink()
+    assert verify(study) == [f"{RUN}/fold0/config.yaml: is empty", f"{RUN}/fold1/metrics.csv: is missing"]
 
 
 def test_missing_damaged_and_foreign_embeddings_are_named(study: Path) -> None:

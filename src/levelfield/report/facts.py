@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from levelfield.study.configuration import read_yaml
-from levelfield.study.jobs import EMBEDDINGS, RESULT, Job, read_result
+from levelfield.study.jobs import CONFIG, EMBEDDINGS, RESULT, Job, file_hash, read_result
 from levelfield.study.progress import duration
 from levelfield.study.search_settings import REPLICATE
-from levelfield.study.spec import BASELINE, StudySpec
+from levelfield.study.spec import BASELINE, SECTIONS, StudySpec
 
 Result = dict[str, Any]
 Facts = list[tuple[str, str]]
@@ -22,12 +22,17 @@ def class_name(value: Any) -> str:
 
 
 def whole_config(study_folder: Path, method: str) -> dict[str, Any] | None:
-    """A method's configuration with every default, as its first job wrote it; None before that has ended."""
+    """A method's configuration with every default, as its first job wrote it; None where no job has left it whole."""
     for stage in ("run", "trial"):
         folder = study_folder / Job(method, stage, 0, 0).path
         result = read_result(folder / RESULT)
-        if result is not None and (folder / "config.yaml").exists():
-            config = read_yaml(folder / "config.yaml")
+        path = folder / CONFIG
+        if result is not None and path.is_file() and path.stat().st_size:
+            if file_hash(path) != result.get("files", {}).get(CONFIG, file_hash(path)):
+                continue
+            config = read_yaml(path)
+            if not set(SECTIONS) <= set(config):
+                continue
             if result.get("data"):
                 config["data"]["split"] = result["data"]["split"]  # where the configuration leaves it to the data set
             return config

@@ -1,7 +1,7 @@
 """`report/index.html`: a study as one page, from its folder alone; the same folder gives the same bytes."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ from levelfield.storage.lock import Lock
 from levelfield.study.comparison import OVER_BASELINE, PAIR, SAME_LOSS, Comparison, compare_all
 from levelfield.study.conditions import differing_conditions
 from levelfield.study.environment import mixed_lines
-from levelfield.study.jobs import failed
+from levelfield.study.integrity import changed_files, gap_lines
+from levelfield.study.jobs import METRICS, failed
 from levelfield.study.results import ResultRow, SummaryRow, collect_rows, summarise
 from levelfield.study.selection import selected
 from levelfield.study.spec import BASELINE, StudySpec
@@ -53,9 +54,10 @@ def write_report(study_folder: Path, spec: StudySpec) -> Path:
     state = StudyState(study_folder, spec)
     rows = collect_rows(study_folder, spec)
     folder = study_folder / REPORT
-    drawn = _figures(study_folder, spec, state, rows)
+    changed = changed_files(state)
+    drawn = _figures(study_folder, spec, state, rows, changed)
     figures = {name: inside(content) for name, content in drawn.items()}
-    page = render("page.html.j2", **_contents(study_folder, spec, state, rows), figures=figures)
+    page = render("page.html.j2", **_contents(study_folder, spec, state, rows, changed), figures=figures)
     with Lock(study_folder, "report", "report"):  # several processes that share a study end with its page
         for name, content in drawn.items():
             write_atomically(folder / f"{name}.svg", content)
@@ -63,7 +65,9 @@ def write_report(study_folder: Path, spec: StudySpec) -> Path:
     return folder / "index.html"
 
 
-def _contents(study_folder: Path, spec: StudySpec, state: StudyState, rows: Sequence[ResultRow]) -> dict[str, Any]:
+def _contents(
+    study_folder: Path, spec: StudySpec, state: StudyState, rows: Sequence[ResultRow], changed: Mapping[Path, str]
+) -> dict[str, Any]:
     """Everything the template shows but the figures."""
     ledger = Ledger(study_folder / "ledger.jsonl")
     results = list(state.results.values())
@@ -79,6 +83,7 @@ def _contents(study_folder: Path, spec: StudySpec, state: StudyState, rows: Sequ
         "notes": [
             *(note for note in footnotes(spec.runs, spec.folds, reasons, []) if note != reopened),
             *mixed_lines(state),
+            *gap_lines(changed),
         ],
         "caveat": CAVEAT,
         "comparisons": _verdicts(spec, rows),
@@ -187,8 +192,10 @@ def _openings(ledger: Ledger) -> list[dict[str, Any]]:
     return [{**entry, "ended": ended.get(entry["opening"])} for entry in entries if entry["event"] == "opened"]
 
 
-def _figures(study_folder: Path, spec: StudySpec, state: StudyState, rows: Sequence[ResultRow]) -> dict[str, bytes]:
-    """Name to SVG of every figure that there is something to draw in."""
+def _figures(
+    study_folder: Path, spec: StudySpec, state: StudyState, rows: Sequence[ResultRow], changed: Mapping[Path, str]
+) -> dict[str, bytes]:
+    """Name to SVG of every figure that there is something to draw in; without the curves of `changed` files."""
     by_run: dict[tuple[str, str, str], dict[int | None, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         if row.stage == "test":
@@ -199,8 +206,9 @@ def _figures(study_folder: Path, spec: StudySpec, state: StudyState, rows: Seque
     curves = defaultdict(list)
     for job, result in state.results.items():
         if job.stage == "run" and job.method != BASELINE and not failed(result):
-            metrics = study_folder / job.path / "metrics.csv"
-            curves[job.method].append(read_curve(metrics, job.fold, result["best_epoch"]))
+            metrics = job.path / METRICS
+            if metrics not in changed:
+                curves[job.method].append(read_curve(study_folder / metrics, job.fold, result["best_epoch"]))
     with style():
         figures = {
             "scores": runs and scores_figure([BASELINE, *spec.methods], summarise(rows), runs, BASELINE),

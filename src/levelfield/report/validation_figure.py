@@ -1,16 +1,14 @@
 """Validation curves: MAP@R on the validation fold after each epoch, a panel a method, a colour a fold."""
 
-import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from levelfield.report.figure_style import INK, PALETTE, small_panels, whole_numbers
+from levelfield.study.integrity import validation_scores
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-MONITOR = "val/map_at_r"
 
 
 class Curve(NamedTuple):
@@ -24,9 +22,8 @@ class Curve(NamedTuple):
 
 def read_curve(metrics: Path, fold: int, best_epoch: int) -> Curve:
     """The validation scores in a job's `metrics.csv`; epochs count from 0 there and from 1 in the curve."""
-    with open(metrics, newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row.get(MONITOR)]
-    return Curve(fold, [int(row["epoch"]) + 1 for row in rows], [float(row[MONITOR]) for row in rows], best_epoch + 1)
+    scores = validation_scores(metrics)
+    return Curve(fold, [epoch + 1 for epoch in scores], list(scores.values()), best_epoch + 1)
 
 
 def validation_figure(curves: Mapping[str, Sequence[Curve]]) -> "Figure":

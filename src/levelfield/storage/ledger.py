@@ -75,13 +75,20 @@ class Ledger:
         """SHA-256 of an opening's line, for the scores that follow from it."""
         return next(entry["hash"] for entry in self.openings if entry["opening"] == opening)
 
-    def open(self, configuration: str, checkpoints: Mapping[str, str], reopen: str | None = None) -> int:
+    def open(
+        self,
+        configuration: str,
+        checkpoints: Mapping[str, str],
+        reopen: str | None = None,
+        results: Mapping[str, str] | None = None,
+    ) -> int:
         """Record an opening, durably, and return its number, from 1.
 
         Args:
             configuration: Hash of what is tested.
             checkpoints: Name to SHA-256 of each checkpoint tested.
             reopen: Why the test classes are opened again.
+            results: Name to SHA-256 of the results that led to these checkpoints.
 
         Raises:
             UserError: they were opened before, for something else or to the end, and no reason is given.
@@ -107,6 +114,7 @@ class Ledger:
                     "code": code_version(),
                     "configuration": configuration,
                     "checkpoints": dict(checkpoints),
+                    **({} if results is None else {"results": dict(results)}),
                 }
             )
             return number

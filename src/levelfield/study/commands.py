@@ -23,6 +23,7 @@ from levelfield.study.conditions import differing_conditions
 from levelfield.study.configuration import nearest, parse_value
 from levelfield.study.environment import mixed_lines
 from levelfield.study.executors import Executor
+from levelfield.study.integrity import changed_files, gap_lines
 from levelfield.study.jobs import study_jobs
 from levelfield.study.results import ResultRow, summarise, write_tables
 from levelfield.study.selection import selected
@@ -275,7 +276,8 @@ def print_study(console: Console, folder: Path, spec: StudySpec, rows: Sequence[
     openings = [entry["reason"] for entry in Ledger(folder / "ledger.jsonl").openings]
     table = comparison_table(spec.name, [BASELINE, *spec.methods], summarise(rows), summarise(rows, stage="run"))
     notes = footnotes(spec.runs, spec.folds, openings, differing_conditions(spec))
-    print_report(console, table, [*notes, *mixed_lines(StudyState(folder, spec))])
+    state = StudyState(folder, spec)
+    print_report(console, table, [*notes, *mixed_lines(state), *gap_lines(changed_files(state))])
     page = write_report(folder, spec)
     places = f"{folder / 'results.csv'}, {folder / 'summary.csv'}, {page}"
     _print_lines(console, [*_search_lines(folder, spec), *_verdict_lines(spec, rows), places])

@@ -18,6 +18,9 @@ from levelfield.study.spec import BASELINE, StudySpec
 RESULT = "result.json"
 CHECKPOINT = "best.ckpt"
 BASELINE_CHECKPOINT = "pca.safetensors"
+CONFIG = "config.yaml"
+METRICS = "metrics.csv"
+LOGS = (CONFIG, METRICS)
 EMBEDDINGS = "embeddings.safetensors"
 FAILURE_KEYS = ("parameters", "seed", "seconds")
 RESULT_KEYS = (*FAILURE_KEYS, "checkpoint", "validation")
@@ -228,6 +231,10 @@ def finish_job(
     if "failure" not in result:
         make_durable(study_folder / job.checkpoint)
         whole["checkpoint"] = file_hash(study_folder / job.checkpoint)
+    written = [name for name in LOGS if (study_folder / job.path / name).is_file()]
+    for name in written:
+        make_durable(study_folder / job.path / name)
+    whole["files"] = {name: file_hash(study_folder / job.path / name) for name in written}
     whole |= result
     write_json(study_folder / job.path / RESULT, whole)
     if job.stage == "trial":  # nothing is tested with it, and hundreds of them fill a disk

@@ -22,6 +22,7 @@ from levelfield.storage.provenance import provenance, software
 from levelfield.study.baseline import load_pca, reduce
 from levelfield.study.environment import check_environment
 from levelfield.study.executors import Executor, test_in_processes
+from levelfield.study.integrity import result_hashes
 from levelfield.study.jobs import (
     EMBEDDINGS,
     Job,
@@ -80,7 +81,7 @@ def test_study(
     check_environment(state, [(BASELINE, provenance(first.trainer, first.model))], mixed_versions)
     with Lock(study_folder, "study", "study"):  # a method is added under this lock, and not after the opening
         check_whole_study(study_folder / STUDY, spec)
-        number = ledger.open(configuration, checkpoints, reopen)
+        number = ledger.open(configuration, checkpoints, reopen, result_hashes(state))
     opening = _Opening(study_folder, spec, number, checkpoints, progress)
     with test_in_processes(study_folder, spec, executor, number):
         opening.score(runs)

@@ -9,6 +9,7 @@ from safetensors import SafetensorError
 
 from levelfield.storage.ledger import Ledger
 from levelfield.study.environment import mixed_lines, unknown_lines
+from levelfield.study.integrity import changed_files, changed_scores, result_hashes
 from levelfield.study.jobs import EMBEDDINGS, RESULT, Job, failed, file_hash, folds_of, job_seed
 from levelfield.study.results import (
     ResultRow,
@@ -54,6 +55,8 @@ def verify_study(study_folder: Path, spec: StudySpec) -> list[str]:
     state = StudyState(study_folder, spec)
     openings = Ledger(study_folder / "ledger.jsonl").openings
     problems = [*_settings(state), *_checkpoints(state, openings)]
+    problems += [f"{path}: {what}" for path, what in changed_files(state).items()]
+    problems += [*changed_scores(state), *_changed_results(state, openings)]
     problems += [f"{line} Nobody has allowed it." for line in mixed_lines(state, allowed=False)]
     problems += [
         f"{change.file}: {change.method} was computed with another one ({change})"
@@ -109,6 +112,15 @@ def _checkpoints(state: StudyState, openings: Sequence[Mapping[str, Any]]) -> It
             yield f"{job.checkpoint}: SHA-256 {found} is found, {result['checkpoint']} is in its result.json"
         if openings and (there := tested.get(str(job.path))) != result["checkpoint"]:
             yield f"{job.path}: checkpoint {result['checkpoint']} is in result.json, {there} in ledger.jsonl"
+
+
+def _changed_results(state: StudyState, openings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Methods whose jobs' results are not those that the ledger holds of the last opening."""
+    if openings:
+        now = result_hashes(state)
+        for method, there in openings[-1].get("results", {}).items():
+            if now.get(method) != there:
+                yield f"jobs/{method}: a {RESULT} has changed since opening {openings[-1]['opening']} in ledger.jsonl"
 
 
 def _recomputed(state: StudyState, stored: Tests, problems: list[str]) -> Tests:

@@ -1,0 +1,80 @@
+"""Whether what a study's jobs left is what they wrote."""
+
+import csv
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from levelfield.errors import UserError
+from levelfield.study.jobs import LOGS, METRICS, RESULT, failed, file_hash
+from levelfield.study.spec import BASELINE, digest
+from levelfield.study.state import StudyState
+
+MONITOR = "val/map_at_r"
+# What a job's numbers are and come from; when and where it was done is left out.
+NUMBERS = ("configuration", "parameters", "seed", "checkpoint", "validation", "best_epoch", "failure")
+
+
+def result_hashes(state: StudyState) -> dict[str, str]:
+    """Method to SHA-256 of what all its jobs found, for the ledger."""
+    methods = dict.fromkeys(job.method for job in state.results)
+    return {
+        method: digest(
+            [
+                [str(job.path), {key: result[key] for key in NUMBERS if key in result}]
+                for job, result in sorted(state.results.items(), key=lambda item: str(item[0].path))
+                if job.method == method
+            ]
+        )
+        for method in methods
+    }
+
+
+def changed_files(state: StudyState) -> dict[Path, str]:
+    """Path in the study's folder of each `config.yaml` and `metrics.csv` that is not as its job left it, and why."""
+    found = {}
+    for job, result in state.results.items():
+        for name in LOGS:
+            path = state.study_folder / job.path / name
+            recorded = result.get("files", {}).get(name)
+            expected = recorded or not (failed(result) or (name == METRICS and job.method == BASELINE))
+            if not path.is_file():
+                if expected:
+                    found[job.path / name] = "is missing"
+            elif path.stat().st_size == 0:
+                found[job.path / name] = "is empty"
+            elif recorded and file_hash(path) != recorded:
+                found[job.path / name] = "has changed since its job ended"
+    return found
+
+
+def gap_lines(changed: Mapping[Path, str]) -> list[str]:
+    """What a report says of `changed_files`."""
+    return [f"{path} {what}: what it would show is left out." for path, what in changed.items()]
+
+
+def changed_scores(state: StudyState) -> Iterator[str]:
+    """Trainings whose validation score is not the best one in their `metrics.csv`."""
+    damaged = changed_files(state)
+    for job, result in state.results.items():
+        path = job.path / METRICS
+        if failed(result) or job.method == BASELINE or path in damaged:
+            continue
+        scores = validation_scores(state.study_folder / path)
+        stored, best = result["validation"]["map_at_r"], max(scores.values(), default=None)
+        if best != stored or scores.get(result["best_epoch"]) != stored:
+            yield f"{job.path}: validation map_at_r {stored} is stored, {best} is the best in its {METRICS}"
+
+
+def validation_scores(metrics: Path) -> dict[int, float]:
+    """Epoch, from 0, to the validation MAP@R in a job's `metrics.csv`.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    try:
+        with open(metrics, newline="", encoding="utf-8") as file:
+            return {int(row["epoch"]): float(row[MONITOR]) for row in csv.DictReader(file) if row.get(MONITOR)}
+    except (OSError, ValueError, KeyError, csv.Error) as error:
+        raise UserError(
+            f"{metrics} cannot be read ({error}); restore it, or delete its job's {RESULT} and resume"
+        ) from None
