@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-import importlib
+import copy
 import inspect
+import pkgutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
+import yaml
+from jsonargparse import ArgumentParser
 from torch import nn
 
-from levelfield.building import instantiate as build
-from levelfield.building import restrict_parser
+from levelfield.building import instantiate, restrict_parser
 from levelfield.errors import UserError
+from levelfield.models.text_files import check_architecture
+from levelfield.trust import PARTS, Missing, check_kinds, check_names, importing_only
 
 if TYPE_CHECKING:
     from levelfield.learner import MetricLearner
+
+Learner = TypeVar("Learner", bound="MetricLearner")
 
 
 def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
@@ -36,34 +44,99 @@ def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, An
     return checkpoint
 
 
-def loadable_config(checkpoint: dict[str, Any]) -> dict[str, Any]:
-    """The learner's arguments in a checkpoint: trunk without pretrained weights, None for what cannot be imported."""
-    config = dict(checkpoint["hyper_parameters"])
-    config["trunk"] = _without_weights(config["trunk"], checkpoint["levelfield"].get("trunk_args", {}))
-    for name in ("loss", "miner"):
-        if not _importable(config.get(name)):
-            config[name] = None
-    return config
+class LearnerConfig(NamedTuple):
+    """What a checkpoint says of its learner, looked at.
+
+    Attributes:
+        arguments: the learner's, as plain values: a trunk without pretrained weights, and `torch.nn.Identity` for a
+            loss that is left out.
+        missing: why the loss is left out; None where it is there.
+    """
+
+    arguments: dict[str, Any]
+    missing: str | None
 
 
-def instantiate(config: dict[str, Any]) -> MetricLearner:
-    """The learner of a configuration; without a loss where it has none."""
-    from jsonargparse import ArgumentParser
+def learner_config(
+    checkpoint: dict[str, Any], origin: Path | str, trust: Iterable[str] = (), kind: type[MetricLearner] | None = None
+) -> LearnerConfig:
+    """The arguments that a checkpoint's learner is rebuilt from. Only trusted modules are imported; nothing is built.
 
+    A loss or miner that was an object, or that is of a library which is not installed here, is left out.
+
+    Args:
+        checkpoint: its content.
+        origin: where it lies, for messages.
+        trust: modules, or classes, that may be used beside the known libraries'.
+        kind: the learner's class; None takes MetricLearner.
+
+    Raises:
+        UserError: a class that nobody trusts or that is of another kind than its place asks for, or a damaged
+            checkpoint.
+    """
     from levelfield.learner import MetricLearner
 
-    if config["loss"] is None:
-        config = {**config, "loss": {"class_path": "torch.nn.Identity"}}
-    restrict_parser()
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(MetricLearner, "model", fail_untyped=False)
-    learner = build(parser, parser.parse_object({"model": config})).model
-    learner.save_hyperparameters(config)
+    trusted, origin, missing = tuple(trust), str(origin), None
+    with _described(origin):
+        arguments = dict(checkpoint["hyper_parameters"])
+        arguments["trunk"] = _with_arguments(arguments["trunk"], checkpoint["levelfield"])
+        if not _has_name(arguments.get("loss")):
+            arguments["loss"], missing = None, "it was an object"
+        if not _has_name(arguments.get("miner")):
+            arguments["miner"] = None
+        check_names("model", arguments, trusted, origin)
+        for place in (place for place in PARTS if place.startswith("model.")):
+            key = place.removeprefix("model.")
+            try:
+                check_kinds(place, arguments.get(key), trusted, origin)
+            except Missing as absent:
+                if key not in ("loss", "miner"):
+                    raise UserError(f"{absent}: install it") from None
+                arguments[key] = None
+                if key == "loss":
+                    missing = str(absent)
+        arguments["trunk"] = _without_files(arguments["trunk"], origin)
+        if arguments["loss"] is None:
+            arguments["loss"] = {"class_path": "torch.nn.Identity"}
+        return LearnerConfig(_resolved("model", kind or MetricLearner, arguments, trusted, origin), missing)
+
+
+def data_config(checkpoint: dict[str, Any], origin: Path | str, trust: Iterable[str] = ()) -> dict[str, Any]:
+    """The arguments of a checkpoint's datamodule, as plain values; see `learner_config`.
+
+    Raises:
+        UserError: a class that nobody trusts or that is no data set, or a checkpoint without our datamodule.
+    """
+    from levelfield.data.datamodule import MetricDataModule
+
+    trusted, origin = tuple(trust), str(origin)
+    with _described(origin):
+        arguments = dict(checkpoint["datamodule_hyper_parameters"])
+        check_names("data", arguments, trusted, origin)
+        try:
+            check_kinds("data.dataset", arguments.get("dataset"), trusted, origin)
+        except Missing as absent:
+            raise UserError(f"{absent}: install it") from None
+        return _resolved("data", MetricDataModule, arguments, trusted, origin)
+
+
+def build_learner(config: LearnerConfig, kind: type[Learner], origin: Path | str) -> Learner:
+    """The learner of a configuration, with random weights.
+
+    Raises:
+        UserError: a class of the checkpoint does not take what the checkpoint has for it.
+    """
+    parser = _parser("model", kind)
+    with _described(str(origin)):
+        learner = instantiate(parser, parser.parse_object({"model": copy.deepcopy(config.arguments)})).model
+    learner.save_hyperparameters(config.arguments)
     return learner
 
 
 def import_spec(thing: Any) -> Any:
     """A module, class or partial as import path and plain arguments; None for an object that does not know its own."""
+    if "<locals>" in getattr(thing, "__qualname__", type(thing).__qualname__):
+        return None
     if isinstance(thing, nn.Module):
         arguments = getattr(thing, "init_args", None)
         return None if arguments is None else {"class_path": _import_path(type(thing)), "init_args": arguments}
@@ -76,18 +149,59 @@ def _import_path(thing: Any) -> str:
     return f"{thing.__module__}.{thing.__qualname__}"
 
 
-def _importable(spec: dict[str, Any] | None) -> bool:
-    if spec is None:
-        return False
-    module, _, name = spec["class_path"].rpartition(".")
-    try:
-        return hasattr(importlib.import_module(module), name)
-    except ImportError:
-        return False
+def _has_name(spec: Any) -> bool:
+    """Whether a part is described by a name; a class within a function has none by which it can be imported."""
+    return spec is not None and "<locals>" not in str(spec.get("class_path") if isinstance(spec, dict) else spec)
 
 
-def _without_weights(spec: dict[str, Any], trunk_args: dict[str, Any]) -> dict[str, Any]:
-    arguments = {**spec.get("init_args", {}), **trunk_args}
-    if "weights" in arguments:
+def _with_arguments(trunk: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """The trunk with what builds it where the files it was made from are missing."""
+    return {**trunk, "init_args": {**trunk.get("init_args", {}), **own.get("trunk_args", {})}}
+
+
+def _without_files(trunk: dict[str, Any], origin: str) -> dict[str, Any]:
+    """The trunk as a checkpoint may build it: without weights, and without anything that it would have to fetch."""
+    arguments = {**trunk.get("dict_kwargs", {}), **trunk.get("init_args", {})}
+    ours = trunk["class_path"].startswith("levelfield.")
+    known = inspect.signature(pkgutil.resolve_name(trunk["class_path"])).parameters if ours else arguments
+    if "weights" in known:
         arguments["weights"] = None
-    return {**spec, "init_args": arguments}
+    if ours and "config" in known:
+        check_architecture(arguments.get("config"), origin)
+    return {"class_path": trunk["class_path"], "init_args": arguments}
+
+
+def _resolved(
+    section: str, kind: type, arguments: dict[str, Any], trusted: tuple[str, ...], origin: str
+) -> dict[str, Any]:
+    """The arguments with all defaults and full names, each class looked at again: a string may have named one."""
+    parser = _parser(section, kind)
+    with importing_only(section, arguments, trusted):
+        parsed = parser.parse_object({section: copy.deepcopy(arguments)})
+        plain = yaml.safe_load(parser.dump(parsed, skip_unset=False))[section]
+    check_names(section, plain, trusted, origin)
+    for place in PARTS:
+        if place.startswith(f"{section}."):
+            check_kinds(place, plain.get(place.partition(".")[2]), trusted, origin)
+    return plain
+
+
+def _parser(section: str, kind: type) -> ArgumentParser:
+    restrict_parser()
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(kind, section, fail_untyped=False)
+    return parser
+
+
+@contextmanager
+def _described(origin: str) -> Iterator[None]:
+    """Turns whatever goes wrong with a damaged or a foreign checkpoint into one line."""
+    try:
+        yield
+    except UserError as error:
+        raise error if origin in str(error) else UserError(f"'{origin}': {error}") from error
+    except Exception as error:
+        problem = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"'{origin}' describes no learner of this version of levelfield ({type(error).__name__}: {problem})"
+        ) from error

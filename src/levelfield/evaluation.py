@@ -12,12 +12,13 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from safetensors.torch import save_file
 
 from levelfield.callbacks import RecordOpening
-from levelfield.checkpoint import loadable_config, read_checkpoint
+from levelfield.checkpoint import data_config, learner_config, read_checkpoint
 from levelfield.contradictions import refuse_other_data, refuse_other_folds, refuse_other_model
 from levelfield.errors import UserError
 from levelfield.gathering import gather_rows
 from levelfield.learner import MetricLearner
 from levelfield.training import TrainingCLI
+from levelfield.trust import named_by_options
 
 
 class EvaluationCLI(TrainingCLI):
@@ -38,9 +39,11 @@ class EvaluationCLI(TrainingCLI):
                 f"'{self.checkpoint_path}' was fitted with loaders of one's own, which it cannot name: in Python, "
                 "Trainer().test(MetricLearner.load_from_checkpoint(...), loader)"
             )
-        config = {"model": loadable_config(self.checkpoint), "data": self.checkpoint["datamodule_hyper_parameters"]}
-        if config["model"]["loss"] is None:
-            config["model"]["loss"] = {"class_path": "torch.nn.Identity"}
+        self._trust, args = _trusted(args)
+        config = {
+            "model": learner_config(self.checkpoint, self.checkpoint_path, self._trust).arguments,
+            "data": data_config(self.checkpoint, self.checkpoint_path, self._trust),
+        }
         self._expected = config
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "checkpoint.yaml"
@@ -56,7 +59,7 @@ class EvaluationCLI(TrainingCLI):
         refuse_other_folds(self._expected["data"], given["data"], self.checkpoint_path)
 
     def after_instantiate_classes(self) -> None:
-        self.model = MetricLearner.load_from_checkpoint(self.checkpoint_path)
+        self.model = MetricLearner.load_from_checkpoint(self.checkpoint_path, trust=self._trust)
         refuse_other_data(self.checkpoint["levelfield"]["data"], self.datamodule.identity(), self.checkpoint_path)
 
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
@@ -114,6 +117,19 @@ class EmbeddingWriter(Callback):
         ordered[index] = embeddings
         if trainer.is_global_zero:
             save_file({"embeddings": ordered.cpu().float()}, self.path, metadata={"keys": "\n".join(subset.index.keys)})
+
+
+def _trusted(args: list[str]) -> tuple[set[str], list[str]]:
+    """What the command line lets the checkpoint use, by `--trust` or as a class that it names, and the other words."""
+    names, words = named_by_options(args), iter(args)
+    left = []
+    for word in words:
+        option, equals, value = word.partition("=")
+        if option == "--trust":
+            names.add(value if equals else next(words, ""))
+        else:
+            left.append(word)
+    return names, left
 
 
 def _checkpoint_path(args: list[str]) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from levelfield.batches import Batch, samples_of
 from levelfield.callbacks import RecordOpening, RetrievalValidation
-from levelfield.checkpoint import import_spec, instantiate, loadable_config, read_checkpoint
+from levelfield.checkpoint import build_learner, import_spec, learner_config, read_checkpoint
 from levelfield.errors import TrainingFailed, UserError
 from levelfield.gathering import gather_rows
 from levelfield.loss_factory import LossFactory, MetricLossFactory, check_call, make_loss, supplied_arguments
@@ -25,6 +25,9 @@ from levelfield.losses.base import MetricLoss
 from levelfield.models import LinearEmbedder
 from levelfield.models.ensemble import EnsembleEmbedder, EnsembleTrunk
 from levelfield.models.trunks import as_trunk
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 OptimizerFactory = Callable[[Iterable], Optimizer]
 SchedulerFactory = Callable[[Optimizer], LRScheduler]
@@ -285,26 +288,35 @@ class MetricLearner(LightningModule):
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]
-        cls, checkpoint_path: str | Path, map_location: Any = "cpu", strict: bool = True
-    ) -> MetricLearner:
+        cls, checkpoint_path: str | Path, map_location: Any = "cpu", strict: bool = True, trust: Iterable[str] = ()
+    ) -> Self:
         """The learner of a checkpoint, from nothing but the checkpoint: no command line, no weight file, no data.
 
+        It runs no code but that of levelfield and of the libraries it stands on, of modules of your own that are
+        imported already, and of those that `trust` names (docs/security.md).
+
+        Args:
+            checkpoint_path: the file.
+            map_location: device of the tensors.
+            strict: whether the tensors must be just those of the learner.
+            trust: modules, or classes, that the checkpoint may use beside the known libraries', e.g. `["my_loss"]`.
+
         Raises:
-            UserError: no such file, not a checkpoint of levelfield, or tensors of another architecture.
+            UserError: no such file, not a checkpoint of levelfield, a class that nobody trusts or that is of the wrong
+                kind, or tensors of another architecture.
         """
         checkpoint = read_checkpoint(checkpoint_path, map_location)
-        config = loadable_config(checkpoint)
-        state = checkpoint["state_dict"]
-        if config["loss"] is None:
+        config = learner_config(checkpoint, checkpoint_path, trust, cls)
+        state, whole = checkpoint["state_dict"], config.missing is None
+        if not whole:
             warnings.warn(
-                f"'{checkpoint_path}' is loaded for embedding, without its loss: the loss was an object, or its class "
-                "cannot be imported here",
+                f"'{checkpoint_path}' is loaded for embedding, without its loss: {config.missing}",
                 UserWarning,
                 stacklevel=2,
             )
             state = {name: tensor for name, tensor in state.items() if not name.startswith("loss.")}
-        learner = instantiate(config)
-        learner.on_load_checkpoint(checkpoint if config["loss"] else {})
+        learner = build_learner(config, cls, checkpoint_path)
+        learner.on_load_checkpoint(checkpoint if whole else {})
         try:
             learner.load_state_dict(state, strict=strict)
         except RuntimeError as error:

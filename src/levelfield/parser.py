@@ -212,9 +212,8 @@ def _is_choice(kind: type, base: type | None) -> bool:
     """Whether a class can be built: it is not abstract, and not a base that others extend."""
     if base is not None and not issubclass(kind, base):
         return False
-    return not inspect.isabstract(kind) and not (
-        base is not None and kind.__subclasses__() and base in kind.__mro__[:2]
-    )
+    ours = [extending for extending in kind.__subclasses__() if extending.__module__.startswith("levelfield.")]
+    return not inspect.isabstract(kind) and not (base is not None and ours and base in kind.__mro__[:2])
 
 
 def _parameters(class_path: str) -> list[str]:

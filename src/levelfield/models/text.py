@@ -68,7 +68,7 @@ class TransformersTrunk(Trunk):
         config = read_config(model_folder(name)) if config is None else config
         try:
             architecture = transformers.AutoConfig.for_model(**config)
-            self.model = transformers.AutoModel.from_config(architecture, dtype=torch.float32)
+            self.model = transformers.AutoModel.from_config(architecture, dtype=torch.float32, trust_remote_code=False)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             problem = " ".join(str(error).split())[:200]
             raise UserError(f"trunk '{name}': transformers makes no encoder of its configuration: {problem}") from None

@@ -63,13 +63,35 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
+# Entries of a configuration by which transformers fetches code or weights while it makes a model.
+FETCHING = ("auto_map", "attn_implementation", "experts_implementation", "quantization_config", "backbone", "timm")
+
+
+def check_architecture(config: Any, origin: str) -> None:
+    """Raises unless an architecture in a checkpoint is all there, and makes transformers fetch nothing.
+
+    Raises:
+        UserError: no configuration, or an entry that names something to fetch.
+    """
+    if not isinstance(config, dict) or "model_type" not in config:
+        raise UserError(f"'{origin}' does not hold the configuration of its trunk: it is not loaded")
+    entries: list[Any] = [config]
+    while entries:
+        entry = entries.pop()
+        for key, value in entry.items() if isinstance(entry, dict) else enumerate(entry):
+            if any(word in str(key) for word in FETCHING) and value not in (None, False, "eager", "sdpa"):
+                raise UserError(f"'{origin}' has '{key}' in the configuration of its trunk, which may fetch code")
+            if isinstance(value, dict | list | tuple):
+                entries.append(value)
+
+
 def read_tokenizer(folder: Path) -> str:
     if (folder / "tokenizer.json").is_file():
         return (folder / "tokenizer.json").read_text(encoding="utf-8")
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         return tokenizer.backend_tokenizer.to_str()
     except Exception as error:
         problem = " ".join(str(error).split())[:200]

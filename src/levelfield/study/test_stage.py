@@ -36,6 +36,7 @@ from levelfield.study.same_study import check_whole_study
 from levelfield.study.spec import BASELINE, STUDY, StudySpec
 from levelfield.study.state import StudyState
 from levelfield.study.test_scores import EmbeddedTest, score_run
+from levelfield.trust import own_packages
 
 if TYPE_CHECKING:
     from levelfield.training import TrainingCLI
@@ -232,7 +233,8 @@ class _Opening:
             features = embed(training.model.trunk, loader, device=device, progress=steps)
             projections = (load_pca(self.study_folder / job.checkpoint) for job in jobs)
             return [features._replace(embeddings=reduce(pca, features.embeddings)) for pca in projections]
-        learners = [MetricLearner.load_from_checkpoint(self.study_folder / job.checkpoint) for job in jobs]
+        trust = own_packages(training.config_dump)  # the study's file is the user's
+        learners = [MetricLearner.load_from_checkpoint(self.study_folder / job.checkpoint, trust=trust) for job in jobs]
         together = embed(_SideBySide(learners), loader, device=device, progress=steps)
         return [together._replace(embeddings=each.contiguous()) for each in together.embeddings.unbind(1)]
 
