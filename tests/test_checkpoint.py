@@ -82,7 +82,7 @@ def spec(class_path, **init_args):
 
 
 def in_memory(loss):
-    return spec("levelfield.losses.CrossBatchMemory", loss=loss, embedding_size=128, memory_size=8)
+    return spec("levelfield.losses.CrossBatchMemory", loss=loss, memory_size=8)
 
 
 POPEN = spec("subprocess.Popen", args="id > FILE", shell=True)
@@ -210,6 +210,13 @@ def test_a_trusted_data_set_and_trunk_are_used(checkpoint, place, run):
     assert code == 0, complaint
 
 
+def test_a_mistake_in_the_options_has_no_name_of_the_checkpoint_imported(checkpoint, place, run):
+    path = changed(checkpoint, place, "model", "trunk", spec("levelfield.models.TimmTrunk", name="planted.Loss"))
+    code, _, complaint = run("validate", "--ckpt_path", path, "--trainer.max_epochs", "many")
+    assert (code, complaint.count("\n")) == (2, 1), complaint
+    assert not (place / "written").exists()
+
+
 def test_trust_in_python(checkpoint, place):
     path = changed(checkpoint, place, "model", "loss", PLANTED_LOSS)
     with pytest.raises(UserError, match=r"--trust planted"):
@@ -251,6 +258,7 @@ def test_known_libraries_are_used_as_they_were(checkpoint, place):
     own["state_dict"] = {name: value for name, value in own["state_dict"].items() if name.startswith("trunk")}
     torch.save(own, place / "it.ckpt")
     learner = MetricLearner.load_from_checkpoint(place / "it.ckpt", strict=False)
+    learner.build_loss(3)
     assert learner.loss.loss.neg_margin == 0.5
     assert learner.miner.epsilon == 0.2
     optimizer = learner.configure_optimizers()

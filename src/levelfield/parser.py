@@ -212,7 +212,8 @@ def _is_choice(kind: type, base: type | None) -> bool:
     """Whether a class can be built: it is not abstract, and not a base that others extend."""
     if base is not None and not issubclass(kind, base):
         return False
-    ours = any(extending.__module__.startswith("levelfield.") for extending in type.__subclasses__(kind))
+    extending: list[type] = kind.__subclasses__()
+    ours = any(each.__module__.startswith("levelfield.") for each in extending)
     return not inspect.isabstract(kind) and not (base is not None and ours and base in kind.__mro__[:2])
 
 
