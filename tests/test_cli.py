@@ -138,6 +138,7 @@ def test_what_contradicts_the_checkpoint_is_refused(fitted, run, command, option
         (["--model.loss", "ArcFaceLoss", "--config", "nothing.yaml"], ["nothing.yaml"]),
         (["--model.loss", "ArcFaceLoss", "--data.dataset.num_classes", "12"], ["16"]),
         (["--model.loss", "ArcFaceLoss", "--trainer.precision", "17"], ["precision"]),
+        (["--model.loss", "ArcFaceLoss", "--trainer.strategy", "dpp"], ["--trainer: ", "strategy='dpp'"]),
         (["--model.loss", "ArcFaceLoss", "--ckpt_path", "nothing.ckpt"], ["nothing.ckpt"]),
     ],
 )

@@ -24,6 +24,7 @@ from levelfield.callbacks import FinishTracking, RetrievalValidation
 from levelfield.checkpoint import read_checkpoint
 from levelfield.contradictions import refuse_other_architecture, refuse_other_folds
 from levelfield.data.datamodule import MetricDataModule
+from levelfield.errors import UserError
 from levelfield.learner import MetricLearner
 from levelfield.own_modules import find_own_modules
 from levelfield.parser import LevelfieldParser
@@ -179,7 +180,10 @@ class TrainingCLI(LightningCLI):
         plugins = list(plugins) if isinstance(plugins, list | tuple) else [plugins]
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
             plugins.append(AtomicCheckpoints())
-        return Trainer(**config, callbacks=callbacks, plugins=plugins)
+        try:
+            return Trainer(**config, callbacks=callbacks, plugins=plugins)
+        except (ValueError, TypeError) as error:
+            raise UserError(f"--trainer: {' '.join(str(error).split())}") from error
 
     def _place_trackers(self, loggers: Any) -> None:
         """Puts the trackers of the configuration into the run's folder; names the run, and groups it by study."""

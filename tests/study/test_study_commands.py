@@ -78,6 +78,7 @@ def test_add_method_compares_a_loss_of_the_working_directory(desk: Path, capsys:
     assert rows[-8:] == ["pretrained", "contrastive", "arcface", "my_loss"] * 2
     assert (desk / "outputs" / "toy_my_loss" / "jobs" / "my_loss" / "run0" / "test" / "result.json").exists()
     assert "1 run " in printed, "the override of the number of runs"
+    assert "nothing says what to search: my_loss (" in printed
 
 
 def test_an_added_loss_with_class_weights_draws_one_sample_a_class() -> None:

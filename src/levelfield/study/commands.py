@@ -193,7 +193,8 @@ def _run_study(
         console,
         [
             f"{spec.name}: pretrained baseline and {', '.join(spec.methods)}; {trials}{spec.folds} folds, {spec.runs} "
-            f"run{'s' * (spec.runs != 1)}, {len(study_jobs(spec))} jobs in {folder}"
+            f"run{'s' * (spec.runs != 1)}, {len(study_jobs(spec))} jobs in {folder}",
+            *_unsearched(spec),
         ],
     )
     try:
@@ -216,6 +217,13 @@ def _run_study(
         again = shlex.join(["levelfield", "study", "run", arguments.file, "--add-method", "my_loss.MyLoss"])
         _print_lines(console, [f"next: your own loss beside these: {again}"])
     return 0
+
+
+def _unsearched(spec: StudySpec) -> list[str]:
+    names = [name for name in spec.methods if not spec.trials(name)] if spec.search.trials else []
+    return (
+        [f"trained as they are, for nothing says what to search: {', '.join(names)} (docs/losses.md)"] if names else []
+    )
 
 
 def _print_lines(console: Console, lines: Sequence[str]) -> None:
