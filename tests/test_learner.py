@@ -1,6 +1,7 @@
 """The learner: what trains, at which rates, what a checkpoint brings back, and whose losses fit."""
 
 import functools
+import inspect
 import warnings
 
 import pytest
@@ -17,9 +18,9 @@ from levelfield.data.transforms import ImageTransforms
 from levelfield.embedding import embed
 from levelfield.errors import UserError
 from levelfield.learner import MetricLearner, step_seed
-from levelfield.losses import ArcFaceLoss, ContrastiveLoss, MultiSimilarityLoss
+from levelfield.losses import ArcFaceLoss, ContrastiveLoss, MultiSimilarityLoss, TripletMarginLoss
 from levelfield.metrics import retrieval_metrics
-from levelfield.miners import MultiSimilarityMiner
+from levelfield.miners import BatchHardMiner, MultiSimilarityMiner
 from levelfield.models import LayerNormLinearEmbedder, TimmTrunk
 
 
@@ -140,6 +141,62 @@ def test_trunk_embedder_and_loss_have_their_own_rates():
         group["name"]: (group["lr"], group["weight_decay"]) for group in learner.configure_optimizers().param_groups
     }
     assert groups == {"trunk": (0.1, 0.4), "embedder": (0.2, 0.4), "loss": (0.3, 0.0)}
+
+
+# Another value of each argument.
+OTHERS = {
+    "trunk": lambda: TimmTrunk("test_efficientnet", weights=None),
+    "loss": lambda: functools.partial(ArcFaceLoss, margin=5.0),
+    "embedder": lambda: LayerNormLinearEmbedder,
+    "embedding_size": lambda: 8,
+    "miner": BatchHardMiner,
+    "normalize": lambda: False,
+    "distance": lambda: "hamming",
+    "freeze_batch_norm": lambda: False,
+    "optimizer": lambda: torch.optim.SGD,
+    "trunk_lr": lambda: 1e-2,
+    "embedder_lr": lambda: 1e-2,
+    "loss_lr": lambda: 1e-1,
+    "weight_decay": lambda: 0.5,
+    "loss_weight_decay": lambda: 0.5,
+    "lr_scheduler": lambda: functools.partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.1),
+    "seed": lambda: 1,
+    "members": lambda: 2,
+}
+
+
+def outcome(**arguments) -> tuple[list[float], float]:
+    """The weights after two epochs, and the validation score."""
+    torch.manual_seed(0)
+    given = {
+        "loss": TripletMarginLoss() if "miner" in arguments else functools.partial(ArcFaceLoss, class_fraction=0.5)
+    }
+    given |= {"embedding_size": 16, **arguments}
+    learner = MetricLearner(given.pop("trunk", None) or TimmTrunk("test_resnet", weights=None), **given)
+    data = small_data(batch_size=8)
+    data.steps_per_epoch = 1
+    trainer = small_trainer(max_epochs=2)
+    trainer.fit(learner, data)
+    weights = torch.cat([weight.detach().flatten() for weight in learner.parameters()])
+    return weights.tolist(), float(trainer.callback_metrics["val/map_at_r"])
+
+
+@pytest.fixture(scope="module")
+def defaults() -> dict[bool, tuple[list[float], float]]:
+    """Without and with a miner's default, none, as a key of its own: its loss is another."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return {False: outcome(), True: outcome(miner=None)}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_each_argument_has_an_effect(name, defaults):
+    assert outcome(**{name: OTHERS[name]()}) != defaults[name == "miner"]
+
+
+def test_no_argument_is_forgotten_above():
+    elsewhere = {"num_features"}  # `test_own_parts.py`
+    assert OTHERS.keys() | elsewhere == inspect.signature(MetricLearner).parameters.keys()
 
 
 def test_a_loss_that_is_not_finite_stops_and_names_the_step():

@@ -114,12 +114,13 @@ def test_a_callback_that_is_given_stays_the_only_one() -> None:
     assert logged.keys() == {"val/recall_at_1", "val/recall_at_2", "val/recall_at_4", "val/recall_at_8", "val/mrr"}
 
 
-def test_a_part_of_the_samples_is_not_scored() -> None:
+def test_a_part_of_the_samples_is_not_scored(tmp_path) -> None:
     loader = DataLoader(PAIRS, batch_size=10)
     with pytest.raises(UserError, match="limit_val_batches leaves 2 of 4 batches out"):
         trainer(limit_val_batches=2).validate(learner(), loader, verbose=False)
     with pytest.raises(UserError, match="limit_test_batches leaves 3 of 4 batches out"):
-        trainer(limit_test_batches=1).test(learner(), loader, verbose=False)
+        trainer(limit_test_batches=1, default_root_dir=tmp_path).test(learner(), loader, verbose=False)
+    assert not (tmp_path / "ledger.jsonl").exists(), "refused before anything was opened"
     plain = trainer(fast_dev_run=True)
     plain.fit(learner(), loader, loader)
     plain.test(learner(), loader, verbose=False)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
+import numpy as np
 import torch
+from jaxtyping import Bool
 from lightning.fabric.utilities.data import sized_len
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
@@ -45,11 +47,18 @@ class RetrievalValidation(Callback):
         self._seen = 0
         self._is_finite = True
 
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        _refuse_a_part(trainer, trainer.val_dataloaders, trainer.num_val_batches, "val")
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        _refuse_a_part(trainer, trainer.test_dataloaders, trainer.num_test_batches, "test")
+
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._start(trainer, pl_module, trainer.val_dataloaders, "val")
+        self._start(trainer, pl_module, _only(trainer.val_dataloaders))
 
     def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._start(trainer, pl_module, trainer.test_dataloaders, "test")
+        loader = _only(trainer.test_dataloaders)
+        self._start(trainer, pl_module, loader, getattr(getattr(loader, "dataset", None), "is_query", None))
 
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *args: Any
@@ -67,19 +76,16 @@ class RetrievalValidation(Callback):
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._end(trainer, pl_module, "test")
 
-    def _start(self, trainer: Trainer, pl_module: LightningModule, loaders: Any, stage: str) -> None:
+    def _start(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        loader: Any,
+        is_query: Bool[np.ndarray, " samples"] | None = None,
+    ) -> None:
         self._scores = None
-        if trainer.sanity_checking or trainer.fast_dev_run:  # type: ignore[attr-defined]
+        if _embeds_some(trainer):
             return
-        loader = _only(loaders)
-        planned = _only(trainer.num_test_batches if stage == "test" else trainer.num_val_batches)
-        there = sized_len(loader)
-        if there is not None and planned < there:
-            raise UserError(
-                f"limit_{stage}_batches leaves {there - planned} of {there} batches out, and retrieval is "
-                "scored among all samples: give 1.0, or 0 for no scores"
-            )
-        is_query = getattr(loader.dataset, "is_query", None) if stage == "test" and hasattr(loader, "dataset") else None
         self._parts, self._seen, self._is_finite = [], 0, True
         self._scores = RetrievalMetrics(
             metrics=self.metrics,
@@ -131,6 +137,19 @@ class RetrievalValidation(Callback):
         once = once[once >= 0]
         health = embedding_health(embeddings[once], labels[once])
         return {name: float(getattr(health, name)) for name in HEALTH}
+
+
+def _embeds_some(trainer: Trainer) -> bool:
+    return trainer.sanity_checking or bool(trainer.fast_dev_run)  # type: ignore[attr-defined]
+
+
+def _refuse_a_part(trainer: Trainer, loaders: Any, num_batches: Any, stage: str) -> None:
+    there, planned = sized_len(_only(loaders)), _only(num_batches)
+    if there is not None and planned < there and not _embeds_some(trainer):
+        raise UserError(
+            f"limit_{stage}_batches leaves {there - planned} of {there} batches out, and retrieval is scored among all "
+            "samples: give 1.0, or 0 for no scores"
+        )
 
 
 def _only(loaders: Any) -> Any:
