@@ -10,6 +10,7 @@ REMEDIES = {
     errno.EFBIG: "raise the limit of a file's size (ulimit -f)",
     errno.EACCES: "get the permission, or choose another folder",
     errno.EPERM: "get the permission, or choose another folder",
+    errno.ENOTDIR: "choose another folder",
     errno.EROFS: "choose another folder",
     errno.EIO: "look after the disk",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",

@@ -67,6 +67,52 @@ def test_status_counts_jobs_and_tells_the_time_left(
     assert "left     about 2 min" in lines
 
 
+def test_resume_takes_the_settings_from_the_folder(
+    desk: Path, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(finished, desk / "outputs" / "toy"))
+    file = desk / "configs" / "study" / "toy.yaml"
+    file.write_text(file.read_text().replace("runs: 2", "runs: 3"))
+    with pytest.raises(UserError, match="runs is 2 there and 3 in the study asked for"):
+        main(["run", "toy"])
+    capsys.readouterr()
+    assert main(["resume", "toy"]) == 0
+    said = "goes on as outputs/toy/study.yaml says: runs is 2 there, 3 in configs/study/toy.yaml with the options given"
+    assert capsys.readouterr().out.splitlines()[0] == said
+    file.unlink()
+    for command in ("resume", "status", "report", "verify"):
+        assert main([command, "outputs/toy"]) == 0
+    assert main(["resume", "outputs/toy", "--data.root", "elsewhere"]) == 0, "where the data lie changes no number"
+    assert "root: elsewhere" in (folder / "study.yaml").read_text()
+    for name in ("results.csv", "summary.csv"):
+        assert (folder / name).read_bytes() == (finished / name).read_bytes()
+    for words, message in {
+        ("--runs", "3"): "runs is 2 there and 3 in the study asked for",
+        ("--search.trials", "4"): r"search\.trials is 3 there and 4 in the study asked for",
+        ("--trainer.max_epochs", "4"): r"max_epochs is 2 there and 4 in the study asked for",
+        ("--add-method", "TripletMarginLoss"): "outputs/toy has no such method; add it with",
+        ("--output", "other"): "outputs/toy is the study's folder already; leave the option out",
+        ("--rusn.x", "1"): r"unknown option --rusn\.x",
+    }.items():
+        with pytest.raises(UserError, match=message) as caught:
+            main(["resume", "outputs/toy", *words])
+        assert len(str(caught.value).splitlines()) == 1
+    with pytest.raises(UserError, match="outputs/toy is the folder of a study; go on with it: levelfield study resume"):
+        main(["run", "outputs/toy"])
+
+
+@pytest.mark.parametrize("output", ["file", "file/within"])
+@pytest.mark.parametrize("command", ["run", "resume", "status", "report", "verify"])
+def test_an_output_that_is_a_file_is_one_line(
+    command: str, output: str, desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("file").write_text("mine")
+    assert levelfield(["study", command, "toy", "--output", output]) == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert "file" in error
+    assert Path("file").read_text() == "mine"
+
+
 @pytest.mark.slow
 def test_add_method_compares_a_loss_of_the_working_directory(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (desk / "my_loss.py").write_text(TEN_LINE_LOSS)

@@ -89,7 +89,7 @@ def test_three_kills_and_a_ctrl_c_change_no_byte(toy_file: Path, finished: Path,
     printed = stop_when(process, (jobs / "arcface/run0/fold0/config.yaml").exists, signal.SIGINT)
     assert process.exit_code == 130
     assert printed.splitlines()[-1] == (
-        f"stopped with 15 of 22 jobs done; go on with: levelfield study resume {toy_file} --output {folder}"
+        f"stopped with 15 of 22 jobs done; go on with: levelfield study resume {folder}"
     )
 
     # Between a checkpoint and its result.

@@ -1,7 +1,6 @@
 """`levelfield study run|resume|status|report|verify`."""
 
 import argparse
-import json
 import shlex
 import sys
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from levelfield.report.ranks_page import write_ranks
 from levelfield.report.table import comparison_table, footnotes, print_report
 from levelfield.storage.ledger import Ledger
 from levelfield.study.added_method import added_methods
+from levelfield.study.begun import begun, said_difference, study_folder_of, with_options
 from levelfield.study.conditions import differing_conditions
 from levelfield.study.configuration import nearest, parse_value
 from levelfield.study.environment import mixed_lines
@@ -27,7 +27,7 @@ from levelfield.study.integrity import changed_files, gap_lines
 from levelfield.study.jobs import study_jobs
 from levelfield.study.results import ResultRow, summarise, write_tables
 from levelfield.study.selection import selected
-from levelfield.study.spec import BASELINE, COUNTS, StudySpec, load_spec, spec_from_yaml
+from levelfield.study.spec import BASELINE, COUNTS, STUDY, StudySpec, load_spec
 from levelfield.study.state import StudyState
 from levelfield.study.statistics import SMALLEST_SAMPLE
 from levelfield.study.status import status_lines
@@ -50,10 +50,11 @@ jobs (--data.root DIR, --trainer.max_epochs 2), and the study's own: --folds, --
   levelfield study run quickstart.yaml
   levelfield study run quickstart.yaml --add-method my_loss.MyLoss
   levelfield study run own_images_quick.yaml --data.dataset.table my_images.csv
+  levelfield study resume outputs/own_images_quick
 """
 COMMANDS = {
     "run": "train, test and print the table",
-    "resume": "go on with a study that was stopped",
+    "resume": "go on with a study that was stopped, with the settings that it was begun with",
     "status": "show jobs done, running, failed and to do, and the time left",
     "report": "print the table again, derive its files and the page anew",
     "verify": "compute the tables again from the stored embeddings and compare",
@@ -76,10 +77,11 @@ def study_parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="levelfield study", usage=usage, description=DESCRIPTION, epilog=EPILOG)
     commands = parser.add_subparsers(dest="command", title="commands", metavar="COMMAND", required=True)
     for name, text in COMMANDS.items():
+        what = "a study file, or its name in configs/study/" + ("" if name == "run" else ", or a study's folder")
         command = commands.add_parser(
             name, prog=f"levelfield study {name}", help=text, description=f"{text.capitalize()}.", epilog=EPILOG
         )
-        command.add_argument("file", metavar="FILE", help="a study file, or its name in configs/study/")
+        command.add_argument("file", metavar="FILE", help=what)
         command.add_argument("--output", metavar="DIR", type=Path, help="study folder (default: outputs/<study>)")
         command.add_argument(
             "--add-method",
@@ -139,34 +141,51 @@ def main(argv: Sequence[str]) -> int:
             *(f"--{key}" for key in COUNTS),
         ]
         raise UserError(f"levelfield study: no option {unknown[0]!r}{nearest(unknown[0], options)}")
-    file = find_study(arguments.file)
     find_own_modules()
     executor = Executor.of({key[9:]: overrides.pop(key) for key in list(overrides) if key.startswith("executor.")})
-    added, spaces = added_methods(arguments.add_method)
-    spec = load_spec(file, overrides, added, spaces)
-    # A study with more methods is another study: its test classes are opened for it.
-    folder = arguments.output or Path("outputs", "_".join([spec.name, *added]))
     console = Console()
     if not console.is_terminal:
         console = Console(width=TABLE_WIDTH)
+    folder, spec = _asked(console, arguments, overrides)
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; choose another folder: --output")
     if arguments.command == "status":
-        _print_lines(console, status_lines(folder, _begun(folder)))
+        _print_lines(console, status_lines(folder, begun(folder)))
     elif arguments.command == "report":
-        spec = _begun(folder)
+        spec = begun(folder)
         rows = write_tables(folder, spec)
         print_study(console, folder, spec, rows)
         print_papers(console, folder, spec, summarise(rows))
         if arguments.others:
             _print_lines(console, [str(write_ranks([folder, *arguments.others], folder / REPORT))])
     elif arguments.command == "verify":
-        return _verify(console, folder, _begun(folder))
+        return _verify(console, folder, begun(folder))
     elif arguments.dry_run:
         from levelfield.study.dry_run import dry_run
 
         return dry_run(console, spec)
     else:
-        return _run_study(console, folder, spec, executor, arguments, overrides)
+        return _run_study(console, folder, spec, executor, arguments)
     return 0
+
+
+def _asked(console: Console, arguments: argparse.Namespace, options: dict[str, Any]) -> tuple[Path, StudySpec]:
+    """The study's folder, and the study: the folder's own where a begun one is resumed, else that of the study file."""
+    added, spaces = added_methods(arguments.add_method)
+    folder = study_folder_of(arguments.command, arguments.file, arguments.output)
+    if folder is None:
+        file = find_study(arguments.file)
+        spec = load_spec(file, options, added, spaces)
+        # A study with more methods is another study: its test classes are opened for it.
+        folder = arguments.output or Path("outputs", "_".join([spec.name, *added]))
+        if arguments.command != "resume" or not (folder / STUDY).is_file():
+            return folder, spec
+        if not set(added) <= set(begun(folder).methods):
+            return folder, spec
+        _print_lines(console, said_difference(folder, spec, file))
+    elif not set(added) <= set(begun(folder).methods):
+        raise UserError(f"--add-method: {folder} has no such method; add it with `levelfield study run FILE`")
+    return folder, with_options(begun(folder), options).with_own_code()
 
 
 def _verify(console: Console, folder: Path, spec: StudySpec) -> int:
@@ -184,7 +203,6 @@ def _run_study(
     spec: StudySpec,
     executor: Executor,
     arguments: argparse.Namespace,
-    overrides: dict[str, Any],
 ) -> int:
     from levelfield.study.runner import run_study  # torch is not needed to say that an option is misspelt
 
@@ -201,11 +219,8 @@ def _run_study(
         rows = run_study(folder, spec, console, arguments.reopen_test, executor, arguments.mixed_versions)
     except KeyboardInterrupt:
         state = StudyState(folder, spec)
-        words = ["levelfield", "study", "resume", arguments.file]
-        words += ["--output", str(arguments.output)] if arguments.output else []
-        words += [word for path in arguments.add_method for word in ("--add-method", path)]
+        words = ["levelfield", "study", "resume", str(folder)]
         words += ["--reopen-test", arguments.reopen_test] if arguments.reopen_test else []
-        words += [word for key, value in overrides.items() for word in (f"--{key}", _as_word(value))]
         words += [f"--executor.workers={executor.workers}"] if executor.workers > 1 else []
         print(
             f"stopped with {len(state.results)} of {len(state.jobs)} jobs done; go on with: {shlex.join(words)}",
@@ -213,7 +228,7 @@ def _run_study(
         )
         return 130
     print_study(console, folder, spec, rows)
-    if not arguments.add_method:
+    if not arguments.add_method and not Path(arguments.file).is_dir():
         again = shlex.join(["levelfield", "study", "run", arguments.file, "--add-method", "my_loss.MyLoss"])
         _print_lines(console, [f"next: your own loss beside these: {again}"])
     return 0
@@ -228,10 +243,6 @@ def _unsearched(spec: StudySpec) -> list[str]:
 
 def _print_lines(console: Console, lines: Sequence[str]) -> None:
     console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
-
-
-def _as_word(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def split_dotted(argv: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
@@ -265,18 +276,13 @@ def find_study(name: str) -> Path:
     for path in (Path(name), STUDY_FILES / name, STUDY_FILES / f"{name}.yaml"):
         if path.is_file():
             return path
+    if (Path(name) / STUDY).is_file():
+        raise UserError(f"{name} is the folder of a study; go on with it: levelfield study resume {name}")
     names = sorted(path.name for path in STUDY_FILES.glob("*.yaml"))
     close = get_close_matches(Path(name).name.removesuffix(".yaml") + ".yaml", names, n=1, cutoff=0.4)
     if close:
         raise UserError(f"no study file {name!r}; did you mean {close[0]!r}?")
     raise UserError(f"no study file {name!r}; " + (f"there are: {', '.join(names)}" if names else "give its path"))
-
-
-def _begun(folder: Path) -> StudySpec:
-    path = folder / "study.yaml"
-    if not path.exists():
-        raise UserError(f"{folder} holds no study; begin it with `levelfield study run`, or name it with --output")
-    return spec_from_yaml(path)
 
 
 def print_study(console: Console, folder: Path, spec: StudySpec, rows: Sequence[ResultRow]) -> None:

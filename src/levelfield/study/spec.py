@@ -180,16 +180,11 @@ def load_spec(
     counts = {key: content.get(key, default) for key, default in COUNTS.items()}
     search = dict(content.get("search") or {})
     for key in list(overrides):
+        check_override(key)
         if key in COUNTS:
             counts[key] = overrides.pop(key)
         elif key.startswith("search."):
             search[key.removeprefix("search.")] = overrides.pop(key)
-        elif key == "name" or key in PER_JOB:
-            raise UserError(f"--{key} cannot be overridden: a study sets it itself (--folds, --runs and --seed can)")
-        elif key in ("model.loss", "model.miner"):
-            raise UserError(f"--{key} would give every method of the study the same one; use --add-method")
-        elif key.split(".")[0] not in SECTIONS:
-            raise UserError(f"unknown option --{key}{nearest(key.split('.')[0], [*SECTIONS, *COUNTS])}")
     base = merge(stack(content.get("base", []), path.parent, f"base of {path}"), content.get("overrides") or {})
     layers = {
         **{name: stack(method, path.parent, f"method {name} of {path}") for name, method in methods.items()},
@@ -212,6 +207,21 @@ def load_spec(
         spaces={name: spaces[name] for name in resolved if spaces.get(name)},
         metrics=_metrics(path, content.get("metrics") or []),
     ).with_own_code()
+
+
+def check_override(key: str) -> None:
+    """Refuse an option that is none of a study's.
+
+    Raises:
+        UserError: says which are.
+    """
+    if key == "name" or key in PER_JOB:
+        raise UserError(f"--{key} cannot be overridden: a study sets it itself (--folds, --runs and --seed can)")
+    if key in ("model.loss", "model.miner"):
+        raise UserError(f"--{key} would give every method of the study the same one; use --add-method")
+    section = key.split(".")[0]
+    if section not in (*SECTIONS, "search", *COUNTS):
+        raise UserError(f"unknown option --{key}{nearest(section, [*SECTIONS, *COUNTS])}")
 
 
 def _metrics(path: Path, names: Any) -> list[str]:

@@ -1,0 +1,64 @@
+"""A study that was begun: its folder knows its settings, so that nobody has to give them again."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from levelfield.errors import UserError
+from levelfield.study.configuration import first_difference, set_dotted, whole_number
+from levelfield.study.search_settings import search_settings
+from levelfield.study.spec import COUNTS, SMALLEST, STUDY, StudySpec, check_override, spec_from_yaml
+
+
+def begun(folder: Path) -> StudySpec:
+    """The study that a folder holds.
+
+    Raises:
+        UserError: it holds none.
+    """
+    if not (folder / STUDY).exists():
+        raise UserError(f"{folder} holds no study; begin it with `levelfield study run`, or name it with --output")
+    return spec_from_yaml(folder / STUDY)
+
+
+def study_folder_of(command: str, name: str, output: Path | None) -> Path | None:
+    """The folder of a study that was begun, where a command was given that in place of a study file.
+
+    Raises:
+        UserError: another folder is given as `--output`.
+    """
+    folder = Path(name)
+    if command == "run" or not (folder / STUDY).is_file():
+        return None
+    if output is not None:
+        raise UserError(f"--output {output}: {folder} is the study's folder already; leave the option out")
+    return folder
+
+
+def with_options(spec: StudySpec, options: Mapping[str, Any]) -> StudySpec:
+    """A study with dotted options laid over it; only those that change no number may go on in its folder.
+
+    Raises:
+        UserError: an unknown key or a value that is not accepted.
+    """
+    counts: dict[str, Any] = {}
+    search, methods = asdict(spec.search), dict(spec.methods)
+    for key, value in options.items():
+        check_override(key)
+        if key in COUNTS:
+            counts[key] = whole_number(Path("options"), key, value, SMALLEST.get(key, 1))
+        elif key.startswith("search."):
+            search[key.removeprefix("search.")] = value
+        else:
+            methods = {name: set_dotted(config, key, value) for name, config in methods.items()}
+    return replace(spec, **counts, search=search_settings(Path("options"), search), methods=methods)
+
+
+def said_difference(folder: Path, asked: StudySpec, file: Path) -> list[str]:
+    """In what a study file, with the options given, is not what its folder goes on with."""
+    difference = first_difference(begun(folder).identity(), asked.identity())
+    if difference is None:
+        return []
+    key, there, here = difference
+    return [f"goes on as {folder / STUDY} says: {key} is {there!r} there, {here!r} in {file} with the options given"]
