@@ -5,6 +5,7 @@ Damaged and hostile archives are in test_extract.py, transfers that fail in test
 
 from __future__ import annotations
 
+import os
 import struct
 import zlib
 from collections.abc import Callable
@@ -90,6 +91,20 @@ def animated(kind: str) -> bytes:
     ))  # fmt: skip
 
 
+def of_size(content: bytes, size: tuple[int, int], claimed: tuple[int, int], form: str) -> bytes:
+    """A file that claims another size in its header."""
+    assert struct.pack(form, *size) in content
+    return content.replace(struct.pack(form, *size), struct.pack(form, *claimed), 1)
+
+
+def tall_tiff() -> bytes:
+    """A TIFF of 24 x 16 pixels that claims 4.2 million rows: tag 257, one 16-bit or 32-bit number."""
+    content = encoded(COLOUR, "TIFF")
+    for kind in (3, 4):
+        content = content.replace(struct.pack("<HHLL", 257, kind, 1, 16), struct.pack("<HHLL", 257, 4, 1, 1 << 22))
+    return content
+
+
 JPEG = encoded(COLOUR, "JPEG", quality=95, subsampling=0)
 CMYK = Image.fromarray(np.dstack([255 - quarters(), np.zeros((16, 24), np.uint8)]), "CMYK")
 READ: dict[str, tuple[str, bytes, list[tuple[int, int, int]]]] = {
@@ -129,10 +144,12 @@ READ: dict[str, tuple[str, bytes, list[tuple[int, int, int]]]] = {
         CORNERS,
     ),
     "a name with blanks, accents and an emoji": ("a jay in été 🐦.jpg", JPEG, CORNERS),
+    "a JPEG 2000": ("1.jp2", encoded(COLOUR, "JPEG2000"), CORNERS),
+    "a JPEG called .jfif": ("1.jfif", JPEG, CORNERS),
     "an upper-case suffix": ("DSC0001.JPG", JPEG, CORNERS),
     "a PNG called .jpg": ("1.jpg", encoded(COLOUR, "PNG"), CORNERS),
 }
-BROKEN: dict[str, tuple[str, bytes, str]] = {
+BROKEN: dict[str, tuple[str, bytes | None, str]] = {
     "zero bytes": ("1.jpg", b"", "is empty"),
     "half a JPEG": ("1.jpg", JPEG[: len(JPEG) // 2], "is not a whole, readable image"),
     "a JPEG without its last bytes": ("1.jpg", JPEG[:-40], "is not a whole, readable image"),
@@ -142,11 +159,34 @@ BROKEN: dict[str, tuple[str, bytes, str]] = {
     "a web page called .jpg": ("1.jpg", b"<!DOCTYPE html><html>404</html>", "is not an image"),
     "a drawing in SVG": ("1.png", b"<svg xmlns='http://www.w3.org/2000/svg'/>", "is not an image"),
     "an archive called .png": ("1.png", b"PK\x03\x04" + bytes(40), "is not an image"),
-    "400 million pixels": ("1.png", png(20000, 20000, 8, 2, b""), r"exceeds limit of 178956970 pixels"),
+    "400 million pixels": ("1.png", png(20000, 20000, 8, 2, b""), "has more than 89,478,485 pixels: reduce the image"),
+    # These were decoded: 16 bytes and more for each of their 100 million pixels.
+    "100 million pixels": ("1.png", png(10000, 10000, 8, 2, b""), "has more than 89,478,485 pixels"),
+    "a JPEG of as many": ("1.jpg", of_size(JPEG, (16, 24), (10000, 10000), ">HH"), "has more than 89,478,485 pixels"),
+    "a GIF of as many": (
+        "1.gif",
+        of_size(encoded(COLOUR, "GIF"), (24, 16), (10000, 10000), "<HH"),
+        "has more than 89,478,485 pixels",
+    ),
+    "a WebP of as many": (
+        "1.webp",
+        of_size(encoded(COLOUR, "WEBP"), (24, 16), (10000, 10000), "<HH"),
+        "has more than 89,478,485 pixels",
+    ),
+    "a TIFF of as many": ("1.tif", tall_tiff(), "has more than 89,478,485 pixels"),
+    "a page for Ghostscript": ("1.jpg", encoded(COLOUR, "EPS"), "is not an image"),
+    "a pipe": ("1.jpg", None, "is no regular file"),
     "floating point": ("1.tif", encoded(Image.new("F", (2, 2)), "TIFF"), "its pixels are floating point numbers"),
     "32 bits": ("1.tif", encoded(Image.new("I", (2, 2), 70000), "TIFF"), "its pixels have more than 16 bits"),
     "a TIFF's first bytes": ("1.tif", b"II*\0\x08\0\0\0", "is not an image"),
 }
+
+
+def make(file: Path, content: bytes | None) -> None:
+    if content is None:
+        os.mkfifo(file)
+    else:
+        file.write_bytes(content)
 
 
 @pytest.mark.parametrize("case", READ)
@@ -162,11 +202,11 @@ def test_a_sound_file_is_read_right(case: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", BROKEN)
 def test_a_broken_file_is_one_line(case: str, tmp_path: Path) -> None:
     name, content, said = BROKEN[case]
-    (tmp_path / name).write_bytes(content)
+    make(tmp_path / name, content)
     with pytest.raises(UserError, match=said) as caught:
         open_image(tmp_path / name)
     assert str(tmp_path / name) in str(caught.value)
-    assert "replace the file or take it out of the data set" in str(caught.value)
+    assert "take it out of the data set" in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
 
 
@@ -174,7 +214,7 @@ def test_verify_lists_all_broken_files_at_once(tmp_path: Path) -> None:
     for number, (name, content, _) in enumerate([*READ.values(), *BROKEN.values()]):
         file = tmp_path / f"class {number:02d}" / name
         file.parent.mkdir()
-        file.write_bytes(content)
+        make(file, content)
     report = ImageFolder(tmp_path).verify()
     assert (report.num_classes, report.num_samples) == (len(READ) + len(BROKEN),) * 2
     assert len(report.problems) == len(BROKEN)

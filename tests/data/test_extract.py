@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import io
+import shutil
 import stat
 import tarfile
+import zipfile
 from pathlib import Path
 from zipfile import ZipFile, ZipInfo
 
@@ -100,6 +103,81 @@ def test_a_file_under_a_password_is_refused(tmp_path: Path) -> None:
     archive.write_bytes(content)
     with pytest.raises(UserError, match=r"locked\.zip holds a file under a password, 1\.jpg"):
         unpacked(archive, tmp_path / "out")
+
+
+def with_method(archive: Path, method: int) -> Path:
+    """A zip file whose only member says that it is compressed in that way, in both places that tell."""
+    content = bytearray(archive.read_bytes())
+    for start, place in ((b"PK\x03\x04", 8), (b"PK\x01\x02", 10)):
+        content[content.index(start) + place] = method
+    archive.write_bytes(content)
+    return archive
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        (99, r"a\.zip holds a file under a password, 1\.jpg"),
+        (9, r"a\.zip is compressed or encrypted in a way that is not read here .*pack it again"),
+        (93, r"a\.zip is compressed or encrypted in a way that is not read here"),
+    ],
+)
+def test_a_compression_that_python_does_not_know(method: int, message: str, tmp_path: Path) -> None:
+    archive = with_method(zipped(tmp_path / "a.zip", {"1.jpg": b"1"}), method)
+    with pytest.raises(UserError, match=message):
+        unpacked(archive, tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_name_that_is_no_text(tmp_path: Path) -> None:
+    content = zipped(tmp_path / "a.zip", {"ä.jpg": b"1"}).read_bytes()
+    (tmp_path / "a.zip").write_bytes(content.replace("ä".encode(), b"\xff\xff"))
+    with pytest.raises(UserError, match=r"a\.zip is not a whole zip or tar file"):
+        unpacked(tmp_path / "a.zip", tmp_path / "out")
+
+
+def zeros_in_a_tar(path: Path, size: int) -> Path:
+    with gzip.open(path, "wb") as packed:
+        info = tarfile.TarInfo("zeros.jpg")
+        info.size = size
+        packed.write(info.tobuf())
+        for _ in range(size >> 20):
+            packed.write(bytes(1 << 20))
+        packed.write(bytes(1024))
+    return path
+
+
+def many_in_a_tar(path: Path, count: int) -> Path:
+    header = b"".join(tarfile.TarInfo(f"{number}.jpg").tobuf() for number in range(1000))
+    with gzip.open(path, "wb") as packed:
+        for _ in range(count // 1000):
+            packed.write(header)
+        packed.write(bytes(1024))
+    return path
+
+
+@pytest.mark.parametrize("bomb", ["one of zeros", "one of nothing, many times", "zeros in a zip file"])
+def test_a_small_archive_does_not_fill_the_disk(bomb: str, tmp_path: Path) -> None:
+    file = tmp_path / "bomb"
+    if bomb == "one of zeros":
+        zeros_in_a_tar(file, 128 << 20)
+    elif bomb == "one of nothing, many times":
+        many_in_a_tar(file, 40_000)
+    else:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("zeros", "w") as member:
+            for _ in range(128):
+                member.write(bytes(1 << 20))
+    assert file.stat().st_size < 300_000
+    with pytest.raises(UserError, match=r"bomb \(.* KiB\) unpacks to more than 64 MiB: refused"):
+        unpacked(file, tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_tar_file_is_not_begun_where_there_is_no_room_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: free._replace(free=4000))  # a disk that is nearly full
+    with pytest.raises(UserError, match=r"has 3\.906 KiB free and 4\.883 KiB are needed"):
+        unpacked(tarred(tmp_path / "a.tar", {"1.jpg": b"1" * 5000}), tmp_path / "out")
 
 
 @pytest.mark.parametrize("pack", [zipped, tarred])

@@ -3,6 +3,7 @@
 import re
 import shutil
 import stat
+import struct
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -13,8 +14,15 @@ from typing import IO, NamedTuple
 from zipfile import BadZipFile, ZipFile, is_zipfile
 
 from levelfield.data.datasets.archives import BadArchive
-from levelfield.data.download import CHUNK, Progress, check_room
+from levelfield.data.download import CHUNK, Progress, as_size, check_room
 from levelfield.errors import UserError
+
+# An archive that unpacks to more than so many times its own size is a bomb: pictures hardly shrink, texts to a tenth.
+MOST_TIMES = 100
+# Small archives may say that much; zeros in a row, for one, shrink to a thousandth.
+ALWAYS_ALLOWED = 64 << 20
+BLOCK = 4096  # what a file takes on a disk, however empty
+AES = 99  # zip's number for it, in the place of a compression's
 
 
 class _Member(NamedTuple):
@@ -34,8 +42,9 @@ def unpack(archive: Path, folder: Path, inside: str, progress: Progress) -> None
         progress: told of each file.
 
     Raises:
-        BadArchive: a file that is no whole archive; a member with an absolute path or `..` in it, a link, a device or
-            an encrypted file.
+        BadArchive: a file that is no whole archive, or unpacks to more than a hundred times its size; a member with an
+            absolute path or `..` in it, a link, a device, or a file that is encrypted or compressed in a way that
+            Python does not know.
         UserError: something in `folder` has the same name, or there is no room. Nothing is left behind either way.
     """
     aside = folder / f".{archive.name}.unpacking"
@@ -55,8 +64,17 @@ def unpack(archive: Path, folder: Path, inside: str, progress: Progress) -> None
                 raise UserError(f"{folder / entry.name} is there already: move it away to unpack {archive} again")
         for entry in entries:
             entry.rename(folder / entry.name)
-    except (tarfile.TarError, BadZipFile, EOFError, zlib.error, LZMAError) as error:
-        reason = str(error).partition("\n")[0].rstrip(":") or type(error).__name__  # tarfile writes five lines
+    except UserError:
+        raise
+    except NotImplementedError as error:
+        reason = str(error).partition("\n")[0]
+        raise BadArchive(
+            f"{archive} is compressed or encrypted in a way that is not read here ({reason}): unpack it with another "
+            "program and pack it again"
+        ) from None
+    # On a hostile file the two modules fail in ways of their own: a name that is no text, a number that is none.
+    except (tarfile.TarError, BadZipFile, EOFError, zlib.error, LZMAError, ValueError, struct.error, RecursionError) as e:
+        reason = str(e).partition("\n")[0].rstrip(":") or type(e).__name__  # tarfile writes five lines
         raise BadArchive(f"{archive} is {_nature(archive)} ({reason}): delete it and fetch it again") from None
     except OSError as error:
         raise UserError(f"cannot unpack {archive} ({error.strerror or error}): mend that and run it again") from None
@@ -65,11 +83,19 @@ def unpack(archive: Path, folder: Path, inside: str, progress: Progress) -> None
 
 
 def _write(archive: Path, members: Iterator[_Member], folder: Path, inside: str, progress: Progress) -> None:
-    written = 0
+    written, taken = 0, 0
+    most = max(ALWAYS_ALLOWED, MOST_TIMES * archive.stat().st_size)
     for member in members:
+        taken += max(member.size, BLOCK)
+        if taken > most:
+            raise BadArchive(
+                f"{archive} ({as_size(archive.stat().st_size)}) unpacks to more than {as_size(most)}: refused; fetch "
+                "the archive from its publishers"
+            )
         path = _relative(archive, member)
         if inside and not path.is_relative_to(inside):
             continue
+        check_room(folder, member.size)
         target = folder / (path.relative_to(inside) if inside else path)
         if member.kind == "folder":
             target.mkdir(parents=True, exist_ok=True)
@@ -102,7 +128,7 @@ def _zip_members(opened: ZipFile) -> Iterator[_Member]:
         # A mode of 0 is what programs write that know none.
         mode = stat.S_IFMT(info.external_attr >> 16)
         kind = {0: "file", stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}.get(mode, "device")
-        if info.flag_bits & 1:
+        if info.flag_bits & 1 or info.compress_type == AES:
             kind = "file under a password"
         elif info.is_dir():
             kind = "folder"

@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 
 from levelfield.data.datasets.base import MetricDataset, SampleIndex
-from levelfield.data.datasets.images import IMAGE_SUFFIXES, open_image
+from levelfield.data.datasets.images import image_suffixes, open_image
 from levelfield.errors import UserError
 
 
@@ -49,7 +49,7 @@ class ImageFolder(MetricDataset):
             keys += found
             labels += [label] * len(found)
         if not keys:
-            raise UserError(f"no images in the folders of {folder}: known are {', '.join(sorted(IMAGE_SUFFIXES))}")
+            raise UserError(f"no images in the folders of {folder}: known are {', '.join(sorted(image_suffixes()))}")
         return SampleIndex(tuple(keys), np.array(labels, dtype=np.int64), tuple(class_names))
 
     def load(self, key: str) -> Image.Image:
@@ -66,6 +66,6 @@ def _image_files(class_folder: Path) -> list[Path]:
         found += [
             Path(parent, name)
             for name in files
-            if not name.startswith(".") and Path(name).suffix.lower() in IMAGE_SUFFIXES
+            if not name.startswith(".") and Path(name).suffix.lower() in image_suffixes()
         ]
     return found

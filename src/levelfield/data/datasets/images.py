@@ -1,6 +1,8 @@
 """Opening an image file: any mode to RGB, upright, or an error that names the file."""
 
+import stat
 import warnings
+from functools import cache
 from io import BytesIO
 from pathlib import Path
 
@@ -9,16 +11,39 @@ from PIL import Image, ImageOps
 
 from levelfield.errors import UserError
 
-IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+# Formats that Pillow knows and that are no pictures here: read by another program (Ghostscript, Windows), without a
+# decoder, or unpacked without a limit.
+NO_PICTURES = frozenset({"BUFR", "EPS", "FITS", "GRIB", "HDF5", "IPTC", "MPEG", "WMF"})
+# An uncompressed picture of as many pixels as Pillow takes is smaller, however deep.
+LARGEST_FILE = 1 << 30
+
+
+@cache
+def image_formats() -> tuple[str, ...]:
+    """The formats that this machine's Pillow decodes by itself."""
+    Image.init()
+    return tuple(name for name in Image.OPEN if name not in NO_PICTURES)
+
+
+@cache
+def image_suffixes() -> frozenset[str]:
+    """What the names of images end in, in lower case: `.jpg` and every other of `image_formats`."""
+    known = image_formats()
+    return frozenset(suffix for suffix, name in Image.registered_extensions().items() if name in known)
 
 
 def open_image(path: Path) -> Image.Image:
     """Decode a file into RGB, turned as its EXIF orientation says.
 
     Raises:
-        UserError: the file is missing, empty, truncated or not an image.
+        UserError: the file is missing, empty, truncated, too large or not an image.
     """
     try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # to open a pipe may take for ever
+            raise UserError(f"{path} is no regular file: take it out of the data set")
+        if status.st_size > LARGEST_FILE:
+            raise UserError(f"{path} is larger than 1 GiB: reduce the image or take it out of the data set")
         content = path.read_bytes()
     except OSError as error:
         raise UserError(
@@ -28,20 +53,29 @@ def open_image(path: Path) -> Image.Image:
 
 
 def decode_image(content: bytes, name: str) -> Image.Image:
-    """Decode the bytes of an image file called `name`, as `open_image` does."""
+    """Decode the bytes of an image file called `name`, as `open_image` does.
+
+    A file of a few bytes can hold a picture that fills the memory: those of more pixels than `PIL.Image`'s
+    `MAX_IMAGE_PIXELS`, 89 million unless changed, are refused before they are decoded.
+    """
     remedy = "replace the file or take it out of the data set"
     if not content:
         raise UserError(f"{name} is empty: {remedy}")
     try:
         with warnings.catch_warnings():
-            # Pillow warns of broken EXIF data, which then turn nothing, and of images above 90 million pixels (from
-            # twice as many on it refuses them); it names no file.
+            # Pillow warns of broken EXIF data, which then turn nothing, and of too many pixels; it names no file.
             warnings.simplefilter("ignore")
-            with Image.open(BytesIO(content)) as image:
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(BytesIO(content), formats=image_formats()) as image:
                 image.load()
-                return _to_rgb(ImageOps.exif_transpose(image))
+                ImageOps.exif_transpose(image, in_place=True)
+                return _to_rgb(image)
     except Image.UnidentifiedImageError:
         raise UserError(f"{name} is not an image: {remedy}") from None
+    except (Image.DecompressionBombWarning, Image.DecompressionBombError):
+        raise UserError(
+            f"{name} has more than {Image.MAX_IMAGE_PIXELS:,} pixels: reduce the image or take it out of the data set"
+        ) from None
     except Exception as error:  # on a broken file Pillow's decoders raise OSError, SyntaxError, TypeError and more
         reason = " ".join(str(error).split())
         raise UserError(f"{name} is not a whole, readable image ({reason}): {remedy}") from None
@@ -53,11 +87,10 @@ def _to_rgb(image: Image.Image) -> Image.Image:
         levels = np.asarray(image)
         if levels.min() < 0 or levels.max() > 65535:
             raise ValueError("its pixels have more than 16 bits")
-        image = Image.fromarray(np.round(levels / 257).astype(np.uint8))
+        image = Image.fromarray(((levels.astype(np.int32) + 128) // 257).astype(np.uint8))  # rounds
     elif image.mode == "F":
         raise ValueError("its pixels are floating point numbers")
     elif image.has_transparency_data:
         opaque = image.convert("RGBA")
-        image = Image.new("RGBA", opaque.size, "white")
-        image.alpha_composite(opaque)
-    return image if image.mode == "RGB" else image.convert("RGB")
+        image = Image.alpha_composite(Image.new("RGBA", opaque.size, "white"), opaque)
+    return image if type(image) is Image.Image and image.mode == "RGB" else image.convert("RGB")

@@ -14,6 +14,7 @@ from levelfield.errors import UserError
 PARTS = ("20news-bydate-train", "20news-bydate-test")
 ARCHIVE = "20news-bydate.tar.gz"
 REMEDY = "fetch it again, see levelfield data prepare news20"
+LARGEST_POST = 1 << 24  # 100 times the longest
 
 
 class News20(TextDataset):
@@ -82,6 +83,8 @@ def _from_archive(file: Path) -> Iterator[tuple[str, str, str, bytes]]:
             for member in archive:
                 words = member.name.removeprefix("./").split("/")
                 if member.isfile() and len(words) == 3 and words[0] in PARTS:
+                    if member.size > LARGEST_POST:
+                        raise UserError(f"{file}: {member.name} is no post, it has {member.size:,} bytes: {REMEDY}")
                     opened = archive.extractfile(member)
                     assert opened is not None
                     yield words[0], words[1], words[2], opened.read()

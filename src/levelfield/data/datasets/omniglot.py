@@ -1,6 +1,7 @@
 """Omniglot: 1,623 handwritten characters of 50 alphabets, 20 drawings of each."""
 
 import os
+import zlib
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile, ZipFile
@@ -14,6 +15,7 @@ from levelfield.data.datasets.images import decode_image, open_image
 from levelfield.errors import UserError
 
 PARTS = ("images_background", "images_evaluation")
+LARGEST_DRAWING = 1 << 20  # a thousand times the usual
 
 
 class Omniglot(MetricDataset):
@@ -78,8 +80,10 @@ class Omniglot(MetricDataset):
             return open_image(folder / key)
         archive = self._archive(part)
         try:
+            if archive.getinfo(key).file_size > LARGEST_DRAWING:
+                raise BadZipFile("it is no drawing, so large is it")
             return decode_image(archive.read(key), f"{archive.filename}/{key}")
-        except (KeyError, BadZipFile, OSError) as error:
+        except (KeyError, BadZipFile, OSError, RuntimeError, zlib.error) as error:  # RuntimeError: how it is packed
             raise UserError(f"cannot read {key} in {archive.filename} ({error}): fetch the file again") from None
 
     def file_of(self, key: str) -> Path:
@@ -123,7 +127,7 @@ class Omniglot(MetricDataset):
                 raise UserError(
                     f"neither {file} nor a folder {file.stem} beside it: fetch it from {self.source}"
                 ) from None
-            except (BadZipFile, OSError) as error:
+            except (BadZipFile, OSError, NotImplementedError, UnicodeDecodeError) as error:
                 raise UserError(
                     f"{file} is not a whole zip file ({error}): fetch it again from {self.source}"
                 ) from None
