@@ -165,9 +165,13 @@ def test_verify_opens_ones_own_data(tmp_path: Path, capsys: pytest.CaptureFixtur
     ]
     assert capsys.readouterr().out.splitlines() == [
         "image_table: 2 classes, 3 samples; every sample opens",
+        "  1 class with one sample, which has no other to be found by: b",
         *twice,
         "text_table: 2 classes, 2 samples; every sample opens",
+        "  2 classes with one sample, which has no other to be found by: a, b",
         "image_folder: 2 classes, 3 samples; every sample opens",
+        "  2 left out: beside the class folders, in none of them",
+        "  1 class with one sample, which has no other to be found by: b",
         *twice,
     ]
     (tmp_path / "b" / "1.png").unlink()
@@ -175,6 +179,12 @@ def test_verify_opens_ones_own_data(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "images.csv, row 4: no file" in capsys.readouterr().out
     assert main(["verify", str(tmp_path / "nowhere.csv")]) == 2
     assert f"no table {tmp_path}/nowhere.csv" in capsys.readouterr().out
+    (tmp_path / "both.csv").write_text("text,label,path\ngood day,a,1.txt\nbye,b,2.txt\n")
+    assert main(["verify", str(tmp_path / "both.csv")]) == 0
+    assert "text_table: 2 classes, 2 samples" in capsys.readouterr().out
+    (tmp_path / "both.csv").write_text("text,label,path\ngood day,a,a/1.png\nbye,b,a/2.png\n")
+    assert main(["verify", str(tmp_path / "both.csv")]) == 0
+    assert "image_table: 2 classes, 2 samples" in capsys.readouterr().out
     with pytest.raises(UserError, match=r"no data set 'nowhere' \(.*\), and it is no folder and no \.csv"):
         main(["verify", "nowhere"])
     with pytest.raises(UserError, match=r"no data set '.*images\.csv'"):

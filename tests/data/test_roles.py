@@ -1,5 +1,6 @@
 """Tables with a split and with roles: the halves they name, and test queries scored against the gallery alone."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -125,14 +126,37 @@ def test_mistakes_in_the_columns(column: str, values: list[str], message: str, t
         ((None, 0, "gallery"), "no test sample has the role query"),
     ],
 )
-def test_roles_of_only_some_test_samples_are_refused_at_the_test(change: tuple, message: str, tmp_path: Path) -> None:
+def test_roles_of_only_some_test_samples_are_refused_before_training(
+    change: tuple, message: str, tmp_path: Path
+) -> None:
     table = with_columns(own_images(tmp_path))
     frame = pd.read_csv(table)
     number, sample, role = change
     chosen = frame["path"].str.fullmatch(rf"{r'[0-9]*[13579]' if number is None else number}_{sample}\.png")
     frame.loc[chosen, "role"] = role
     frame.to_csv(table, index=False)
-    data = MetricDataModule(ImageTable(table), transforms=SMALL)
-    data.setup("fit")
     with pytest.raises(UserError, match=message):
-        data.setup("test")
+        MetricDataModule(ImageTable(table), transforms=SMALL).setup("fit")
+    assert re.search(message, ImageTable(table).verify().problems[0])
+
+
+def test_a_split_without_test_rows_is_refused_before_training(tmp_path: Path) -> None:
+    table = with_columns(own_images(tmp_path), role=False)
+    frame = pd.read_csv(table)
+    frame.assign(split="train").to_csv(table, index=False)
+    with pytest.raises(UserError, match="no sample has the split test: give it to all samples of the classes"):
+        MetricDataModule(ImageTable(table), transforms=SMALL).setup("fit")
+
+
+def test_queries_without_anything_to_be_found_are_refused_or_named(tmp_path: Path) -> None:
+    table = with_columns(own_images(tmp_path))
+    frame = pd.read_csv(table)
+    number = frame["path"].str.extract(r"(\d+)_")[0].astype(int)
+    frame.loc[number == 1, "role"] = "query"
+    frame.to_csv(table, index=False)
+    data = MetricDataModule(ImageTable(table), transforms=SMALL)
+    assert "1 test class with queries alone, which are not scored: class 01" in data.overview()
+    frame["role"] = np.where(number % 2, np.where(number < 9, "query", "gallery"), "")
+    frame.to_csv(table, index=False)
+    with pytest.raises(UserError, match="no test class has both queries and samples in the gallery"):
+        data.setup("fit")

@@ -59,7 +59,7 @@ def test_a_table_in_csv_and_in_parquet(tmp_path: Path) -> None:
     rows = [("naïve, “quoted”\nand long", 10), ("two", 9), ("three", 10)]
     pd.DataFrame(rows, columns=["text", "label"]).to_csv(tmp_path / "t.csv", index=False)
     pd.DataFrame(rows, columns=["text", "label"]).to_parquet(tmp_path / "t.parquet")
-    for name, keys in (("t.csv", ("row 3", "row 4", "row 5")), ("t.parquet", ("row 1", "row 2", "row 3"))):
+    for name, keys in (("t.csv", ("row 2", "row 4", "row 5")), ("t.parquet", ("row 1", "row 2", "row 3"))):
         table = TextTable(tmp_path / name)
         index = table.read_index()
         assert index.keys == keys
@@ -191,8 +191,27 @@ def test_verify_lists_all_rows_that_cannot_be_used(tmp_path: Path) -> None:
     assert sorted(problem.partition(", ")[2].partition(":")[0] for problem in report.problems) == [
         "row 2", "row 4", "row 5", "row 6", "row 8",
     ]  # fmt: skip
-    with pytest.raises(UserError, match=r"row 8: .* \(4 more like this\)"):
+    with pytest.raises(UserError, match=r"row 2: .* \(4 more like this\)"):
         TextTable(tmp_path / "t.csv").read_index()
+
+
+def test_long_texts_and_texts_of_several_lines(tmp_path: Path) -> None:
+    long = "a word and " * 20_000
+    content = f'text,label\n{long},a\n"Roses are red, violets are blue,\nand so on",a\n\n"bye, b\nsaid he",b\n'
+    index = table(content.encode())(tmp_path).read_index()
+    assert index.keys == ("row 2", "row 3", "row 6")
+    (tmp_path / "long.csv").write_text(f"text,label\nok,a\n{'x' * 10_000_001},a\n")
+    with pytest.raises(UserError, match=r"row 3: it has a value of more than 10,000,000 characters; shorten it"):
+        TextTable(tmp_path / "long.csv").read_index()
+
+
+def test_a_quote_that_swallows_rows(tmp_path: Path) -> None:
+    content = b'text,label\nok,a\n"bye,b\nfine,a\nwell,b\ngood",a\nhello,b\n'
+    report = table(content)(tmp_path).verify()
+    assert report.num_samples == 2
+    assert report.problems == [
+        f"{tmp_path}/t.csv, row 3: a value takes in 3 rows after it; close the double quote that opens it"
+    ]
 
 
 def test_news20_from_its_folders_is_news20_from_its_archive(tmp_path: Path) -> None:

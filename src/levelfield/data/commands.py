@@ -191,13 +191,14 @@ def _verify(console: Console, dataset: MetricDataset, asked_for: bool) -> int:
         with console.status(f"{dataset.name}: opening every sample"):
             report = dataset.verify()
     except UserError as error:
-        _print(console, f"{dataset.name}: not there: {error}")
+        reason = f"not there: {error}" if dataset.num_classes_published is not None else error
+        _print(console, f"{dataset.name}: {reason}")
         return 2 if asked_for else 0
-    found = f"{dataset.name}: {report.num_classes:,} classes, {report.num_samples:,} samples"
     published = "as published, " if dataset.num_classes_published is not None else ""
     verdict = f"{published}every sample opens" if report.ok else f"{len(report.problems)} problems"
     duplicates = describe_duplicates(report.duplicates)
-    lines = [f"{found}; {verdict}", *(f"  {line}" for line in (*report.problems, *duplicates))]
+    found, *left_out = report.overview
+    lines = [f"{found}; {verdict}", *(f"  {line}" for line in (*left_out, *report.problems, *duplicates))]
     _print(console, "\n".join(lines))
     return 0 if report.ok else 2
 

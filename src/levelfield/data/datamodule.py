@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import os
 from collections.abc import Callable
@@ -16,9 +17,11 @@ from torch.utils.data import DataLoader, default_collate
 
 from levelfield.data.cache import PreparedImages, prepare_images
 from levelfield.data.datasets.base import MetricDataset, SampleIndex
+from levelfield.data.overview import overview
 from levelfield.data.samplers import EvalSampler, MPerClassBatchSampler
 from levelfield.data.splits import Split, check_validation_classes, class_folds, split_classes
-from levelfield.data.subset import ClassSubset, check_roles
+from levelfield.data.subset import ClassSubset
+from levelfield.data.test_half import check_test_half
 from levelfield.data.transforms import ImageTransforms
 from levelfield.errors import UserError
 from levelfield.processes import end_with_parent
@@ -106,14 +109,16 @@ class MetricDataModule(LightningDataModule):
         self.val_subset: ClassSubset | None = None
         self.test_subset: ClassSubset | None = None
         self.predict_subset: ClassSubset | None = None
+        self._overview: list[str] = []
         self.notes = ""
         self._identity: dict[str, Any] | None = None
 
     def setup(self, stage: str) -> None:
         index = self.dataset.read_index()
-        # A class counts whether or not samples of it are there: the split must not depend on a test file.
-        split = self.split or self.dataset.default_split(index)
-        trainval_classes, test_classes = split_classes(np.arange(len(index.class_names)), split, index.test_classes)
+        split, trainval_classes, test_classes = self._halves(index)
+        if stage == "test" or not len(test_classes) or np.isin(test_classes, index.labels).any():
+            # While nothing is tested, a folder's test images may be elsewhere.
+            check_test_half(index, test_classes)
         folds = class_folds(trainval_classes, self.num_folds, variant=split)
         train_classes, val_classes = folds[self.fold]
         trainval = index.select(np.isin(index.labels, trainval_classes))
@@ -124,13 +129,13 @@ class MetricDataModule(LightningDataModule):
             self.val_subset = self._subset(images, index, val_classes)
         if stage == "test":
             test = index.select(np.isin(index.labels, test_classes))
-            check_roles(test)
             self.test_subset = self._subset(self._source(test, f"{split}, test half"), index, test_classes)
         if stage == "predict":
             self.predict_subset = self._subset(self.dataset, index, np.unique(index.labels))
         if not self.hparams:  # made in Python: a checkpoint tells `levelfield validate` and `test` the same arguments
             self.save_hyperparameters(self._plain_arguments(), logger=False)
         if self._identity is None:
+            self._overview = overview(self.dataset, index, split)
             self._identity = {
                 "dataset": self._dataset_spec(),
                 "fingerprint": self.dataset.fingerprint(trainval),
@@ -150,6 +155,31 @@ class MetricDataModule(LightningDataModule):
             self.setup("validate")
         assert self._identity is not None
         return self._identity
+
+    def overview(self) -> list[str]:
+        """Lines with the counts of the whole data set, and what of it is left out or looks like a slip."""
+        self.identity()
+        return self._overview
+
+    def check_test_half(self) -> None:
+        """Look, by the list of the samples alone, whether the test half can be scored: before any training for it.
+
+        Raises:
+            UserError: it cannot be scored.
+        """
+        index = self.dataset.read_index()
+        check_test_half(index, self._halves(index)[2])
+
+    def test_fingerprint(self) -> str:
+        """SHA-256 of which samples are tested, in which classes and roles, for an opening to be resumed with no other.
+
+        Raises:
+            UserError: the test half cannot be scored.
+        """
+        self.check_test_half()
+        index = self.dataset.read_index()
+        test = index.select(np.isin(index.labels, self._halves(index)[2]))
+        return hashlib.sha256(f"{self.dataset.fingerprint(test)} {test.roles}".encode()).hexdigest()
 
     def summary(self) -> str:
         """One line: the split in use, the fold, and how many classes are trained on and validated."""
@@ -232,6 +262,15 @@ class MetricDataModule(LightningDataModule):
         if self.dataset.modality == "text":
             return None
         return self.transforms.train() if train else self.transforms.evaluate()
+
+    def _halves(self, index: SampleIndex) -> tuple[Split, np.ndarray, np.ndarray]:
+        """The split in use, the classes to train and validate on, and those to test.
+
+        A class without a sample counts where the halves part, which must not depend on a test file, and nowhere else.
+        """
+        split = self.split or self.dataset.default_split(index)
+        trainval_classes, test_classes = split_classes(np.arange(len(index.class_names)), split, index.test_classes)
+        return split, trainval_classes[np.isin(trainval_classes, index.labels)], test_classes
 
     @property
     def _rank(self) -> int:

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from PIL import Image
 
-from levelfield.data.splits import split_classes
-
 if TYPE_CHECKING:
     from levelfield.data.datasets.base import MetricDataset, Sample, SampleIndex
 
@@ -53,9 +51,7 @@ def duplicates_of(dataset: MetricDataset, index: SampleIndex, digests: Mapping[s
         index: the samples.
         digests: of the samples that could be opened, by key.
     """
-    split = dataset.default_split(index)
-    _, test_classes = split_classes(range(len(index.class_names)), split, index.test_classes)
-    tested = set(test_classes.tolist())
+    tested = set(dataset.test_classes(index).tolist())
     places: dict[bytes, list[tuple[str, int]]] = {}
     for key, label in zip(index.keys, index.labels.tolist(), strict=True):
         if key in digests:

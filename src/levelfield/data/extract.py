@@ -22,6 +22,7 @@ MOST_TIMES = 100
 # Small archives may say that much; zeros in a row, for one, shrink to a thousandth.
 ALWAYS_ALLOWED = 64 << 20
 BLOCK = 4096  # what a file takes on a disk, however empty
+DAMAGE = (tarfile.TarError, BadZipFile, EOFError, zlib.error, LZMAError)
 AES = 99  # zip's number for it, in the place of a compression's
 
 
@@ -73,8 +74,8 @@ def unpack(archive: Path, folder: Path, inside: str, progress: Progress) -> None
             "program and pack it again"
         ) from None
     # On a hostile file the two modules fail in ways of their own: a name that is no text, a number that is none.
-    except (tarfile.TarError, BadZipFile, EOFError, zlib.error, LZMAError, ValueError, struct.error, RecursionError) as e:
-        reason = str(e).partition("\n")[0].rstrip(":") or type(e).__name__  # tarfile writes five lines
+    except (*DAMAGE, ValueError, struct.error, RecursionError) as error:
+        reason = str(error).partition("\n")[0].rstrip(":") or type(error).__name__  # tarfile writes five lines
         raise BadArchive(f"{archive} is {_nature(archive)} ({reason}): delete it and fetch it again") from None
     except OSError as error:
         raise UserError(f"cannot unpack {archive} ({error.strerror or error}): mend that and run it again") from None

@@ -1,15 +1,19 @@
 """Your own data, by the path of a folder of images or of a table."""
 
-import csv
 from pathlib import Path
 
 from levelfield.data.datasets import ImageFolder, ImageTable, MetricDataset, TextTable
+from levelfield.data.datasets.images import image_suffixes
+from levelfield.data.datasets.table_file import column_names, read_table
+from levelfield.errors import UserError
 
 TABLES = (".csv", ".parquet")
 
 
 def own_dataset(path: str) -> MetricDataset | None:
-    """The data set that a path means: a folder of class folders, or a table with a column `text` or else `path`.
+    """The data set that a path means: a folder of class folders, or a table of images (`path`) or of texts (`text`).
+
+    A table with both columns lists images if its paths are called like images.
 
     None where it is neither a folder nor called like a table.
     """
@@ -18,18 +22,17 @@ def own_dataset(path: str) -> MetricDataset | None:
         return ImageFolder(place)
     if place.suffix.lower() not in TABLES:
         return None
-    columns = _columns(place)
-    return TextTable(place) if "text" in columns and "path" not in columns else ImageTable(place)
+    columns = column_names(place)
+    if "text" not in columns or ("path" in columns and _lists_images(place)):
+        return ImageTable(place)
+    return TextTable(place)
 
 
-def _columns(table: Path) -> list[str]:
-    """Names of a table's columns; none where it cannot be read, of which reading its rows will tell."""
+def _lists_images(table: Path) -> bool:
+    """Whether most of the paths in a table with texts too are called like images, instead of like the texts' files."""
     try:
-        if table.suffix.lower() == ".parquet":
-            from pyarrow.parquet import read_schema
-
-            return read_schema(table).names
-        with table.open(newline="", encoding="utf-8-sig", errors="replace") as file:
-            return [name.strip() for name in next(csv.reader(file), [])]
-    except (OSError, ValueError, csv.Error):
-        return []
+        rows = read_table(table, ("path", "label")).rows
+    except UserError:  # of which reading it will tell
+        return False
+    images = sum(Path(row.values[0] or "").suffix.lower() in image_suffixes() for row in rows)
+    return 2 * images > len(rows)

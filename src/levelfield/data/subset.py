@@ -11,7 +11,6 @@ from torch.utils.data import Dataset
 from levelfield.data.cache import PreparedImages
 from levelfield.data.datasets.base import MetricDataset, SampleIndex
 from levelfield.data.samplers import Draw
-from levelfield.errors import UserError
 
 
 class ClassSubset(Dataset[tuple[Any, int, int]]):
@@ -77,20 +76,3 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
                 torch.default_generator.manual_seed(int(seed))
                 sample = self.transform(sample)
         return sample, int(self.labels[position]), position
-
-
-def check_roles(index: SampleIndex) -> None:
-    """Refuse test samples of which only some have a role, or of which none is a query or none in the gallery.
-
-    Raises:
-        UserError: naming a sample or the role, and what to do.
-    """
-    found = set(index.roles or ())
-    if found <= {""}:
-        return
-    if "" in found:
-        without = index.keys[(index.roles or ()).index("")]
-        raise UserError(f"test sample {without} has no role: give each test sample the role query or gallery, or none")
-    for role in ("query", "gallery"):
-        if role not in found:
-            raise UserError(f"no test sample has the role {role}: give it to some, or leave the roles out")

@@ -1,11 +1,13 @@
 """A folder a class: order, what counts, what is refused, and what a fingerprint sees."""
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets.base import SampleIndex
 from levelfield.data.datasets.image_folder import ImageFolder
 from levelfield.errors import UserError
@@ -69,9 +71,56 @@ def test_selecting_keeps_labels_and_class_names() -> None:
 def test_verify_counts_and_names_unreadable_files(birds: Path) -> None:
     (birds / "wren" / "b.png").write_bytes(b"no image")
     report = ImageFolder(birds).verify()
-    assert (report.num_classes, report.num_samples, report.ok) == (3, 4, False)
+    assert (report.num_classes, report.num_samples, report.ok) == (2, 4, False)
     assert len(report.problems) == 1
     assert "b.png is not an image" in report.problems[0]
+
+
+def test_what_is_left_out_is_counted_with_its_reason(birds: Path) -> None:
+    for name in ("__MACOSX/jay/x.png", "wren/Thumbs.db", "wren/raw/1.heic", "wren/2.HEIC", "flat.png", "wren/README"):
+        (birds / name).parent.mkdir(parents=True, exist_ok=True)
+        (birds / name).write_bytes(b"?")
+    (birds / "wren" / "elsewhere").symlink_to(birds / "jay")
+    (birds / "wren" / os.fsdecode(b"\xff.png")).write_bytes(b"?")
+    report = ImageFolder(birds).verify()
+    assert report.overview == [
+        "image_folder: 2 classes, 4 samples",
+        "2 left out: .heic, not an image that Pillow opens here",
+        "1 left out: .txt, not an image that Pillow opens here",
+        "1 left out: Thumbs.db, which a program has left there",
+        "1 left out: __MACOSX, which a program has left there",
+        "1 left out: a link to a folder inside a class folder; put the images there",
+        "1 left out: a name that is not UTF-8 or has several lines; rename it",
+        "1 left out: beside the class folders, in none of them",
+        "2 left out: hidden, the name begins with a dot",
+        "1 left out: no suffix, not an image that Pillow opens here",
+        "1 class without a sample, in no fold: owl",
+        "1 class with one sample, which has no other to be found by: jay",
+    ]
+
+
+@pytest.mark.parametrize("suffix", [".jfif", ".jp2", ".avif", ".tga", ".JPE"])
+def test_whatever_pillow_opens_here_is_read(suffix: str, birds: Path) -> None:
+    if suffix not in Image.registered_extensions() and suffix != ".JPE":
+        pytest.skip(f"this Pillow writes no {suffix}")
+    kind = "JPEG" if suffix == ".JPE" else Image.registered_extensions()[suffix]
+    Image.new("RGB", (16, 16), (250, 0, 0)).save(birds / "jay" / f"y{suffix}", kind)
+    folder = ImageFolder(birds)
+    assert f"jay/y{suffix}" in folder.read_index().keys
+    assert folder.load(f"jay/y{suffix}").getpixel((8, 8))[0] > 240
+
+
+def test_an_empty_folder_is_in_no_fold(tmp_path: Path) -> None:
+    for number in range(10):
+        for name in ("a", "b"):
+            file = tmp_path / f"{number}" / f"{name}.png"
+            file.parent.mkdir(exist_ok=True)
+            Image.new("RGB", (4, 4)).save(file)
+    (tmp_path / "01").mkdir()
+    (tmp_path / "__MACOSX").mkdir()
+    identity = MetricDataModule(ImageFolder(tmp_path), num_folds=2).identity()
+    assert identity["train_classes"] == ["2", "3"]
+    assert identity["val_classes"] == ["0", "1"]
 
 
 def test_missing_empty_and_flat_folders(tmp_path: Path) -> None:

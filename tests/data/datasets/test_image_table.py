@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+from levelfield.data.datasets import table_file
 from levelfield.data.datasets.image_table import ImageTable
 from levelfield.errors import UserError
 
@@ -64,7 +65,15 @@ def test_a_missing_file_is_named_with_its_row_but_only_when_it_is_opened(tmp_pat
     ("text", "message"),
     [
         ("file,class\na.png,0\n", "no column path and no column label: it has file, class"),
-        ("path;label\na.png;0\n", "it has path;label"),
+        ("file;class\na.png;0\n", "no column path and no column label: it has file, class"),
+        ("path,label,Label\na.png,0,1\n", r"has 2 columns label \(label and Label\): rename all but one"),
+        ("path,label,path\na.png,0,b.png\n", "has 2 columns path"),
+        ('path,label\na.png,0\n"b.png,0\nc.png,1\n', "row 3: a double quote is not closed"),
+        ('path,label\na.png,0\n"b.png,0\nc.png,1\n"d.png",1\n', "row 3: a double quote is not closed"),
+        ('path,label\na.png,0\n"b.png,0\nc.png,1\nd.png",1\n', "row 3: a value takes in 2 rows after it; close"),
+        ('path,label\na.png,0\n"b.png,9\nc.png",1\n', "row 3: path has several lines; close the double quote"),
+        ("path,label\na.png,0\n./a.png,1\n", r"row 3: \./a\.png stands in row 2"),
+        ("path,label\na.png,0\nb/../a.png,1\n", r"row 3: b/\.\./a\.png stands in row 2"),
         ("", "it has none"),
         ("path,label\n", "has no rows"),
         ("path,label\na.png,0\nb.png,\n", "row 3: label is empty"),
@@ -76,6 +85,38 @@ def test_a_missing_file_is_named_with_its_row_but_only_when_it_is_opened(tmp_pat
 def test_mistakes_in_a_table(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
         table(tmp_path, text).read_index()
+
+
+@pytest.mark.parametrize("separator", [";", "\t", "|"])
+def test_other_separators_are_read(separator: str, tmp_path: Path) -> None:
+    rows = ['"Path"', "Label", "SPLIT"], ["./a.png", "x, y", "Train"], ["b.png", "z", "test"]
+    index = table(tmp_path, "\n".join(separator.join(row) for row in rows)).read_index()
+    assert (index.keys, index.class_names, index.test_classes) == (("a.png", "b.png"), ("x, y", "z"), (1,))
+
+
+def test_columns_that_are_not_read_are_named(tmp_path: Path) -> None:
+    images = table(tmp_path, "path,by,label,\na.png,me,0,1\n")
+    assert images.read_index().left_out == ("columns passed over: by, (no name)",)
+
+
+def test_verify_lists_every_row_that_cannot_be_used(tmp_path: Path) -> None:
+    Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
+    report = table(tmp_path, "path,label\na.png,0\n,0\na.png,1\ngone.png,1\nb.png,\n").verify()
+    assert [problem.partition(", ")[2].partition(":")[0] for problem in report.problems] == [
+        "row 3", "row 6", "row 4", "row 5",
+    ]  # fmt: skip
+
+
+def test_parquet_columns_of_other_types(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"path": ["a", "b"], "label": [2**53 + 1, None]}, dtype=object)
+    frame.to_parquet(tmp_path / "whole.parquet")
+    assert table_file.read_table(tmp_path / "whole.parquet", ("path", "label")).rows[0].values[1] == str(2**53 + 1)
+    pd.DataFrame({"path": [b"a", b"\xff"], "label": [1, 2]}).to_parquet(tmp_path / "bytes.parquet")
+    with pytest.raises(UserError, match="row 2: path is not UTF-8"):
+        ImageTable(tmp_path / "bytes.parquet").read_index()
+    pd.DataFrame({"path": ["a"], "label": [["x", "y"]]}).to_parquet(tmp_path / "lists.parquet")
+    with pytest.raises(UserError, match=r"the column label holds list<.*>: give one value a row"):
+        ImageTable(tmp_path / "lists.parquet").read_index()
 
 
 def test_tables_that_cannot_be_read(tmp_path: Path) -> None:

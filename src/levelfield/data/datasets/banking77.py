@@ -54,10 +54,10 @@ class Banking77(TextDataset):
 
     def read_texts(self) -> tuple[SampleIndex, list[str], list[str]]:
         folder = named_folder(self.root, self.name)
-        problems: list[str] = []
+        parts = {part: read_labelled_rows(folder / part, "text", "category") for part in PARTS}
         samples = [
             LabelledText(f"{part} row {row.row}", row.content, row.label)
-            for part in PARTS
-            for row in read_labelled_rows(folder / part, "text", "category", problems)
+            for part, labelled in parts.items()
+            for row in labelled.rows
         ]
-        return *index_of(samples), problems
+        return *index_of(samples), [problem for labelled in parts.values() for problem in labelled.problems]

@@ -15,6 +15,9 @@ from torch.utils.data import Dataset
 
 from levelfield.data.datasets.archives import Archive
 from levelfield.data.duplicates import Duplicate, content_digest, duplicates_of
+from levelfield.data.overview import overview
+from levelfield.data.splits import Split, split_classes
+from levelfield.data.test_half import check_test_half
 from levelfield.errors import UserError
 
 Sample = Image.Image | str
@@ -31,6 +34,7 @@ class SampleIndex:
         test_classes: the labels that the data set's own split tests on; None where it has no class-disjoint split.
         roles: of each sample, whether it asks or is searched when the test classes are scored, or neither (`""`, in
             training); None where each test sample asks all others.
+        left_out: a line for each kind of thing that was found where the samples lie and is none.
     """
 
     keys: tuple[str, ...]
@@ -38,6 +42,7 @@ class SampleIndex:
     class_names: tuple[str, ...]
     test_classes: tuple[int, ...] | None = None
     roles: tuple[Role, ...] | None = None
+    left_out: tuple[str, ...] = ()
 
     def select(
         self, indices: Int[np.ndarray, " chosen"] | Bool[np.ndarray, " samples"] | Sequence[int]
@@ -59,6 +64,8 @@ class VerifyReport:
     name: str
     num_classes: int
     num_samples: int
+    overview: list[str] = field(default_factory=list)
+    """The counts in words, and what was left out: `levelfield.data.overview`."""
     problems: list[str] = field(default_factory=list)
     duplicates: list[Duplicate] = field(default_factory=list)
     """Not problems: published data sets are what they are."""
@@ -144,14 +151,29 @@ class MetricDataset(Dataset[tuple[Any, int]], ABC):
         """The split that is used unless another is asked for."""
         return "official" if self.own_split_by_default and index.test_classes is not None else "half"
 
+    def test_classes(self, index: SampleIndex, split: Split | None = None) -> Int[np.ndarray, " test"]:
+        """Labels of the test half by a split, or by the default one."""
+        classes = np.arange(len(index.class_names))
+        return split_classes(classes, split or self.default_split(index), index.test_classes)[1]
+
     def expected_counts(self) -> tuple[int | None, int | None]:
         """Numbers of classes and samples that `verify` expects; None where nothing is known."""
         return self.num_classes_published, self.num_samples_published
 
+    def read_all(self) -> tuple[SampleIndex, list[str]]:
+        """The index of all samples that can be used, and a line for each that cannot, at which `read_index` raises."""
+        return self.read_index(), []
+
     def verify(self) -> VerifyReport:
-        """Compare the counts with the published ones and open every sample."""
-        index = self.read_index()
+        """Compare the counts with the published ones, look at a table's split and roles, and open every sample."""
+        index, problems = self.read_all()
         report = self.count(index)
+        report.problems += problems
+        if not problems and (index.test_classes, index.roles) != (None, None):
+            try:
+                check_test_half(index, self.test_classes(index))
+            except UserError as error:
+                report.problems.append(str(error))
         digests = {}
         for key in index.keys:
             try:
@@ -163,7 +185,7 @@ class MetricDataset(Dataset[tuple[Any, int]], ABC):
 
     def count(self, index: SampleIndex) -> VerifyReport:
         """A report on an index's counts alone."""
-        report = VerifyReport(self.name, len(index.class_names), len(index.keys))
+        report = VerifyReport(self.name, len(np.unique(index.labels)), len(index.keys), overview(self, index))
         for what, found, published in (
             ("classes", report.num_classes, self.expected_counts()[0]),
             ("samples", report.num_samples, self.expected_counts()[1]),

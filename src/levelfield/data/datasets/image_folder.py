@@ -1,6 +1,9 @@
 """Your own images, a folder a class."""
 
 import os
+import re
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +13,20 @@ from levelfield.data.datasets.base import MetricDataset, SampleIndex
 from levelfield.data.datasets.images import image_suffixes, open_image
 from levelfield.errors import UserError
 
+# What programs leave in folders: macOS, Windows, network storage, notebooks.
+LEFT_BEHIND = frozenset(
+    {"__macosx", "$recycle.bin", "system volume information", "desktop.ini", "thumbs.db", "ehthumbs.db"}
+    | {"@eadir", "#recycle", "lost+found", "__pycache__"}
+)
+
 
 class ImageFolder(MetricDataset):
     """Images in one folder a class, in order of the folders' names.
 
-    Folders inside a class folder belong to it. A class folder without images still counts as a class, so that which
-    class belongs to which fold depends on the folders alone. Hidden files, and files that are no images by their names,
-    are passed over.
+    Folders inside a class folder belong to it. What is read is what Pillow can open on this machine, by its name's
+    end; everything else is passed over and counted in the index' `left_out`: other files, hidden ones, what programs
+    leave behind (`__MACOSX`), links to folders, images beside the class folders. A class folder without images is no
+    class of any fold; it still counts where the classes are halved, so that the halves depend on the folders alone.
 
     Args:
         folder: holds the class folders.
@@ -40,17 +50,20 @@ class ImageFolder(MetricDataset):
         folder = Path(self.folder)
         if not folder.is_dir():
             raise UserError(f"no folder {folder}: give the folder that holds one folder a class")
-        class_names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+        found = _Found(folder)
+        class_names = sorted(entry.name for entry in found.wanted(os.scandir(folder)) if found.is_class(entry))
         if not class_names:
             raise UserError(f"{folder} holds no folders: put the images of each class into a folder of their own")
         keys, labels = [], []
         for label, class_name in enumerate(class_names):
-            found = sorted(path.relative_to(folder).as_posix() for path in _image_files(folder / class_name))
-            keys += found
-            labels += [label] * len(found)
+            images = sorted(found.images(class_name))
+            keys += images
+            labels += [label] * len(images)
         if not keys:
             raise UserError(f"no images in the folders of {folder}: known are {', '.join(sorted(image_suffixes()))}")
-        return SampleIndex(tuple(keys), np.array(labels, dtype=np.int64), tuple(class_names))
+        return SampleIndex(
+            tuple(keys), np.array(labels, dtype=np.int64), tuple(class_names), left_out=tuple(found.left_out())
+        )
 
     def load(self, key: str) -> Image.Image:
         return open_image(self.file_of(key))
@@ -59,13 +72,55 @@ class ImageFolder(MetricDataset):
         return Path(self.folder) / key
 
 
-def _image_files(class_folder: Path) -> list[Path]:
-    found = []
-    for parent, folders, files in os.walk(class_folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [
-            Path(parent, name)
-            for name in files
-            if not name.startswith(".") and Path(name).suffix.lower() in image_suffixes()
-        ]
-    return found
+class _Found:
+    """What lies in a folder, and what of it is left out, by the reason."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._left_out: Counter[str] = Counter()
+
+    def left_out(self) -> list[str]:
+        """A line for each reason."""
+        return [f"{count:,} left out: {reason}" for reason, count in sorted(self._left_out.items())]
+
+    def wanted(self, entries: Iterator[os.DirEntry[str]]) -> Iterator[os.DirEntry[str]]:
+        """The entries of a folder that are neither hidden nor left there by a program."""
+        for entry in entries:
+            if entry.name.startswith("."):
+                self._left_out["hidden, the name begins with a dot"] += 1
+            elif entry.name.lower() in LEFT_BEHIND:
+                self._left_out[f"{entry.name}, which a program has left there"] += 1
+            elif re.search("[\ud800-\udfff\\n]", entry.name):
+                self._left_out["a name that is not UTF-8 or has several lines; rename it"] += 1
+            else:
+                yield entry
+
+    def is_class(self, entry: os.DirEntry[str]) -> bool:
+        if entry.is_dir():
+            return True
+        self._left_out["beside the class folders, in none of them"] += 1
+        return False
+
+    def images(self, below: str) -> Iterator[str]:
+        """Keys of the images in a folder and in those inside it.
+
+        Raises:
+            UserError: a folder that cannot be read.
+        """
+        try:
+            entries = list(os.scandir(self.folder / below))
+        except OSError as error:
+            raise UserError(
+                f"cannot read {self.folder / below} ({error.strerror}): get the permission or move it away"
+            ) from None
+        for entry in self.wanted(iter(entries)):
+            key, suffix = f"{below}/{entry.name}", Path(entry.name).suffix.lower()
+            if entry.is_dir():
+                if entry.is_symlink():
+                    self._left_out["a link to a folder inside a class folder; put the images there"] += 1
+                else:
+                    yield from self.images(key)
+            elif suffix in image_suffixes():
+                yield key
+            else:
+                self._left_out[f"{suffix or 'no suffix'}, not an image that Pillow opens here"] += 1

@@ -1,12 +1,13 @@
 """Your own images, listed in a table."""
 
-from pathlib import Path
+import os
+from pathlib import Path, PurePath
 
 from PIL import Image
 
 from levelfield.data.datasets.base import MetricDataset, SampleIndex
 from levelfield.data.datasets.images import open_image
-from levelfield.data.datasets.table import read_labelled_rows, table_index
+from levelfield.data.datasets.table import LabelledRows, read_labelled_rows, refuse_problems, table_index
 from levelfield.errors import UserError
 
 
@@ -35,14 +36,29 @@ class ImageTable(MetricDataset):
         self.table = table
 
     def read_index(self) -> SampleIndex:
+        index, problems = self.read_all()
+        refuse_problems(problems)
+        return index
+
+    def read_all(self) -> tuple[SampleIndex, list[str]]:
+        labelled = self._rows()
         first_row: dict[str, int] = {}
-        rows = read_labelled_rows(Path(self.table), "path")
-        for row, path, *_ in rows:
-            if path in first_row:
+        once, problems = [], labelled.problems
+        for row in labelled.rows:
+            file = os.path.normpath(row.content)
+            if file in first_row:
                 # An image that is there twice would be its own nearest neighbour.
-                raise UserError(f"{self.table}, row {row}: {path} stands in row {first_row[path]} already; remove one")
-            first_row[path] = row
-        return table_index(Path(self.table), rows)
+                problems.append(
+                    f"{self.table}, row {row.row}: {row.content} stands in row {first_row[file]} already; remove one"
+                )
+            else:
+                first_row[file] = row.row
+                once.append(row)
+        keys = [str(PurePath(row.content)) for row in once]
+        return table_index(Path(self.table), labelled._replace(rows=once), keys), problems
+
+    def _rows(self) -> LabelledRows:
+        return read_labelled_rows(Path(self.table), "path")
 
     def load(self, key: str) -> Image.Image:
         return open_image(self.file_of(key))
@@ -50,7 +66,7 @@ class ImageTable(MetricDataset):
     def file_of(self, key: str) -> Path:
         file = Path(self.table).parent / key
         if not file.is_file():
-            rows = [row for row, path, *_ in read_labelled_rows(Path(self.table), "path") if path == key]
+            rows = [row.row for row in self._rows().rows if str(PurePath(row.content)) == key]
             raise UserError(
                 f"{self.table}, row {rows[0] if rows else '?'}: no file {file}; "
                 "paths are relative to the table's folder"

@@ -29,7 +29,6 @@ class TextTable(TextDataset):
         self.table = table
 
     def read_texts(self) -> tuple[SampleIndex, list[str], list[str]]:
-        problems: list[str] = []
-        rows = read_labelled_rows(Path(self.table), "text", problems=problems)
-        index = table_index(Path(self.table), rows, keys=[f"row {row.row}" for row in rows])
-        return index, [row.content for row in rows], problems
+        labelled = read_labelled_rows(Path(self.table), "text")
+        index = table_index(Path(self.table), labelled, keys=[f"row {row.row}" for row in labelled.rows])
+        return index, [row.content for row in labelled.rows], labelled.problems

@@ -5,9 +5,8 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import NamedTuple
 
-from levelfield.data.datasets.base import MetricDataset, SampleIndex, VerifyReport
-from levelfield.data.datasets.table import number_classes
-from levelfield.data.duplicates import content_digest, duplicates_of
+from levelfield.data.datasets.base import MetricDataset, SampleIndex
+from levelfield.data.datasets.table import number_classes, refuse_problems
 from levelfield.errors import UserError
 
 
@@ -40,12 +39,14 @@ class TextDataset(MetricDataset):
         Raises:
             UserError: a file that is missing or cannot be read, or the first text that cannot be used.
         """
-        index, texts, problems = self.read_texts()
-        if problems:
-            others = f" ({len(problems) - 1} more like this)" if len(problems) > 1 else ""
-            raise UserError(problems[0] + others)
-        self._texts = dict(zip(index.keys, texts, strict=True))
+        index, problems = self.read_all()
+        refuse_problems(problems)
         return index
+
+    def read_all(self) -> tuple[SampleIndex, list[str]]:
+        index, texts, problems = self.read_texts()
+        self._texts = dict(zip(index.keys, texts, strict=True))
+        return index, problems
 
     def load(self, key: str) -> str:
         if self._texts is None:
@@ -67,15 +68,6 @@ class TextDataset(MetricDataset):
             text = hashlib.sha256(self.load(key).encode()).hexdigest()
             digest.update(f"{key}\t{label}\t{text}\n".encode())
         return digest.hexdigest()
-
-    def verify(self) -> VerifyReport:
-        """Compare the counts with the published ones; lists every text that cannot be used."""
-        index, texts, problems = self.read_texts()
-        report = self.count(index)
-        report.problems += problems
-        digests = (content_digest(text) for text in texts)
-        report.duplicates = duplicates_of(self, index, dict(zip(index.keys, digests, strict=True)))
-        return report
 
 
 def index_of(samples: list[LabelledText]) -> tuple[SampleIndex, list[str]]:

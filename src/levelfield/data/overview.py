@@ -1,0 +1,80 @@
+"""What a data set holds and what of it is left out, in the lines that `data verify`, `fit` and `study` all print."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from levelfield.data.datasets.base import MetricDataset, SampleIndex
+    from levelfield.data.splits import Split
+
+MOST_NAMES = 20
+
+
+def overview(dataset: MetricDataset, index: SampleIndex, split: Split | None = None) -> list[str]:
+    """The counts, then of one's own data a line for each thing that is left out, and for each that looks like a slip.
+
+    Only the list of the samples is looked at, their labels and roles; no sample is opened.
+
+    Args:
+        dataset: named in the first line; published ones are what they are, and have no other.
+        index: all its samples.
+        split: the one in use; None for the data set's usual one.
+    """
+    counts = np.bincount(index.labels, minlength=len(index.class_names))
+    lines = [f"{dataset.name}: {_number((counts > 0).sum(), 'class')}, {_number(len(index.keys), 'sample')}"]
+    if dataset.num_classes_published is not None:
+        return lines
+    lines += index.left_out
+    for held, what in ((0, "without a sample, in no fold"), (1, "with one sample, which has no other to be found by")):
+        names = [name for name, count in zip(index.class_names, counts, strict=True) if count == held]
+        if names:
+            lines.append(f"{_number(len(names), 'class')} {what}: {listed(names)}")
+    return [*lines, *_like_labels(index.class_names), *_columns_in_vain(dataset, index, split)]
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}{'es' if what.endswith('s') else 's'}"
+
+
+def _like_labels(names: Iterable[str]) -> list[str]:
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(_plain(name), []).append(name)
+    like = [" and ".join(map(repr, group)) for group in groups.values() if len(group) > 1]
+    if not like:
+        return []
+    return [f"labels that differ by case, blanks or leading zeros alone are classes of their own: {listed(like)}"]
+
+
+def _plain(name: str) -> str:
+    """A label without case, blanks and leading zeros; those of decimals stay."""
+    letters = "".join(unicodedata.normalize("NFKC", name).casefold().split())
+    return re.sub(r"(?<![\d.,])0+(?=\d)", "", letters)
+
+
+def _columns_in_vain(dataset: MetricDataset, index: SampleIndex, split: Split | None) -> list[str]:
+    lines = []
+    if index.test_classes is not None and split not in (None, "official"):
+        lines.append(f"the column split is passed over for the split {split}")
+    roles = np.array(index.roles or [""] * len(index.keys))
+    tested = np.isin(index.labels, dataset.test_classes(index, split))
+    trained = int(((roles != "") & ~tested).sum())
+    if trained:
+        lines.append(f"the role of {_number(trained, 'sample')} that are not tested says nothing")
+    queries, gallery = ({*index.labels[tested & (roles == role)].tolist()} for role in ("query", "gallery"))
+    alone = [index.class_names[label] for label in sorted(queries - gallery)]
+    if alone:
+        lines.append(f"{_number(len(alone), 'test class')} with queries alone, which are not scored: {listed(alone)}")
+    return lines

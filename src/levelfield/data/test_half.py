@@ -1,0 +1,53 @@
+"""Whether a test half can be scored, from the list of its samples alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Int
+
+from levelfield.errors import UserError
+
+if TYPE_CHECKING:
+    from levelfield.data.datasets.base import SampleIndex
+
+MIN_TEST_CLASSES = 2
+
+
+def check_test_half(index: SampleIndex, test_classes: Int[np.ndarray, " test"]) -> None:
+    """Refuse a test half in which nothing could be retrieved, before anything is trained for it.
+
+    The table's rows, or the names of files, are looked at: how many samples the test classes have, and in which roles.
+    No sample is opened and nothing is kept.
+
+    Args:
+        index: all samples.
+        test_classes: labels of the test half.
+
+    Raises:
+        UserError: naming a sample, the role or the number of classes, and what to do.
+    """
+    if not len(test_classes):
+        raise UserError(
+            "no sample has the split test: give it to all samples of the classes that are to be tested, or rename the "
+            "column split to have the classes halved"
+        )
+    tested = np.isin(index.labels, test_classes)
+    labels = index.labels[tested]
+    roles = np.array(index.roles, dtype=object)[tested] if index.roles is not None else np.full(len(labels), "")
+    if (roles == "").all():
+        found = int((np.unique(labels, return_counts=True)[1] >= 2).sum())
+        if found < MIN_TEST_CLASSES:
+            raise UserError(
+                f"{found} test classes have at least 2 samples and {MIN_TEST_CLASSES} must: add samples or classes"
+            )
+        return
+    if (roles == "").any():
+        without = index.keys[int(np.flatnonzero(tested)[roles == ""][0])]
+        raise UserError(f"test sample {without} has no role: give each test sample the role query or gallery, or none")
+    for role in ("query", "gallery"):
+        if role not in roles:
+            raise UserError(f"no test sample has the role {role}: give it to some, or leave the roles out")
+    if not np.isin(labels[roles == "query"], labels[roles == "gallery"]).any():
+        raise UserError("no test class has both queries and samples in the gallery: give each class some of both")
