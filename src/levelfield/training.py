@@ -210,6 +210,7 @@ class TrainingCLI(LightningCLI):
     def before_fit(self) -> None:
         self.write_config()
         if is_first_process():
+            print("\n".join(self.datamodule.overview()))
             print(f"trunk: {self.model.trunk.summary()}")
 
     def fit(self, **kwargs: Any) -> None:

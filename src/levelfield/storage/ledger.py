@@ -81,6 +81,7 @@ class Ledger:
         checkpoints: Mapping[str, str],
         reopen: str | None = None,
         results: Mapping[str, str] | None = None,
+        samples: str | None = None,
     ) -> int:
         """Record an opening, durably, and return its number, from 1.
 
@@ -89,6 +90,7 @@ class Ledger:
             checkpoints: Name to SHA-256 of each checkpoint tested.
             reopen: Why the test classes are opened again.
             results: Name to SHA-256 of the results that led to these checkpoints.
+            samples: Hash of what it is tested on: an unfinished opening is not gone on with on other samples.
 
         Raises:
             UserError: they were opened before, for something else or to the end, and no reason is given.
@@ -100,6 +102,7 @@ class Ledger:
             if openings:
                 last = openings[-1]
                 same = last["configuration"] == configuration and last["checkpoints"] == dict(checkpoints)
+                same = same and last.get("samples") in (None, samples)
                 if same and last["opening"] not in finished and reopen in (None, last["reason"]):
                     return last["opening"]
                 if not reopen:
@@ -115,6 +118,7 @@ class Ledger:
                     "configuration": configuration,
                     "checkpoints": dict(checkpoints),
                     **({} if results is None else {"results": dict(results)}),
+                    **({} if samples is None else {"samples": samples}),
                 }
             )
             return number

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
+from levelfield.data.datamodule import MetricDataModule
 from levelfield.errors import UserError
 from levelfield.storage.atomic import write_atomically
 from levelfield.storage.ledger import Ledger
@@ -73,7 +74,7 @@ def _run(
     mixed_versions: bool,
 ) -> list[ResultRow]:
     with fixed_threads(spec.threads), WorkerPool(study_folder, spec, executor) as pool:
-        state = begin(study_folder, spec, reopen, mixed_versions)
+        state = begin(study_folder, spec, reopen, mixed_versions, console)
         seconds = {job: result["seconds"] for job, result in state.results.items()}
         with StudyProgress(console, spec.name, state, seconds, executor.workers) as progress:
             if executor.workers == 1:
@@ -86,7 +87,13 @@ def _run(
                 return write_tables(study_folder, spec)
 
 
-def begin(study_folder: Path, spec: StudySpec, reopen: str | None = None, mixed_versions: bool = False) -> StudyState:
+def begin(
+    study_folder: Path,
+    spec: StudySpec,
+    reopen: str | None = None,
+    mixed_versions: bool = False,
+    console: Console | None = None,
+) -> StudyState:
     """Write `study.yaml`, after a look at everything that can be wrong before a job is begun.
 
     Raises:
@@ -95,7 +102,7 @@ def begin(study_folder: Path, spec: StudySpec, reopen: str | None = None, mixed_
     path = study_folder / STUDY
     if not path.exists() and study_folder.exists() and any(map(_is_foreign, study_folder.iterdir())):
         raise UserError(f"{study_folder} is not empty and holds no {STUDY}; choose another --output")
-    state = _checked(study_folder, spec, reopen, mixed_versions)
+    state = _checked(study_folder, spec, reopen, mixed_versions, console)
     check_locks(study_folder / LOCKS)
     with Lock(study_folder, "study", "study"):  # two that begin at once
         _refuse_another_study(path, spec, reopen)
@@ -115,24 +122,31 @@ def _refuse_another_study(path: Path, spec: StudySpec, reopen: str | None) -> No
             Ledger(path.parent / "ledger.jsonl").refuse_reopening()
 
 
-def _checked(study_folder: Path, spec: StudySpec, reopen: str | None, mixed_versions: bool) -> StudyState:
+def _checked(
+    study_folder: Path, spec: StudySpec, reopen: str | None, mixed_versions: bool, console: Console | None
+) -> StudyState:
     """The study's state, after a look at everything that can be wrong before a job is begun."""
     _refuse_another_study(study_folder / STUDY, spec, reopen)
     check_ledger(study_folder, spec)
     state = StudyState(study_folder, spec)
     if state.to_do:
         data, origins = check_methods(spec)
-        state.check_data(data)
+        state.check_data(data.identity())
         check_environment(state, origins.items(), mixed_versions)
+        if console is not None:
+            console.print("\n".join(data.overview()), highlight=False, markup=False, soft_wrap=True)
     return state
 
 
-def check_methods(spec: StudySpec) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+def check_methods(spec: StudySpec) -> tuple[MetricDataModule, dict[str, dict[str, Any]]]:
     """Build every method and read the data's index once, so that a mistake shows before anything is computed.
 
     Returns:
-        What the training half of the data set is, as `MetricDataModule.identity()` says; and of each method, and the
-        baseline, what its results will say of their origin.
+        The data, which all methods share; and of each method, and the baseline, what its results will say of their
+        origin.
+
+    Raises:
+        UserError: a method that cannot be built, or a data set that could not be trained on or, in the end, tested.
     """
     origins = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -142,4 +156,6 @@ def check_methods(spec: StudySpec) -> tuple[dict[str, Any], dict[str, dict[str, 
             config = job_config(spec, Job(method, stage, 0, 0), parameters)
             training = build(config, Path(folder), progress=False)
             origins[method] = provenance(training.trainer, training.model)
-        return training.datamodule.identity(), {BASELINE: origins[next(iter(spec.methods))], **origins}
+        training.datamodule.check_test_half()
+        training.datamodule.identity()
+        return training.datamodule, {BASELINE: origins[next(iter(spec.methods))], **origins}

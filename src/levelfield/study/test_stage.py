@@ -80,9 +80,11 @@ def test_study(
     first = _first_method(spec)
     state.check_data(first.datamodule.identity())
     check_environment(state, [(BASELINE, provenance(first.trainer, first.model))], mixed_versions)
+    first.datamodule.check_test_half()
     with Lock(study_folder, "study", "study"):  # a method is added under this lock, and not after the opening
         check_whole_study(study_folder / STUDY, spec)
-        number = ledger.open(configuration, checkpoints, reopen, result_hashes(state))
+        samples = first.datamodule.test_list_hash()
+        number = ledger.open(configuration, checkpoints, reopen, result_hashes(state), samples)
     opening = _Opening(study_folder, spec, number, checkpoints, progress)
     with test_in_processes(study_folder, spec, executor, number):
         opening.score(runs)
