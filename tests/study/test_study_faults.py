@@ -479,9 +479,31 @@ def test_test_pictures_that_change_within_an_opening_are_refused(own_study: OwnS
     (own_study.folder / "jobs/arcface/run0/test/result.json").unlink()
     with pytest.raises(UserError, match=r"pretrained/run0/test/result\.json: the test samples have changed .*--reopen"):
         own_study.run()
+    swapped = own_study.changed(lambda study: study.replace_in_table("11_3.png,class 11", "11_3.png,class 10"))
+    with swapped, pytest.raises(UserError, match="the test classes were opened once already"):
+        own_study.run()  # though the configuration is the same, and the opening unfinished
     run_study(own_study.folder, own_study.spec, reopen="a picture was restored")
     assert_same_tables(own_study.folder, finished)
     assert openings(own_study.folder) == 2
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (("train", "query"), "no sample has the split test"),
+        (("test", "query"), "no test sample has the role gallery"),
+    ],
+)
+def test_a_test_half_that_cannot_be_scored_is_refused_before_the_first_job(
+    columns: tuple[str, str], message: str, own_study: OwnStudy
+) -> None:
+    header, *rows = own_study.table.read_text().splitlines()
+    last = [f"{row},{','.join(columns)}" if row[-2:] >= "08" else f"{row},train," for row in rows]
+    own_study.table.write_text("\n".join([f"{header},split,role", *last]))
+    with pytest.raises(UserError, match=message):
+        own_study.run()
+    assert not (own_study.folder / "jobs").exists()
+    assert not (own_study.folder / "ledger.jsonl").exists()
 
 
 def test_data_that_change_while_a_study_runs_stop_it(own_study: OwnStudy, monkeypatch: pytest.MonkeyPatch) -> None:

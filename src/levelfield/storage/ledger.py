@@ -90,7 +90,7 @@ class Ledger:
             checkpoints: Name to SHA-256 of each checkpoint tested.
             reopen: Why the test classes are opened again.
             results: Name to SHA-256 of the results that led to these checkpoints.
-            samples: Hash of what it is tested on: an unfinished opening is not gone on with on other samples.
+            samples: Hash of the list of the test samples: an unfinished opening does not go on with another.
 
         Raises:
             UserError: they were opened before, for something else or to the end, and no reason is given.
