@@ -45,7 +45,7 @@ def test_an_unfinished_opening_does_not_go_on_with_other_samples(ledger: Ledger)
     assert ledger.open("a", {"best.ckpt": "1"}, samples="list") == 1
     with pytest.raises(UserError, match="opened once already"):
         ledger.open("a", {"best.ckpt": "1"}, samples="mended list")
-    assert ledger.open("a", {"best.ckpt": "1"}, "roles were mended", "mended list") == 2
+    assert ledger.open("a", {"best.ckpt": "1"}, "roles were mended", samples="mended list") == 2
 
 
 def test_another_reason_is_another_opening_though_the_last_is_unfinished(ledger: Ledger) -> None:

@@ -74,7 +74,7 @@ class RecordOpening(Callback):
             tested = {"weights": _weights_hash(pl_module)}
         self.ledger = Ledger(folder / "ledger.jsonl")
         samples = getattr(getattr(trainer, "datamodule", None), "test_list_hash", lambda: None)()
-        self.opening = self.ledger.open(_configuration_hash(trainer, pl_module), tested, self.reopen, samples)
+        self.opening = self.ledger.open(_configuration_hash(trainer, pl_module), tested, self.reopen, samples=samples)
 
 
 def _configuration_hash(trainer: Trainer, pl_module: LightningModule) -> str:
