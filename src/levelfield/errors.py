@@ -11,6 +11,7 @@ REMEDIES = {
     errno.EACCES: "get the permission, or choose another folder",
     errno.EPERM: "get the permission, or choose another folder",
     errno.ENOTDIR: "choose another folder",
+    errno.ELOOP: "remove the link",
     errno.EROFS: "choose another folder",
     errno.EIO: "look after the disk",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import yaml
 from lightning.pytorch import Callback, LightningModule, Trainer
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from levelfield.callbacks import RecordOpening
 from levelfield.checkpoint import data_config, learner_config, read_checkpoint
@@ -17,6 +17,7 @@ from levelfield.contradictions import refuse_other_data, refuse_other_folds, ref
 from levelfield.errors import UserError
 from levelfield.gathering import gather_rows
 from levelfield.learner import MetricLearner
+from levelfield.storage.atomic import write_atomically
 from levelfield.training import TrainingCLI
 from levelfield.trust import named_by_options
 
@@ -116,7 +117,8 @@ class EmbeddingWriter(Callback):
         ordered = embeddings.new_empty((len(subset), embeddings.shape[1]))
         ordered[index] = embeddings
         if trainer.is_global_zero:
-            save_file({"embeddings": ordered.cpu().float()}, self.path, metadata={"keys": "\n".join(subset.index.keys)})
+            keys = "\n".join(subset.index.keys)
+            write_atomically(self.path, save({"embeddings": ordered.cpu().float()}, metadata={"keys": keys}))
 
 
 def _trusted(args: list[str]) -> tuple[set[str], list[str]]:

@@ -36,7 +36,7 @@ from levelfield.run_folder import (
     is_first_process,
     next_run_folder,
 )
-from levelfield.storage.atomic import storing
+from levelfield.storage.atomic import write_atomically
 
 # Notices of Lightning about choices that levelfield made on purpose, or that a laptop user can do nothing about.
 EXPECTED_NOTICES = (
@@ -234,10 +234,7 @@ class TrainingCLI(LightningCLI):
         """`config.yaml` in the run's folder: `levelfield fit --config config.yaml` repeats the run."""
         assert self.folder is not None
         if is_first_process():
-            path = self.folder / "config.yaml"
-            with storing(path):
-                self.folder.mkdir(parents=True, exist_ok=True)
-                path.write_text(yaml.safe_dump(self.config_dump, sort_keys=False))
+            write_atomically(self.folder / "config.yaml", yaml.safe_dump(self.config_dump, sort_keys=False).encode())
 
     @property
     def best_score(self) -> float:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from zipfile import BadZipFile
 
 import numpy as np
@@ -18,6 +18,7 @@ from PIL import Image
 
 from levelfield.data.datasets.base import MetricDataset, SampleIndex
 from levelfield.errors import UserError
+from levelfield.storage.atomic import new_file
 from levelfield.storage.lock import Lock
 
 INDEX = "index.npz"
@@ -171,11 +172,11 @@ def _make(
 
 
 @contextmanager
-def _replaced(path: Path) -> Iterator[io.BufferedWriter]:
+def _replaced(path: Path) -> Iterator[BinaryIO]:
     """A file that takes the place of `path` once it is whole and on the disk."""
     temporary = path.with_name(path.name + TEMPORARY)
     try:
-        with open(temporary, "wb") as file:
+        with new_file(temporary) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

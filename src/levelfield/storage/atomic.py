@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from levelfield.errors import refused_file
 
@@ -35,6 +35,17 @@ def make_durable(path: Path) -> None:
         os.close(descriptor)
 
 
+def new_file(path: Path) -> BinaryIO:
+    """A file that is made now: what has the name is removed, not written to, be it a link to another file."""
+    path.unlink(missing_ok=True)
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb")
+
+
+def without_links(path: str, flags: int) -> int:
+    """An `opener` of `open` that follows no link where a file that grows should be."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a temporary file beside `path`, make it durable, and rename it over `path`.
 
@@ -45,7 +56,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     with storing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with open(temporary, "wb") as file:
+            with new_file(temporary) as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from levelfield.errors import UserError
-from levelfield.storage.atomic import make_durable, storing
+from levelfield.storage.atomic import make_durable, storing, without_links
 from levelfield.storage.provenance import code_version
 
 KEYS = {
@@ -175,7 +175,7 @@ class Ledger:
         """No other process writes the ledger meanwhile; the lock is the file's own, and goes with its holder."""
         with storing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            file = open(self.path, "ab")  # noqa: SIM115 held as long as the lock
+            file = open(self.path, "ab", opener=without_links)  # noqa: SIM115 held as long as the lock
             fcntl.flock(file, fcntl.LOCK_EX)
         with file:
             yield
@@ -183,7 +183,7 @@ class Ledger:
     def _append(self, entry: dict[str, Any]) -> None:
         with storing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with open(self.path, "a+b") as file:
+            with open(self.path, "a+b", opener=without_links) as file:
                 content = self.path.read_bytes()
                 *whole, unfinished = content.split(b"\n")
                 if unfinished:

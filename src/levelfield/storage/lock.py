@@ -22,7 +22,7 @@ from typing import Any
 import filelock
 
 from levelfield.processes import is_running
-from levelfield.storage.atomic import storing
+from levelfield.storage.atomic import new_file, storing
 from levelfield.storage.lock_kind import lock_kind
 
 LOCKS = "locks"
@@ -99,7 +99,8 @@ class Lock:
             "title": self.title,
             "since": time.time(),
         }
-        self._description.write_text(json.dumps(words))
+        with new_file(self._description) as file:
+            file.write(json.dumps(words).encode())
 
     def _stop_work(self, loss: filelock.LeaseCompromise) -> None:
         print(

@@ -1,0 +1,51 @@
+"""What is stored takes the place of a file, and is never written through a link that lies in its way."""
+
+from pathlib import Path
+
+import pytest
+
+from levelfield.errors import UserError
+from levelfield.storage.atomic import write_atomically
+from levelfield.storage.ledger import Ledger
+from levelfield.storage.lock import Lock
+
+
+@pytest.fixture
+def precious(tmp_path: Path) -> Path:
+    file = tmp_path / "precious"
+    file.write_text("mine\n")
+    return file
+
+
+@pytest.mark.parametrize("name", [".results.csv.tmp", "results.csv"])
+def test_a_planted_link_is_replaced(name: str, precious: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "study"
+    folder.mkdir()
+    (folder / name).symlink_to(precious)
+    write_atomically(folder / "results.csv", b"method\n")
+    assert precious.read_text() == "mine\n"
+    assert (folder / "results.csv").read_bytes() == b"method\n"
+    assert not (folder / "results.csv").is_symlink()
+    assert [path.name for path in folder.iterdir()] == ["results.csv"]
+
+
+def test_a_file_is_as_open_to_others_as_any(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "a", b"")
+    (tmp_path / "b").touch()
+    assert (tmp_path / "a").stat().st_mode == (tmp_path / "b").stat().st_mode
+
+
+def test_a_ledger_that_is_a_link_is_refused(precious: Path, tmp_path: Path) -> None:
+    (tmp_path / "ledger.jsonl").symlink_to(precious)
+    precious.write_text("")
+    with pytest.raises(UserError, match=r"ledger\.jsonl.*remove the link"):
+        Ledger(tmp_path / "ledger.jsonl").open("configuration", {"best.ckpt": "0"})
+    assert precious.read_text() == ""
+
+
+def test_a_link_in_the_place_of_a_locks_description_is_replaced(precious: Path, tmp_path: Path) -> None:
+    lock = Lock(tmp_path, "test", "test")
+    lock.path.parent.mkdir()
+    lock.path.with_suffix(".json").symlink_to(precious)
+    with lock:
+        assert precious.read_text() == "mine\n"
