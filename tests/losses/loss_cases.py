@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 LABELS = [7, 7, 7, 7, 2, 2, 2, 5, 5, 5, 5, 11, 3, 3]  # classes of 4, 3, 4, 1 and 2 samples
-SITUATIONS = ["unit", "raw", "pairs", "triplets", "reference"]
-CLASS_SITUATIONS = ["unit", "raw", "triplets"]
+SITUATIONS = ["unit", "raw", "pairs", "triplets", "repeats", "duplicates", "reference"]
+CLASS_SITUATIONS = ["unit", "raw", "triplets", "duplicates"]
 
 
 @dataclass
@@ -73,11 +73,13 @@ def batch(situation: str = "raw", labels: list[int] | None = None, dim: int = 5,
     y = torch.tensor(LABELS if labels is None else labels)
     x = torch.randn(len(y), dim, generator=generator, dtype=torch.float64)
     x = x / x.norm(dim=1, keepdim=True) if situation == "unit" else 3 * x
+    if situation == "duplicates":  # of its own class, of another, and one of three
+        x[[1, len(y) - 1]], x[3] = x[[0, 2]], x[1]
     chosen = ref = ref_y = None
     if situation == "reference":
         ref_y = y[torch.randperm(len(y), generator=generator)].repeat(2)[: len(y) + 4]
         ref = torch.randn(len(ref_y), dim, generator=generator, dtype=torch.float64).requires_grad_()
-    elif situation in ("pairs", "triplets"):
+    elif situation in ("pairs", "triplets", "repeats"):
         everything = Batch(x, y)
         picked = torch.rand(1000, generator=generator) < 0.5
         if situation == "triplets":
@@ -87,6 +89,9 @@ def batch(situation: str = "raw", labels: list[int] | None = None, dim: int = 5,
             for pairs in (everything.P, everything.N):
                 listed = torch.tensor([(i, j) for i, row in enumerate(pairs) for j in row])
                 chosen += tuple(listed[picked[: len(listed)]].T)
+        if situation == "repeats":  # each pair of the choice up to three times
+            times = [torch.randint(1, 4, (len(row),), generator=generator) for row in chosen[::2]]
+            chosen = tuple(row.repeat_interleave(times[k // 2]) for k, row in enumerate(chosen))
     return Batch(x.requires_grad_(), y, chosen, ref, ref_y)
 
 

@@ -48,3 +48,14 @@ def test_the_two_means_are_separate():
     mixed = ContrastiveLoss(0, 2)(points, labels)  # (1,2) and (2,1) at sqrt(2); (0,2) and (2,0) at 2 are not active
     torch.testing.assert_close(mixed, torch.tensor(2.0**0.5 + 2 - 2**0.5))
     assert ContrastiveLoss(2, 0)(points, labels) == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dim", [2, 128])
+def test_pairs_that_coincide_are_not_active(dtype, dim):
+    """Half of the positive pairs are duplicates: the mean is over the other half."""
+    directions = torch.nn.functional.normalize(torch.randn(3, dim, generator=torch.Generator().manual_seed(1)), dim=1)
+    points = directions[[0, 0, 1, 2]].to(dtype)
+    apart = (points[2] - points[3]).double().norm()
+    loss = ContrastiveLoss(neg_margin=0.0)(points, torch.tensor([0, 0, 1, 1]))
+    torch.testing.assert_close(loss.double(), apart, rtol=1e-5, atol=0)

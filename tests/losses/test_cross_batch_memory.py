@@ -8,11 +8,12 @@ from levelfield.losses import (
     CrossBatchMemory,
     FastAPLoss,
     LiftedStructureLoss,
+    MarginLoss,
     MultiSimilarityLoss,
     NTXentLoss,
     TripletMarginLoss,
 )
-from levelfield.miners import MultiSimilarityMiner, TripletMarginMiner
+from levelfield.miners import BatchHardMiner, MultiSimilarityMiner, TripletMarginMiner
 
 PAIRS = [
     (ContrastiveLoss, peers.ContrastiveLoss),
@@ -95,6 +96,64 @@ def test_an_outside_choice_within_the_batch_adds_to_the_memorys():
         torch.testing.assert_close(memory(x, y, (a, p, n)), expected)
 
 
+def test_in_evaluation_a_choice_within_the_batch_counts_too():
+    """The batch is compared with the memory, and the chosen pairs of the batch among themselves."""
+    memory = CrossBatchMemory(ContrastiveLoss(), 5, memory_size=20).double()
+    (x, y), (later, later_y), *_ = batches(2)
+    choice = TripletMarginMiner()(later, later_y)
+    memory.eval()
+    torch.testing.assert_close(memory(later, later_y, choice), ContrastiveLoss()(later, later_y, choice))  # still empty
+    memory.train()
+    memory(x, y)
+    memory.eval()
+    before = memory.memory.clone()
+    same = later_y[:, None] == y[None, :]
+    (a1, p), (a2, n) = same.nonzero(as_tuple=True), (~same).nonzero(as_tuple=True)
+    a, q, m = choice
+    everything = (torch.cat([a1, a]), torch.cat([p, 8 + q]), torch.cat([a2, a]), torch.cat([n, 8 + m]))
+    references = torch.cat([x.detach(), later.detach()]), torch.cat([y, later_y])
+    expected = ContrastiveLoss()(later, later_y, everything, *references)
+    torch.testing.assert_close(memory(later, later_y, choice), expected)
+    assert torch.equal(memory.memory, before)
+    assert memory(later, later_y) != expected
+
+
+def test_triplets_of_the_miner_and_of_the_batch_stay_triplets():
+    """As pairs, each anchor's positives would meet all of its negatives."""
+    memory = CrossBatchMemory(TripletMarginLoss(0.5), 5, memory_size=8, miner=BatchHardMiner()).double()
+    ((x, y),) = batches(1)
+    chosen = tuple(torch.tensor([k]) for k in (0, int((y == y[0]).nonzero()[1]), int((y != y[0]).nonzero()[0])))
+    hardest = BatchHardMiner()(x, y)
+    both = tuple(torch.cat(parts) for parts in zip(hardest, chosen, strict=True))
+    mined = BatchHardMiner()(x, y, x.detach(), y)  # farthest positives are never the sample itself
+    assert all(torch.equal(ours, plain) for ours, plain in zip(mined, hardest, strict=True))
+    torch.testing.assert_close(memory(x, y, chosen), TripletMarginLoss(0.5)(x, y, both))
+
+
+@pytest.mark.filterwarnings("ignore")  # the compiler's own
+def test_is_compiled_anew_only_while_it_learns_that_sizes_change():
+    torch._dynamo.reset()
+    graphs = []
+
+    def watch(module, _):
+        graphs.append(module)
+        return module.forward
+
+    memory = torch.compile(CrossBatchMemory(ContrastiveLoss(), 5, memory_size=32).double(), backend=watch)
+    counts = []
+    for x, y in batches(9):
+        memory(x, y)
+        counts.append(len(graphs))
+    assert counts[-1] == counts[2]
+
+
+@pytest.mark.parametrize("loss", [TripletMarginLoss(triplets_per_anchor="semihard"), MarginLoss(triplets_per_anchor=3)])
+def test_a_loss_that_draws_triplets_is_refused_without_a_miner(loss):
+    with pytest.raises(ValueError, match="leave it at 'all' or give the memory a miner"):
+        CrossBatchMemory(loss, 5)
+    CrossBatchMemory(loss, 5, miner=TripletMarginMiner())
+
+
 def test_what_it_cannot_hold_is_refused():
     for loss in (ArcFaceLoss(3, 5), FastAPLoss()):
         with pytest.raises(ValueError, match="is no loss of pairs or triplets"):
@@ -102,5 +161,7 @@ def test_what_it_cannot_hold_is_refused():
     memory = CrossBatchMemory(ContrastiveLoss(), 5, memory_size=4)
     with pytest.raises(ValueError, match="a batch of 8 does not fit into memory_size=4"):
         memory(torch.randn(8, 5), torch.arange(8))
+    with pytest.raises(ValueError, match="indices_tuple must be"):
+        memory(torch.randn(4, 5), torch.arange(4), (torch.arange(4),) * 2)
     with pytest.raises(ValueError, match="takes no ref_emb"):
         memory(torch.randn(4, 5), torch.arange(4), None, torch.randn(4, 5), torch.arange(4))

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from loss_cases import batch
+from matmul_precision import Products, coarse_by_the_older_name, coarse_on_cuda, coarse_on_the_cpu, made
 from torch import nn
 
 from levelfield import losses
@@ -123,6 +124,27 @@ def test_an_embedding_that_is_not_finite_never_gives_a_finite_loss(name, bad):
         assert not make(name)(broken, labels).isfinite()
 
 
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_batch_without_a_finite_number_gives_nan_and_no_error(name, bad):
+    loss, labels = make(name), torch.tensor([0, 0, 0, 1, 1, 1, 2, 3])
+    for broken in (torch.full((8, 6), bad), torch.randn(8, 6).index_fill(0, torch.arange(1, 7), bad)):
+        embeddings = broken.requires_grad_()
+        value = loss(embeddings, labels)
+        value.backward()
+        assert value.isnan()
+
+
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("scale", [1e-30, 1e-14, 1e19, 1e30])
+def test_losses_of_unit_vectors_are_the_same_at_any_scale(name, scale):
+    if name in {"PrototypicalLoss", "SphereFaceLoss"}:
+        pytest.skip("lives on the norms of the embeddings")
+    case, loss = batch("raw", dim=6), make(name)
+    embeddings = case.x.detach().float()
+    torch.testing.assert_close(loss(embeddings * scale, case.y), loss(embeddings, case.y), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", PAIRS)
 def test_labels_may_be_any_integers(name):
     """Labels above 2^24 would fall together in float32."""
@@ -203,6 +225,37 @@ def test_its_gradient_is_the_finite_difference(name):
     if name == "ProxyAnchorLoss":
         loss.class_weights.data *= 3  # a step of 1e-6 is then small beside the weights
     assert torch.autograd.gradcheck(lambda x, *_: loss(x, case.y), inputs, **arguments)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_its_second_derivative_is_the_finite_difference_of_the_first(name):
+    if name == "CircleLoss":
+        pytest.skip("its weights are constants for the gradient, and so for the gradient of that")
+    case = batch("raw", labels=[0, 0, 0, 1, 1, 1, 2, 2], dim=6, seed=3)
+    loss = make(name).double()
+    inputs = [case.x.detach().requires_grad_(), *loss.parameters()]
+    arguments = {"eps": 1e-6, "atol": 1e-4, "rtol": 1e-3, "fast_mode": True}
+    if name == "ProxyAnchorLoss":
+        loss.class_weights.data *= 3
+    assert torch.autograd.gradgradcheck(lambda x, *_: loss(x, case.y), inputs, **arguments)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_its_second_derivative_is_finite_where_embeddings_coincide(name):
+    case = batch("duplicates", dim=6)
+    (gradient,) = torch.autograd.grad(make(name)(case.x, case.y), case.x, create_graph=True)
+    (second,) = torch.autograd.grad(gradient.square().sum(), case.x, allow_unused=True)
+    assert second is None or second.isfinite().all()
+
+
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("coarse", [coarse_by_the_older_name, coarse_on_cuda, coarse_on_the_cpu])
+def test_products_and_their_gradients_are_true_float32_whatever_torch_was_told(name, coarse):
+    loss, embeddings, labels = make(name), torch.randn(8, 6, requires_grad=True), torch.arange(8) // 2
+    with made(coarse), Products() as products:
+        loss(embeddings, labels).backward()
+    assert not products.seen
+    assert products.guarded or name == "MetaClassLoss"  # whose proxies are the axes
 
 
 @pytest.mark.parametrize(

@@ -93,3 +93,11 @@ def test_random_triplets_are_seeded():
         values.append(MarginLoss(triplets_per_anchor=7)(case.x, case.y))
     assert values[0] == values[1]
     assert MarginLoss(triplets_per_anchor=7)(case.x, case.y) != values[0]
+
+
+def test_without_an_active_term_the_regulariser_of_each_class_is_nothing():
+    """Its divisor counts active terms; the reference library gives 0 as well."""
+    points, labels = torch.eye(2)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1])
+    arguments = {"margin": 0.1, "nu": 10.0, "beta": 0.8, "learn_beta": True, "num_classes": 2}
+    assert MarginLoss(**arguments)(points, labels) == 0
+    assert peers.MarginLoss(**arguments)(points, labels) == 0

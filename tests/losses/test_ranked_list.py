@@ -57,3 +57,14 @@ def test_sharp_weights_do_not_overflow():
 def test_an_imbalance_out_of_range_is_refused():
     with pytest.raises(ValueError, match="imbalance=2 must lie in"):
         RankedListLoss(margin=0.4, Tn=10, imbalance=2)
+
+
+def test_a_miner_may_repeat_a_pair_many_times():
+    """Weights of e^(Tn v) are compared among pairs, however often each counts."""
+    case = batch("raw", labels=[0] * 4 + [1] * 4, seed=4)
+    a, p, n = torch.tensor(case.triplets).T
+    often = 1 + 15 * (torch.arange(len(a)) % 7 == 0)
+    case.chosen = tuple(indices.repeat_interleave(often) for indices in (a, p, n))
+    case.__post_init__()
+    arguments = {"margin": 0.4, "Tn": 40.0, "Tp": 30.0}
+    assert_equals_loop(RankedListLoss(**arguments), lambda case: loop(case, **arguments), case)

@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from matmul_precision import Products, coarse_by_the_older_name, coarse_on_cuda, coarse_on_the_cpu, made
 from pytorch_metric_learning import miners as peers
 
 from levelfield.losses import TripletMarginLoss
@@ -164,3 +165,40 @@ def test_bad_arguments_are_refused():
         HDCMiner(2)
     with pytest.raises(ValueError, match="cutoff=3"):
         DistanceWeightedMiner(cutoff=3)
+
+
+EVERY = [BatchHardMiner(), DistanceWeightedMiner(), HDCMiner(), MultiSimilarityMiner(), TripletMarginMiner()]
+
+
+@pytest.mark.parametrize("miner", EVERY, ids=lambda miner: type(miner).__name__)
+def test_a_miner_takes_embeddings_of_any_scale_and_none_that_is_not_finite_stops_it(miner):
+    embeddings = torch.randn(16, 8, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(16) // 4
+    torch.manual_seed(0)
+    expected = miner(embeddings, labels)
+    for scale in (2.0**-100, 2.0**60, 2.0**100):
+        torch.manual_seed(0)
+        assert all(
+            torch.equal(ours, plain) for ours, plain in zip(miner(embeddings * scale, labels), expected, strict=True)
+        )
+    for broken in (embeddings.index_fill(0, torch.tensor([3, 9]), torch.nan), torch.full((16, 8), torch.inf)):
+        for indices in miner(broken, labels):
+            assert indices.dtype == torch.int64
+            assert ((indices >= 0) & (indices < 16)).all()
+
+
+@pytest.mark.parametrize("miner", EVERY, ids=lambda miner: type(miner).__name__)
+def test_a_miners_products_are_true_float32_whatever_torch_was_told(miner):
+    for coarse in (coarse_by_the_older_name, coarse_on_cuda, coarse_on_the_cpu):
+        with made(coarse), Products() as products:
+            miner(torch.randn(16, 8), torch.arange(16) // 4)
+        assert products.guarded == 1
+        assert not products.seen
+
+
+def test_distances_of_embeddings_that_coincide_are_zero():
+    """Rounding makes no negative that coincides with the anchor farther than a positive that does."""
+    embeddings = torch.randn(1, 128, generator=torch.Generator().manual_seed(0)).repeat(48, 1)
+    labels = torch.arange(48) // 16
+    for kind, count in (("hard", 48 * 15 * 32), ("semihard", 0), ("easy", 0)):
+        assert len(TripletMarginMiner(margin=0.0, type_of_triplets=kind)(embeddings, labels)[0]) == count

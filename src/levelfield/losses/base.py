@@ -20,7 +20,8 @@ IndicesTuple = tuple[Tensor, ...]
 class MetricLoss(nn.Module):
     """A loss over a batch of embeddings and their integer labels; subclasses write `compute`.
 
-    Whatever autocast says, `compute` runs in float32 (float64 stays float64). A batch without anything to compare
+    Whatever autocast says, `compute` runs in float32 (float64 stays float64), and whatever the precision of products is
+    set to, those of `levelfield.numerics` are true float32, their gradients too. A batch without anything to compare
     gives 0 with a zero gradient; an embedding that is not finite never gives a finite loss. Random choices draw from
     torch's global CPU generator, so that processes that seed it alike choose alike.
     """
@@ -53,8 +54,8 @@ class MetricLoss(nn.Module):
         with autocast(embeddings.device.type, enabled=False):
             embeddings = embeddings.to(dtype)
             ref_emb = None if ref_emb is None else ref_emb.to(dtype)
-            loss = self.compute(embeddings, labels, indices_tuple, ref_emb, ref_labels)
-            return loss + sum_of_zeros(embeddings) + (0.0 if ref_emb is None else sum_of_zeros(ref_emb))
+            loss = self.compute(embeddings, labels, indices_tuple, ref_emb, ref_labels) + sum_of_zeros(embeddings)
+            return loss if ref_emb is None else loss + sum_of_zeros(ref_emb)
 
     def compute(
         self,

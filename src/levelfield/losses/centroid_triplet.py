@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import threshold
 
 from levelfield.losses.base import IndicesTuple, MetricLoss
-from levelfield.losses.pairs import nonzero_mean, safe_sqrt, squared_distances, unit
+from levelfield.losses.pairs import nonzero_mean, safe_sqrt, squared_distances
+from levelfield.numerics import rounding_of, unit
 
 
 class CentroidTripletLoss(MetricLoss):
@@ -68,4 +70,5 @@ class CentroidTripletLoss(MetricLoss):
         return unit(sums) if self.normalize_centroids else sums / sizes.clamp_min(1)[:, None]
 
     def _power(self, squares: Tensor) -> Tensor:
-        return squares.clamp_min(0) if self.power == 2 else safe_sqrt(squares)
+        floor = rounding_of(squares)
+        return threshold(squares, floor, 0.0) if self.power == 2 else safe_sqrt(squares, floor)

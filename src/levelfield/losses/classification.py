@@ -8,7 +8,7 @@ from torch import Tensor, nn, no_grad
 from torch.nn import functional
 
 from levelfield.losses.base import IndicesTuple, MetricLoss, sample_weights
-from levelfield.losses.pairs import unit
+from levelfield.numerics import inner_products, unit
 
 
 class ClassificationLoss(MetricLoss):
@@ -102,7 +102,7 @@ class ClassificationLoss(MetricLoss):
         directions, K = unit(class_weights), self.centers_per_class
         if K > 1:  # centre by centre: a reduction over centres then runs along whole rows of classes
             directions = directions.unflatten(0, (-1, K)).transpose(0, 1).flatten(0, 1)
-        cosines = unit(embeddings) @ directions.T
+        cosines = inner_products(unit(embeddings), directions)
         return self.logits(cosines if K == 1 else cosines.unflatten(1, (K, -1)), labels)
 
     def logits(self, cosines: Float[Tensor, "N *K C"], labels: Int[Tensor, " N"]) -> Float[Tensor, "N C"]:

@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import relu
 
-from levelfield.losses.pairs import PairLoss, distances, nonzero_mean
+from levelfield.losses.pairs import PairLoss, nonzero_mean, unit_distances
 
 
 class ContrastiveLoss(PairLoss):
@@ -31,7 +31,7 @@ class ContrastiveLoss(PairLoss):
         True
     """
 
-    matrix = staticmethod(distances)
+    matrix = staticmethod(unit_distances)
 
     def __init__(self, pos_margin: float = 0.0, neg_margin: float = 1.0, hinge_power: int = 1) -> None:
         super().__init__()

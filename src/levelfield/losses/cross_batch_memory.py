@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from levelfield.losses.base import IndicesTuple, MetricLoss, check_batch
+from levelfield.losses.base import IndicesTuple, MetricLoss, check_batch, check_indices
 from levelfield.losses.pairs import PairLoss, as_pairs
 
 
@@ -18,7 +18,8 @@ class CrossBatchMemory(MetricLoss):
     enters. The memory is part of the module's state.
 
     Args:
-        loss: a loss of pairs or triplets, of this package or with the same call.
+        loss: a loss of pairs or triplets, of this package or with the same call; without a miner one that compares
+            everything, for the memory names the pairs, and a loss that is told them draws no triplets of its own.
         embedding_size: D.
         memory_size: embeddings that the memory holds, at least a batch.
         miner: chooses among batch x memory; None compares everything.
@@ -35,6 +36,12 @@ class CrossBatchMemory(MetricLoss):
         super().__init__()
         if isinstance(loss, MetricLoss) and not isinstance(loss, PairLoss):
             raise ValueError(f"{type(loss).__name__} is no loss of pairs or triplets and takes no memory")
+        drawn = getattr(loss, "triplets_per_anchor", "all")
+        if miner is None and drawn != "all":
+            raise ValueError(
+                f"triplets_per_anchor={drawn!r} has no meaning within a memory, which names the pairs; "
+                "leave it at 'all' or give the memory a miner"
+            )
         self.loss = loss
         self.miner = miner
         self.memory_size = memory_size
@@ -50,33 +57,37 @@ class CrossBatchMemory(MetricLoss):
         ref_emb: Float[Tensor, "M D"] | None = None,
         ref_labels: Int[Tensor, " M"] | None = None,
     ) -> Float[Tensor, ""]:
-        """The loss of batch against memory; `indices_tuple`, if given, chooses within the batch and adds to it.
+        """The loss of batch against memory; `indices_tuple`, if given, chooses within the batch and adds to it, in
+        evaluation too.
 
         Raises:
             ValueError: `ref_emb` is given, a batch larger than the memory, or a shape that does not fit.
         """
         check_batch(embeddings, labels, ref_emb, ref_labels)
+        if indices_tuple is not None:
+            check_indices(indices_tuple)
         if ref_emb is not None:
             raise ValueError("CrossBatchMemory brings its own references and takes no ref_emb")
         if len(embeddings) > self.memory_size:
             raise ValueError(f"a batch of {len(embeddings)} does not fit into memory_size={self.memory_size}")
-        size = min(self.entered, self.memory_size)
-        memory, memory_labels = self.memory[:size], self.memory_labels[:size]
-        places = None
-        if self.training:
-            places = self._enter(embeddings.detach(), labels)
-            size = min(self.entered, self.memory_size)
-            memory, memory_labels = self.memory[:size].clone(), self.memory_labels[:size].clone()
-        if size == 0:
-            return (embeddings * 0).sum()
+        places = self._enter(embeddings.detach(), labels) if self.training else None
+        memory, memory_labels = self._entered()
         memory = memory.to(embeddings.dtype)
+        if len(memory) == 0 and indices_tuple is None:
+            return (embeddings * 0).sum()
         chosen = self._choose(embeddings, labels, memory, memory_labels, places)
-        if indices_tuple is not None and places is not None:
-            within = as_pairs(indices_tuple)
-            moved = (within[0], places[within[1]], within[2], places[within[3]])
-            chosen = tuple(torch.cat(parts) for parts in zip(as_pairs(chosen), moved, strict=True))
+        if indices_tuple is not None:
+            if places is None:  # in evaluation the batch stands behind the memory, for its own choice alone
+                places = len(memory) + torch.arange(len(labels), device=labels.device)
+                memory, memory_labels = torch.cat([memory, embeddings.detach()]), torch.cat([memory_labels, labels])
+            if len(chosen) != len(indices_tuple):
+                chosen, indices_tuple = as_pairs(chosen), as_pairs(indices_tuple)
+            a, p, *rest = indices_tuple
+            within = (a, places[p], *rest[:-1], places[rest[-1]])
+            chosen = tuple(torch.cat(parts) for parts in zip(chosen, within, strict=True))
         return self.loss(embeddings, labels, chosen, memory, memory_labels)
 
+    @torch.compiler.disable  # the count of what entered changes each step, and would have the compiler begin anew
     def _enter(self, embeddings: Float[Tensor, "N D"], labels: Int[Tensor, " N"]) -> Int[Tensor, " N"]:
         """Write the batch over the oldest entries; returns where."""
         places = (self.entered + torch.arange(len(labels), device=labels.device)) % self.memory_size
@@ -84,6 +95,12 @@ class CrossBatchMemory(MetricLoss):
         self.memory_labels[places] = labels.long()
         self.entered += len(labels)
         return places
+
+    @torch.compiler.disable
+    def _entered(self) -> tuple[Float[Tensor, "M D"], Int[Tensor, " M"]]:
+        """A copy of what the memory holds."""
+        size = min(self.entered, self.memory_size)
+        return self.memory[:size].clone(), self.memory_labels[:size].clone()
 
     def _choose(
         self,
@@ -94,7 +111,7 @@ class CrossBatchMemory(MetricLoss):
         places: Int[Tensor, " N"] | None,
     ) -> IndicesTuple:
         """What to compare, less each sample with itself."""
-        if self.miner is not None:
+        if self.miner is not None and len(memory) > 0:
             chosen = self.miner(embeddings, labels, memory, memory_labels)
         else:
             same = labels[:, None] == memory_labels[None, :]

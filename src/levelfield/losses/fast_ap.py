@@ -8,7 +8,8 @@ from torch import Tensor, no_grad
 from torch.nn.functional import pad
 
 from levelfield.losses.base import IndicesTuple, MetricLoss, sample_weights
-from levelfield.losses.pairs import mean_over, pair_weights, squared_distances, unit
+from levelfield.losses.pairs import mean_over, pair_weights, squared_distances
+from levelfield.numerics import unit
 
 
 class FastAPLoss(MetricLoss):

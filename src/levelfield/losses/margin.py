@@ -11,7 +11,7 @@ from torch.nn.functional import relu
 
 from levelfield.losses.base import IndicesTuple
 from levelfield.losses.classification import checked_classes
-from levelfield.losses.pairs import PairLoss, distances, pair_weights
+from levelfield.losses.pairs import PairLoss, pair_weights, unit_distances
 from levelfield.losses.triplets import random_triplets
 
 
@@ -90,7 +90,7 @@ class MarginLoss(PairLoss):
                     negatives * positives.sum(1, keepdim=True),
                 )
         beta_N, in_range = self._beta_of(labels, embeddings.dtype)
-        dist_NM = distances(*self.points(embeddings, ref_emb))
+        dist_NM = unit_distances(*self.points(embeddings, ref_emb))
         pull = relu(dist_NM - (beta_N - self.margin)[:, None])
         push = relu((beta_N + self.margin)[:, None] - dist_NM)
         with no_grad():
@@ -98,7 +98,7 @@ class MarginLoss(PairLoss):
         loss = ((positives * pull).sum() + (negatives * push).sum()) / active.clamp_min(1)
         if self.learn_beta and self.nu:
             if self.beta_per_class:
-                loss = loss + self.nu * (terms_N * beta_N).sum() / active.clamp_min(1)
+                loss = loss + self.nu * (terms_N * beta_N).sum() * (active > 0) / active.clamp_min(1)
             else:
                 loss = loss + self.nu * beta_N.mean() * (terms_N.sum() > 0)
         return torch.where(in_range, loss, torch.nan)

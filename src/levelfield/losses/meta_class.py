@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from levelfield.losses.base import IndicesTuple, MetricLoss, sample_weights
 from levelfield.losses.classification import checked_classes
-from levelfield.losses.pairs import unit
+from levelfield.numerics import unit
 
 
 class MetaClassLoss(MetricLoss):

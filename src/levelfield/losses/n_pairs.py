@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from levelfield.losses.base import IndicesTuple
 from levelfield.losses.pairs import PairLoss, as_pairs, pair_weights
+from levelfield.numerics import inner_products
 
 
 class NPairsLoss(PairLoss):
@@ -60,7 +61,7 @@ class NPairsLoss(PairLoss):
         first = _first_of_each(labels[a])
         a, p = a[first], p[first]
         anchors, others = self.points(embeddings, ref_emb)
-        logits_KK = anchors[a] @ others[p].T / self.temperature
+        logits_KK = inner_products(anchors[a], others[p]) / self.temperature
         targets = torch.arange(len(a), device=labels.device)
         loss = cross_entropy(logits_KK, targets)
         if self.symmetric:

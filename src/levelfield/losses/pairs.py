@@ -13,43 +13,79 @@ from torch import Tensor, no_grad
 from torch.nn.functional import threshold
 
 from levelfield.losses.base import IndicesTuple, MetricLoss
+from levelfield.numerics import inner_products, rounding_of, unit
 
 # The log-sum-exp of nothing; finite, so that a row with nothing to compare has a zero gradient.
 HIDDEN = -1e30
 
 
-def unit(vectors: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
-    """Rows divided by their norm; a zero row stays zero."""
-    norms = vectors.norm(dim=-1, keepdim=True)
-    return vectors / torch.where(norms > 0, norms, 1.0)
-
-
 def cosines(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
     """Inner products: cosines when both are unit vectors."""
-    return anchors @ others.T
+    return inner_products(anchors, others)
 
 
 def squared_distances(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
     """Squared Euclidean distances; rounding may leave a negative one."""
-    return torch.addmm((anchors * anchors).sum(1, keepdim=True), anchors, others.T, alpha=-2) + (others * others).sum(1)
+    if torch.compiler.is_compiling():  # which fuses passes by itself, and takes no tensor twice
+        return _squares(anchors, others)
+    return _SquaredDistances.apply(anchors, others)
+
+
+def _squares(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
+    products = inner_products(-2 * anchors, others)
+    return products.add_(anchors.square().sum(1, keepdim=True)).add_(others.square().sum(1))
+
+
+class _SquaredDistances(torch.autograd.Function):
+    """Fewer passes over N x M than autograd makes of the same."""
+
+    @staticmethod
+    def forward(ctx: Any, anchors: Tensor, others: Tensor) -> Tensor:
+        ctx.save_for_backward(anchors, others)
+        return _squares(anchors, others)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        anchors, others = ctx.saved_tensors
+        of_anchors = gradient.sum(1)[:, None] * anchors - inner_products(gradient, others.mT)
+        of_others = gradient.sum(0)[:, None] * others - inner_products(gradient.mT, anchors.mT)
+        return 2 * of_anchors, 2 * of_others
 
 
 def distances(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
-    """Euclidean distances; the gradient between points that coincide is 0."""
+    """Euclidean distances at any scale; 0, with a zero gradient, between points that coincide but for rounding."""
     return safe_sqrt(squared_distances(anchors, others))
 
 
-def safe_sqrt(squares: Tensor) -> Tensor:
-    """Square root whose gradient at 0 and below is 0, not infinite."""
-    return threshold(squares, 1e-24, 1e-24).sqrt()
+def unit_distances(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
+    """Distances of unit vectors, in [0, 2]; exactly 0, with a zero gradient, between those that coincide."""
+    return safe_sqrt(squared_distances(anchors, others), rounding_of(anchors))
+
+
+def safe_sqrt(squares: Tensor, floor: float = 1e-24) -> Tensor:
+    """Square root; 0 at `floor` and below, where the gradient is 0, not infinite."""
+    return _SafeSqrt.apply(squares, floor)
+
+
+class _SafeSqrt(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, squares: Tensor, floor: float) -> Tensor:
+        roots = threshold(squares, floor, 0.0).sqrt_()
+        ctx.save_for_backward(roots)
+        return roots
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (roots,) = ctx.saved_tensors
+        return gradient / threshold(2 * roots, 0.0, torch.inf), None
 
 
 class PairLoss(MetricLoss):
     """A loss of one number for each pair; subclasses write `pair_loss`.
 
-    `matrix` says which number: `staticmethod(cosines)`, the default, or `staticmethod(distances)`. With
-    `normalize=False` it is taken between the embeddings as they come. With `count_repeats` a pair that a miner names
-    twice counts twice.
+    `matrix` says which number: `staticmethod(cosines)`, the default, or `staticmethod(unit_distances)`. With
+    `normalize=False` (then `distances`) it is taken between the embeddings as they come. With `count_repeats` a pair
+    that a miner names twice counts twice.
     """
 
     matrix = staticmethod(cosines)
@@ -129,26 +165,38 @@ def weighted_logsumexp(logits: Float[Tensor, "N M"], weights: Float[Tensor, "N M
 
     Weights are 0 or at least 1. Exact for logits of any size: each row is shifted by its largest logit that counts.
     """
-    return _WeightedLogSumExp.apply(logits, weights)
+    return _WeightedLogSumExp.apply(logits, weights)[0]
+
+
+def weighted_softmax(logits: Float[Tensor, "N M"], weights: Float[Tensor, "N M"]) -> Float[Tensor, "N M"]:
+    """w_ij e^(z_ij) over its sum along each row; 0, with a zero gradient, where a row's weights are all 0."""
+    return _WeightedLogSumExp.apply(logits, weights)[1]
 
 
 class _WeightedLogSumExp(torch.autograd.Function):
-    """One buffer, and no exponential below e^-80: those of terms that vanish beside the largest are slow on a CPU."""
+    """(log-sum-exp, softmax), whose derivatives are in terms of the softmax, so that they have derivatives in turn.
+
+    One buffer, and no exponential below e^-80: those of terms that vanish beside the largest are slow on a CPU.
+    """
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, weights: Tensor) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         largest = (logits + (weights.clamp_max(1) - 1) * -HIDDEN).amax(1, keepdim=True)
         terms = (logits - largest).clamp_(-80, 0).exp_().mul_(weights)
         total = terms.sum(1, keepdim=True)
         empty = total == 0
         shares = terms.div_(torch.where(empty, 1.0, total))
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(shares)
-        return torch.where(empty, HIDDEN, largest + total.log()).squeeze(1)
+        return torch.where(empty, HIDDEN, largest + total.log()).squeeze(1), shares
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, of_total: Tensor | None, of_shares: Tensor | None) -> tuple[Tensor | None, None]:
         (shares,) = ctx.saved_tensors
-        return shares * gradient[:, None], None
+        if of_shares is None:
+            return (None if of_total is None else shares * of_total[:, None]), None
+        slopes = of_shares - (of_shares * shares).sum(1, keepdim=True)
+        return shares * (slopes if of_total is None else slopes + of_total[:, None]), None
 
 
 def nonzero_mean(terms: Tensor, weights: Tensor) -> Float[Tensor, ""]:

@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from levelfield.losses.base import IndicesTuple, MetricLoss
-from levelfield.losses.pairs import safe_sqrt, squared_distances, unit
+from levelfield.losses.pairs import safe_sqrt, squared_distances
+from levelfield.numerics import unit
 
 
 class PrototypicalLoss(MetricLoss):

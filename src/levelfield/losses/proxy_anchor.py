@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from levelfield.losses.classification import ClassificationLoss
-from levelfield.losses.pairs import unit, weighted_logsumexp
+from levelfield.losses.pairs import weighted_logsumexp
+from levelfield.numerics import inner_products, unit
 
 
 class ProxyAnchorLoss(ClassificationLoss):
@@ -55,7 +56,7 @@ class ProxyAnchorLoss(ClassificationLoss):
         labels: Int[Tensor, " N"],
         sample_weights: Float[Tensor, " N"],
     ) -> Float[Tensor, ""]:
-        cosines_CN = unit(class_weights) @ unit(embeddings).T
+        cosines_CN = inner_products(unit(class_weights), unit(embeddings))
         own_CN = torch.zeros_like(cosines_CN).scatter_(0, labels[None, :], 1.0)
         extra_N = sample_weights - 1
         pull = weighted_logsumexp(extra_N - self.alpha * (cosines_CN - self.margin), own_CN)

@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.nn.functional import relu
 
 from levelfield.losses.classification import ClassificationLoss, target_mask
-from levelfield.losses.pairs import mean_over, nonzero_mean, unit
+from levelfield.losses.pairs import mean_over, nonzero_mean
+from levelfield.numerics import inner_products, unit
 
 
 class ProxyTripletLoss(ClassificationLoss):
@@ -49,7 +50,7 @@ class ProxyTripletLoss(ClassificationLoss):
         labels: Int[Tensor, " N"],
         sample_weights: Float[Tensor, " N"],
     ) -> Float[Tensor, ""]:
-        cosines = unit(embeddings) @ unit(class_weights).T
+        cosines = inner_products(unit(embeddings), unit(class_weights))
         own = cosines.gather(1, labels[:, None])
         terms = relu(2 * (cosines - own) + self.margin)
         counted = 1 - target_mask(cosines, labels)

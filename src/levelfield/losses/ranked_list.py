@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
 from jaxtyping import Float
 from torch import Tensor, no_grad
 from torch.nn.functional import relu
 
-from levelfield.losses.pairs import PairLoss, distances, mean_over, nonzero_mean
+from levelfield.losses.pairs import PairLoss, mean_over, nonzero_mean, unit_distances, weighted_softmax
 
 
 class RankedListLoss(PairLoss):
@@ -33,7 +32,7 @@ class RankedListLoss(PairLoss):
     Paper: Wang et al. 2019, "Ranked List Loss for Deep Metric Learning".
     """
 
-    matrix = staticmethod(distances)
+    matrix = staticmethod(unit_distances)
 
     def __init__(
         self,
@@ -70,14 +69,8 @@ def _weighted_mean(
     """Each row's mean of the violations above 0, weighted by e^(sharpness violation)."""
     violations = relu(violations)
     with no_grad():
-        shares = pairs * violations.sign()
-        if sharpness:
-            exponents = sharpness * violations
-            exponents -= (exponents * shares).amax(1, keepdim=True)
-            shares *= exponents.clamp_(-80, 1).exp_()
-        total = shares.sum(1, keepdim=True)
-        shares /= torch.where(total == 0, 1.0, total)
-        mean = (shares * violations).sum(1, keepdim=True)
-        slopes = shares * (1 + sharpness * (violations - mean))  # of the mean, through the weights too
-    linear = (slopes * violations).sum(1)
-    return linear + (mean.squeeze(1) - linear).detach()
+        counts = pairs * violations.sign()
+        total = counts.sum(1)
+    if sharpness == 0:
+        return (counts * violations).sum(1) / total.clamp_min(1)
+    return (weighted_softmax(sharpness * violations, counts) * violations).sum(1)

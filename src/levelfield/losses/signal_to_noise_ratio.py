@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.functional import relu
+from torch.nn.functional import relu, threshold
 
 from levelfield.losses.base import IndicesTuple
 from levelfield.losses.pairs import PairLoss, nonzero_mean, squared_distances
+from levelfield.numerics import rounding_of
 
 
 class SignalToNoiseRatioContrastiveLoss(PairLoss):
@@ -42,7 +43,8 @@ class SignalToNoiseRatioContrastiveLoss(PairLoss):
         anchors = anchors - anchors.mean(1, keepdim=True)
         others = others - others.mean(1, keepdim=True)
         signal = anchors.square().sum(1, keepdim=True)
-        return relu(squared_distances(anchors, others)) / torch.where(signal > 0, signal, 1.0)
+        ratios = squared_distances(anchors, others) / torch.where(signal > 0, signal, 1.0)
+        return threshold(ratios, rounding_of(ratios), 0.0)
 
     def compute(
         self,

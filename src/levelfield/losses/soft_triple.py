@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from levelfield.losses.classification import ClassificationLoss, target_mask
-from levelfield.losses.pairs import unit
+from levelfield.numerics import inner_products, unit
 
 
 class SoftTripleLoss(ClassificationLoss):
@@ -76,6 +76,6 @@ class SoftTripleLoss(ClassificationLoss):
     def _spread(self, class_weights: Float[Tensor, "CK D"]) -> Float[Tensor, ""]:
         """R: the mean distance between the centres of a class."""
         centers_CKD = unit(class_weights).unflatten(0, (-1, self.centers_per_class))
-        dots_CKK = centers_CKD @ centers_CKD.transpose(1, 2)
+        dots_CKK = inner_products(centers_CKD, centers_CKD)
         rows, columns = class_weights.new_ones(self.centers_per_class, self.centers_per_class).triu(1).nonzero().T
         return (2 + 1e-5 - 2 * dots_CKK[:, rows, columns].clamp_max(1)).sqrt().mean()

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from levelfield.losses.classification import ClassificationLoss
-from levelfield.losses.pairs import unit
+from levelfield.numerics import inner_products, unit
 
 
 class SphereFaceLoss(ClassificationLoss):
@@ -50,7 +50,7 @@ class SphereFaceLoss(ClassificationLoss):
     def class_logits(
         self, embeddings: Float[Tensor, "N D"], class_weights: Float[Tensor, "C D"], labels: Int[Tensor, " N"]
     ) -> Float[Tensor, "N C"]:
-        logits = self.logits(unit(embeddings) @ unit(class_weights).T, labels)
+        logits = self.logits(inner_products(unit(embeddings), unit(class_weights)), labels)
         return embeddings.norm(dim=1, keepdim=True) * logits
 
     def logits(self, cosines: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> Float[Tensor, "N C"]:

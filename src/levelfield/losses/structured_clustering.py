@@ -7,7 +7,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, no_grad
 
 from levelfield.losses.base import IndicesTuple, MetricLoss
-from levelfield.losses.pairs import distances, unit
+from levelfield.losses.pairs import unit_distances
+from levelfield.numerics import inner_products, unit
 
 
 class StructuredClusteringLoss(MetricLoss):
@@ -50,10 +51,12 @@ class StructuredClusteringLoss(MetricLoss):
             raise ValueError("StructuredClusteringLoss clusters the batch and takes neither a miner nor ref_emb")
         points = unit(embeddings)
         others = 1 - torch.eye(len(points), dtype=points.dtype, device=points.device)
-        dist_NN = distances(points, points) * others  # exactly 0 to oneself
+        dist_NN = unit_distances(points, points) * others  # exactly 0 to oneself
         _, class_of = labels.unique(return_inverse=True)
         onehot_NC = torch.nn.functional.one_hot(class_of).to(dist_NN.dtype)
-        own_cost_NC = torch.where(onehot_NC > 0, dist_NN @ onehot_NC, torch.inf)  # of j as the medoid of its class
+        own_cost_NC = torch.where(
+            onehot_NC > 0, inner_products(dist_NN, onehot_NC.T), torch.inf
+        )  # of j as the medoid of its class
         true_score = -own_cost_NC.amin(0).sum()
         fixed_NN = dist_NN.detach().nan_to_num(2.0)  # an embedding that is not finite is far from all
         medoids = self.search(fixed_NN, class_of)
@@ -74,6 +77,8 @@ class StructuredClusteringLoss(MetricLoss):
             before = medoids.clone()
             for k in range(len(medoids)):
                 members = samples[_nearest(dist, medoids) == k]
+                if len(members) == 0:
+                    continue  # of points that coincide the first takes all
                 swapped = medoids.repeat(len(members), 1)
                 swapped[:, k] = members
                 medoids[k] = members[self._scores(dist, class_of, swapped).argmax()]

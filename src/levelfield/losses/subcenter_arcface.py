@@ -10,7 +10,7 @@ from torch import Tensor, no_grad
 
 from levelfield.losses.arcface import add_angle, check_angle
 from levelfield.losses.classification import ClassificationLoss
-from levelfield.losses.pairs import unit
+from levelfield.numerics import inner_products, unit
 
 
 class SubCenterArcFaceLoss(ClassificationLoss):
@@ -60,7 +60,7 @@ class SubCenterArcFaceLoss(ClassificationLoss):
         The dominant centre of a class is the one that is nearest to most of its samples, the first of those that tie.
         """
         weights_CKD = self.class_weights.to(embeddings.dtype).unflatten(0, (self.num_classes, self.sub_centers))
-        cosines_NK = torch.einsum("nd,nkd->nk", unit(embeddings), unit(weights_CKD)[labels])
+        cosines_NK = inner_products(unit(weights_CKD)[labels], unit(embeddings)[:, None]).squeeze(2)
         votes_CK = torch.zeros(self.num_classes, self.sub_centers, dtype=torch.long, device=labels.device)
         ones = torch.ones_like(labels, dtype=torch.long)
         votes_CK.index_put_((labels, cosines_NK.argmax(1)), ones, accumulate=True)

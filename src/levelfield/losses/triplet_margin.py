@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.functional import relu, softplus
+from torch.nn.functional import relu, softplus, threshold
 
 from levelfield.losses.base import IndicesTuple
 from levelfield.losses.pairs import (
@@ -19,6 +19,7 @@ from levelfield.losses.pairs import (
     squared_distances,
 )
 from levelfield.losses.triplets import count_violations, padded_positives, positive_pairs, random_triplets
+from levelfield.numerics import rounding_of
 
 
 class TripletMarginLoss(PairLoss):
@@ -92,7 +93,8 @@ class TripletMarginLoss(PairLoss):
 
     def _distances(self, anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
         squares = squared_distances(anchors, others)
-        return relu(squares) if self.power == 2 else safe_sqrt(squares)
+        floor = rounding_of(squares) if self.normalize else 1e-24
+        return threshold(squares, floor, 0.0) if self.power == 2 else safe_sqrt(squares, floor)
 
     def _penalty(self, violation: Tensor) -> Tensor:
         return softplus(violation) if self.smooth_loss else relu(violation)

@@ -7,6 +7,9 @@ from __future__ import annotations
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, autocast, nn, no_grad, promote_types
+from torch.nn.functional import threshold
+
+from levelfield.numerics import inner_products, rounding_of, unit
 
 
 class Miner(nn.Module):
@@ -34,18 +37,18 @@ class Miner(nn.Module):
         _check(embeddings, labels)
         dtype = promote_types(embeddings.dtype, torch.float32)
         with autocast(embeddings.device.type, enabled=False):
-            anchors = _unit(embeddings.to(dtype))
+            anchors = unit(embeddings.to(dtype))
             others, other_labels = anchors, labels
             if ref_emb is not None and ref_labels is not None:
                 _check(ref_emb, ref_labels)
-                others, other_labels = _unit(ref_emb.to(dtype)), ref_labels
+                others, other_labels = unit(ref_emb.to(dtype)), ref_labels
             same = labels[:, None] == other_labels[None, :]
             positives = same if ref_emb is not None else same.clone().fill_diagonal_(False)
             return self.mine(self.matrix(anchors, others), positives, ~same)
 
     def matrix(self, anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
         """What `mine` looks at, from unit vectors: their cosines, unless a subclass says otherwise."""
-        return anchors @ others.T
+        return inner_products(anchors, others)
 
     def mine(
         self, matrix: Float[Tensor, "N M"], positives: Bool[Tensor, "N M"], negatives: Bool[Tensor, "N M"]
@@ -55,13 +58,8 @@ class Miner(nn.Module):
 
 
 def distances(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
-    """Distances of unit vectors, in [0, 2]."""
-    return (2 - 2 * anchors @ others.T).clamp_min(0).sqrt()
-
-
-def _unit(vectors: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
-    norms = vectors.norm(dim=1, keepdim=True)
-    return vectors / torch.where(norms > 0, norms, 1.0)
+    """Distances of unit vectors, in [0, 2]; exactly 0 between those that coincide."""
+    return threshold(2 - 2 * inner_products(anchors, others), rounding_of(anchors), 0.0).sqrt()
 
 
 def _check(embeddings: Tensor, labels: Tensor) -> None:

@@ -42,7 +42,7 @@ class DistanceWeightedMiner(Miner):
     def mine(
         self, matrix: Float[Tensor, "N M"], positives: Bool[Tensor, "N M"], negatives: Bool[Tensor, "N M"]
     ) -> tuple[Tensor, ...]:
-        log_weights = matrix.masked_fill(~negatives, -torch.inf)
+        log_weights = matrix.masked_fill(~negatives | matrix.isnan(), -torch.inf)
         drawable = log_weights.amax(1) > -torch.inf
         a, p = (positives & drawable[:, None]).nonzero(as_tuple=True)
         if len(a) == 0:

@@ -1,0 +1,118 @@
+"""Float arithmetic that losses, miners and metrics share: unit vectors at any scale, products in true float32.
+
+Shapes: N and M points, D dimensions; a star stands for any leading dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+# Where torch from 2.9 keeps the precision of float32 products, and where each of these inherits from; empty before.
+_backends: Any = torch.backends
+PRODUCTS: list[tuple[Any, Any]] = []
+if hasattr(torch.backends.cuda.matmul, "fp32_precision"):
+    PRODUCTS = [(_backends.cuda.matmul, _backends.cudnn), (_backends.mkldnn.matmul, _backends.mkldnn)]
+
+
+def unit(vectors: Float[Tensor, "*N D"]) -> Float[Tensor, "*N D"]:
+    """Rows divided by their norm, at any scale of float32; a zero row stays zero, and its gradient passes as it is."""
+    return _Unit.apply(vectors)[0]
+
+
+class _Unit(torch.autograd.Function):
+    """(u, 1 / norm); its derivatives are in terms of its outputs, so that they have derivatives in turn."""
+
+    @staticmethod
+    def forward(ctx: Any, vectors: Tensor) -> tuple[Tensor, Tensor]:
+        norms = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True, dtype=torch.float64)
+        norms = torch.where(norms > 0, norms, 1.0)
+        directions, inverse = (vectors / norms).to(vectors.dtype), norms.reciprocal().to(vectors.dtype)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(directions, inverse)
+        return directions, inverse
+
+    @staticmethod
+    def backward(ctx: Any, of_directions: Tensor | None, of_inverse: Tensor | None) -> Tensor | None:
+        directions, inverse = ctx.saved_tensors
+        gradient = None
+        if of_directions is not None:
+            along = (of_directions * directions).sum(-1, keepdim=True)
+            gradient = (of_directions - along * directions) * inverse
+        if of_inverse is not None:
+            shrunk = of_inverse * inverse.square() * directions
+            gradient = -shrunk if gradient is None else gradient - shrunk
+        return gradient
+
+
+def rounding_of(vectors: Float[Tensor, "*N D"]) -> float:
+    """What rounding may leave of the squared distance of unit vectors that coincide: seen up to D = 8192 is less."""
+    return (64 if vectors.dtype == torch.float64 else 16) * torch.finfo(vectors.dtype).eps
+
+
+def inner_products(anchors: Float[Tensor, "*B N D"], others: Float[Tensor, "*B M D"]) -> Float[Tensor, "*B N M"]:
+    """Of each row with each, in true float32, and so are the derivatives, whatever precision torch was told to use."""
+    if torch.compiler.is_compiling() or not is_true_float32():
+        return _inner_products(anchors, others)
+    return anchors @ others.mT
+
+
+@torch.library.custom_op("levelfield::inner_products", mutates_args=())
+def _inner_products(anchors: Tensor, others: Tensor) -> Tensor:
+    """One operator to a compiler, which could not trace the change of precision, forward nor backward."""
+    with true_float32():
+        return anchors @ others.mT
+
+
+@_inner_products.register_fake
+def _(anchors: Tensor, others: Tensor) -> Tensor:
+    return anchors @ others.mT
+
+
+def _keep(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _derivatives(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    anchors, others = ctx.saved_tensors
+    needs_anchors, needs_others = ctx.needs_input_grad
+    return (
+        _inner_products(gradient, others.mT) if needs_anchors else None,
+        _inner_products(gradient.mT, anchors.mT) if needs_others else None,
+    )
+
+
+_inner_products.register_autograd(_derivatives, setup_context=_keep)
+
+
+def is_true_float32() -> bool:
+    """Whether float32 products are true as things stand."""
+    if not PRODUCTS:
+        return torch.get_float32_matmul_precision() == "highest"
+    return all(own.fp32_precision in ("none", "ieee") for own, _ in PRODUCTS)
+
+
+@contextmanager
+def true_float32() -> Iterator[None]:
+    """Float32 products are true inside, by whichever of torch's interfaces they were made coarser."""
+    if is_true_float32():
+        yield
+        return
+    before = [(own, own.fp32_precision, parent.fp32_precision) for own, parent in PRODUCTS]
+    for own, _, _ in before:
+        own.fp32_precision = "ieee"
+    older = torch.get_float32_matmul_precision()  # raises where it disagrees with the newer names, as it no longer does
+    if older != "highest":
+        torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        if older != "highest":
+            torch.set_float32_matmul_precision(older)
+        for own, precision, inherited in before:
+            own.fp32_precision = "none" if precision == inherited else precision
