@@ -50,3 +50,17 @@ def test_mistakes_raise():
         partition_scores(torch.arange(3), torch.arange(4))
     with pytest.raises(ValueError, match="known are arithmetic, geometric"):
         partition_scores(torch.arange(3), torch.arange(3), average="max")
+
+
+TRIVIAL = [[0, 0, 0, 0, 0, 0], [0, 0, 0, 1, 1, 1], [0, 0, 1, 1, 2, 2], [0, 1, 2, 3, 4, 5], [0, 0, 0, 0, 0, 1]]
+
+
+@pytest.mark.parametrize("average", ["arithmetic", "geometric"])
+@pytest.mark.parametrize("clusters", TRIVIAL)
+@pytest.mark.parametrize("labels", TRIVIAL)
+def test_trivial_partitions_score_as_in_scikit_learn(average, clusters, labels):
+    """Collapsed embeddings are one cluster: NMI = AMI = 0, by the geometric mean too."""
+    scores = partition_scores(torch.tensor(clusters), torch.tensor(labels), average)
+    nmi = sklearn_metrics.normalized_mutual_info_score(labels, clusters, average_method=average)
+    ami = sklearn_metrics.adjusted_mutual_info_score(labels, clusters, average_method=average)
+    assert (scores["nmi"], scores["ami"]) == pytest.approx((nmi, ami), abs=1e-9)

@@ -17,7 +17,9 @@ def partition_scores(
     """Compare clusters with labels.
 
     NMI = I / avg(H_1, H_2); AMI = (I - E[I]) / (avg(H_1, H_2) - E[I]), the expectation over permutations;
-    F1 = 2 P R / (P + R) with P the share of same-cluster pairs that share a label and R the reverse.
+    F1 = 2 P R / (P + R) with P the share of same-cluster pairs that share a label and R the reverse. Where a ratio is
+    0 / 0 it is 1 if the partitions are the same, otherwise 0, as in scikit-learn: one cluster of everything against
+    several labels has NMI = AMI = 0 whatever the average.
 
     Args:
         clusters: (N,) integers.
@@ -46,16 +48,16 @@ def partition_scores(
     scale = float(entropies.mean() if average == "arithmetic" else entropies.prod().sqrt())
     expected = expected_information(clusters_C, labels_C)
     same_in_both, same_in_one = num_pairs(joint_C), num_pairs(clusters_C) + num_pairs(labels_C)
+    undefined = float(len(clusters_C) == len(labels_C) == len(joint_C))
     return {
-        "nmi": ratio(float(information), scale),
-        "ami": ratio(float(information) - expected, scale - expected),
-        "f1": ratio(2 * same_in_both, same_in_one),
+        "nmi": ratio(float(information), scale, undefined),
+        "ami": ratio(float(information) - expected, scale - expected, undefined),
+        "f1": ratio(2 * same_in_both, same_in_one, undefined),
     }
 
 
-def ratio(part: float, whole: float) -> float:
-    """0 / 0 counts as 1: both partitions are the same trivial one."""
-    return 1.0 if abs(whole) < 1e-12 and abs(part) < 1e-12 else part / whole if abs(whole) >= 1e-12 else 0.0
+def ratio(part: float, whole: float, undefined: float) -> float:
+    return part / whole if abs(whole) >= 1e-12 else undefined
 
 
 def num_pairs(counts_C: Int64[Tensor, " clusters"]) -> int:
