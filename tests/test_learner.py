@@ -143,6 +143,11 @@ def test_trunk_embedder_and_loss_have_their_own_rates():
     assert groups == {"trunk": (0.1, 0.4), "embedder": (0.2, 0.4), "loss": (0.3, 0.0)}
 
 
+def test_a_trainer_that_would_take_the_samples_in_their_order_is_refused():
+    with pytest.raises(UserError, match="overfit_batches takes samples in their order"):
+        small_trainer(overfit_batches=1).fit(small_learner(ContrastiveLoss()), datamodule=small_data())
+
+
 # Another value of each argument.
 OTHERS = {
     "trunk": lambda: TimmTrunk("test_efficientnet", weights=None),
