@@ -86,7 +86,7 @@ def test_a_checkpoints_test_is_recorded_beside_it(way, copied, tmp_path) -> None
     watch.folder = copied.parent
     plain = trainer(tmp_path, watch)
     if way == "ckpt_path":
-        plain.test(learner(), data(), ckpt_path=copied, verbose=False)
+        plain.test(learner(), data(), ckpt_path=copied, weights_only=True, verbose=False)
     else:
         plain.test(MetricLearner.load_from_checkpoint(copied), data(), verbose=False)
     opened, finished = lines(copied.parent)
