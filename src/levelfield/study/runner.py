@@ -39,7 +39,8 @@ def run_study(
     """Begin a study, join another process that runs it, or continue it where it stopped.
 
     A job with a `result.json` is done; any other is done from its last good state. What a job is given depends on the
-    results alone, so a study that was killed or shared ends with the same bytes as one that was not.
+    results alone, so a study that was killed or shared on a machine ends with the same bytes as one that was not
+    (docs/reproducibility.md).
 
     Args:
         study_folder: Where everything is written.

@@ -39,7 +39,7 @@ def verify_study(study_folder: Path, spec: StudySpec) -> list[str]:
 
     Checked are each run's seed and setting (the one that its method's search selected), each checkpoint against its
     job's result and the ledger, each run's test scores against those of its embeddings, and `results.csv` and
-    `summary.csv` byte by byte. Another machine may give other last bits; a difference is shown with both values.
+    `summary.csv` byte by byte. Another processor may give other last bits; a difference is shown with both values.
 
     Args:
         study_folder: A study's folder.
