@@ -133,6 +133,28 @@ def test_each_fold_of_a_study_gets_its_own_number_of_classes(run, tmp_path):
         assert sizes == [sorted((16, classes * centers)) for classes in (10, 11, 11)]
 
 
+def test_short_names_are_ours_whatever_else_is_imported(tiny, run, tmp_path):
+    import pytorch_metric_learning.losses  # noqa: F401 # has classes of the same names
+    import pytorch_metric_learning.miners  # noqa: F401
+
+    memory = ["--model.loss", "CrossBatchMemory", "--model.loss.loss", "ContrastiveLoss"]
+    words = [*memory, "--model.loss.memory_size", "64", "--model.miner", "MultiSimilarityMiner"]
+    code, _, complaint = run("fit", *tiny, *words, "--trainer.max_epochs", "1", "--output", tmp_path)
+    assert code == 0, complaint
+    config = yaml.safe_load((tmp_path / "fit/Glyphs-CrossBatchMemory/0/config.yaml").read_text())["model"]
+    assert config["loss"]["init_args"]["loss"]["class_path"] == "levelfield.losses.ContrastiveLoss"
+    assert config["miner"]["class_path"] == "levelfield.miners.MultiSimilarityMiner"
+
+
+def test_a_short_name_of_several_classes_is_one_line(tiny, run, tmp_path):
+    import pytorch_metric_learning.losses  # noqa: F401
+
+    refused(
+        run("fit", *tiny, "--model.loss", "P2SGradLoss", "--model.trunk", "CosineSimilarity", "--output", tmp_path),
+        "'CosineSimilarity' names several classes", "torch.nn.CosineSimilarity",
+    )  # fmt: skip
+
+
 KINDS = ["model.loss", "model.trunk", "model.embedder", "model.miner", "model.optimizer", "model.lr_scheduler"]
 KINDS += ["data.dataset", "data.transforms", "trainer.callbacks", "trainer.logger"]
 

@@ -22,6 +22,7 @@ from levelfield.errors import TrainingFailed, UserError
 from levelfield.gathering import gather_rows
 from levelfield.loss_factory import LossFactory, MetricLossFactory, check_call, make_loss, supplied_arguments
 from levelfield.losses.base import MetricLoss
+from levelfield.miners import Miner
 from levelfield.models import LinearEmbedder
 from levelfield.models.ensemble import EnsembleEmbedder, EnsembleTrunk
 from levelfield.models.trunks import as_trunk
@@ -91,7 +92,7 @@ class MetricLearner(LightningModule):
         loss: MetricLossFactory | LossFactory,
         embedder: Callable[[int, int], nn.Module] = LinearEmbedder,
         embedding_size: int = 128,
-        miner: nn.Module | None = None,
+        miner: Miner | nn.Module | None = None,
         normalize: bool = True,
         distance: Literal["cosine", "euclidean", "hamming"] = "cosine",
         freeze_batch_norm: bool = True,

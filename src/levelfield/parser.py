@@ -175,6 +175,8 @@ def one_line(message: str, parser: LightningArgumentParser) -> str:
         r"No action for key \"([\w.]+)\"", message
     ):
         return f"no such key '{option}'{nearest('--' + option, _options(parser)).replace('--', '')}"
+    if several := re.search(r"Multiple subclasses with name (\w+)\. .*?: ([\w., ]+)", message):
+        return f"--{key}: '{several[1]}' names several classes; give one whole: {several[2].strip()}"
     for path in _import_paths(message):
         if reason := why_not_importable(path):
             return f"--{key}: {reason}"

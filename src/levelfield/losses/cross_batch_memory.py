@@ -31,7 +31,7 @@ class CrossBatchMemory(MetricLoss):
     memory_labels: Tensor
 
     def __init__(
-        self, loss: nn.Module, embedding_size: int, memory_size: int = 1024, miner: nn.Module | None = None
+        self, loss: PairLoss | nn.Module, embedding_size: int, memory_size: int = 1024, miner: nn.Module | None = None
     ) -> None:
         super().__init__()
         if isinstance(loss, MetricLoss) and not isinstance(loss, PairLoss):
