@@ -5,6 +5,7 @@ import functools
 import pytest
 import torch
 from pytorch_metric_learning import losses as peers
+from pytorch_metric_learning.distances import CosineSimilarity
 from test_learner import quiet, small_data, small_learner, small_trainer  # noqa: F401 # `quiet` acts by itself
 from torch import nn
 
@@ -109,3 +110,51 @@ def test_a_checkpoint_brings_the_loss_back(loss, tmp_path):
     assert type(loaded.loss) is type(learner.loss)
     assert loaded.loss.scale == learner.loss.scale
     assert torch.equal(next(loaded.loss.parameters()), next(learner.loss.parameters()))
+
+
+def saved(learner, path):
+    trainer = small_trainer()
+    trainer.fit(learner, datamodule=small_data())
+    trainer.save_checkpoint(path)
+    return path
+
+
+def test_a_partial_of_numbers_comes_back_however_they_were_given(tmp_path):
+    learner = small_learner(functools.partial(functools.partial(Plain, 15, 16), scale=2.0))
+    loaded = MetricLearner.load_from_checkpoint(saved(learner, tmp_path / "it.ckpt"))
+    assert loaded.loss.scale == 2.0
+    assert torch.equal(loaded.loss.weights, learner.loss.weights)
+
+
+class ObjectTrunk(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.num_features = 12
+        self.layer = layer
+
+    def forward(self, images):
+        return self.layer(images).mean((2, 3))
+
+
+def test_parts_that_were_objects_are_given_again(tmp_path):
+    torch.manual_seed(0)
+    trunk = ObjectTrunk(nn.Conv2d(3, 12, 5, stride=4))
+    loss = functools.partial(peers.ArcFaceLoss, distance=CosineSimilarity())
+    learner = MetricLearner(trunk, loss=loss, embedder=lambda features, size: nn.Linear(features, size, bias=False))
+    path = saved(learner, tmp_path / "it.ckpt")
+    parts = {"trunk": ObjectTrunk(nn.Conv2d(3, 12, 5, stride=4)), "loss": loss}
+    with pytest.raises(UserError, match=r"it\.ckpt.* trained with its trunk an object of Python: .*trunk=trunk"):
+        MetricLearner.load_from_checkpoint(path)
+    with pytest.raises(UserError, match=r"its embedder an object of Python: .*embedder=embedder"):
+        MetricLearner.load_from_checkpoint(path, **parts)
+    with pytest.raises(UserError, match=r"no 'trnk'"):
+        MetricLearner.load_from_checkpoint(path, trnk=trunk)
+    embedder = functools.partial(nn.Linear, bias=False)
+    loaded = MetricLearner.load_from_checkpoint(path, embedder=embedder, **parts)
+    images = torch.rand(4, 3, 32, 32)
+    assert torch.equal(loaded(images), learner.eval()(images))
+    assert torch.equal(loaded.loss.W, learner.loss.W)
+    parts.pop("loss")
+    with pytest.warns(UserWarning, match="without its loss"):
+        loaded = MetricLearner.load_from_checkpoint(path, embedder=embedder, **parts)
+    assert torch.equal(loaded(images), learner(images))

@@ -134,7 +134,7 @@ def test_each_fold_of_a_study_gets_its_own_number_of_classes(run, tmp_path):
 
 
 def test_short_names_are_ours_whatever_else_is_imported(tiny, run, tmp_path):
-    import pytorch_metric_learning.losses  # noqa: F401 # has classes of the same names
+    import pytorch_metric_learning.losses  # has classes of the same names
     import pytorch_metric_learning.miners  # noqa: F401
 
     memory = ["--model.loss", "CrossBatchMemory", "--model.loss.loss", "ContrastiveLoss"]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import inspect
 import pkgutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
@@ -18,11 +19,20 @@ from torch import nn
 
 from levelfield.building import instantiate, restrict_parser
 from levelfield.errors import UserError
+from levelfield.loss_factory import SUPPLIED, given_arguments, loss_class
 from levelfield.models.text_files import check_architecture
 from levelfield.trust import PARTS, Missing, check_kinds, check_names, importing_only
 
 if TYPE_CHECKING:
     from levelfield.learner import MetricLearner
+
+# What stands for the parts that the caller of `load_from_checkpoint` has.
+STAND_INS = {
+    "trunk": {"class_path": "torch.nn.Identity"},
+    "embedder": {"class_path": "torch.nn.Linear"},
+    "loss": {"class_path": "torch.nn.Identity"},
+    "miner": None,
+}
 
 Learner = TypeVar("Learner", bound="MetricLearner")
 
@@ -120,15 +130,44 @@ def data_config(checkpoint: dict[str, Any], origin: Path | str, trust: Iterable[
         return _resolved("data", MetricDataModule, arguments, trusted, origin)
 
 
-def build_learner(config: LearnerConfig, kind: type[Learner], origin: Path | str) -> Learner:
+def with_parts_given(checkpoint: dict[str, Any], parts: Collection[str], origin: Path | str) -> dict[str, Any]:
+    """The checkpoint with stand-ins for the parts that the caller has, which its configuration then need not name.
+
+    Raises:
+        UserError: a part that there is none of, or one that the checkpoint cannot name and nobody gives.
+    """
+    for name in parts:
+        if name not in STAND_INS:
+            raise UserError(f"'{origin}' takes {', '.join(STAND_INS)} from its caller, no '{name}'")
+    arguments = {**checkpoint.get("hyper_parameters", {}), **{name: STAND_INS[name] for name in parts}}
+    for name in ("trunk", "embedder"):
+        if name in arguments and arguments[name] is None:
+            raise UserError(
+                f"'{origin}' was trained with its {name} an object of Python: give it again, "
+                f"MetricLearner.load_from_checkpoint(..., {name}={name})"
+            )
+    own = {**checkpoint["levelfield"], **({"trunk_args": {}} if "trunk" in parts else {})}
+    return {**checkpoint, "hyper_parameters": arguments, "levelfield": own}
+
+
+def build_learner(
+    config: LearnerConfig, kind: type[Learner], origin: Path | str, parts: Mapping[str, Any] = MappingProxyType({})
+) -> Learner:
     """The learner of a configuration, with random weights.
+
+    Args:
+        config: what the checkpoint says.
+        kind: the learner's class.
+        origin: where the checkpoint lies, for messages.
+        parts: objects in place of what the checkpoint says.
 
     Raises:
         UserError: a class of the checkpoint does not take what the checkpoint has for it.
     """
     parser = _parser("model", kind)
     with _described(str(origin)):
-        learner = instantiate(parser, parser.parse_object({"model": copy.deepcopy(config.arguments)})).model
+        arguments = {**copy.deepcopy(config.arguments), **parts}
+        learner = instantiate(parser, parser.parse_object({"model": arguments})).model
     learner.save_hyperparameters(config.arguments)
     return learner
 
@@ -138,11 +177,24 @@ def import_spec(thing: Any) -> Any:
     if "<locals>" in getattr(thing, "__qualname__", type(thing).__qualname__):
         return None
     if isinstance(thing, nn.Module):
-        arguments = getattr(thing, "init_args", None)
-        return None if arguments is None else {"class_path": _import_path(type(thing)), "init_args": arguments}
-    if isinstance(thing, partial):
-        return {"class_path": _import_path(thing.func), "init_args": dict(thing.keywords)}
-    return {"class_path": _import_path(thing)} if inspect.isclass(thing) else None
+        kind, arguments = type(thing), getattr(thing, "init_args", None)
+    elif isinstance(thing, partial):
+        kind = loss_class(thing)
+        arguments = {name: value for name, value in given_arguments(thing).items() if name not in SUPPLIED}
+    else:
+        return {"class_path": _import_path(thing)} if inspect.isclass(thing) else None
+    if arguments is None or not inspect.isclass(kind) or "<locals>" in kind.__qualname__ or not _is_plain(arguments):
+        return None
+    return {"class_path": _import_path(kind), "init_args": arguments}
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value can be written into a checkpoint, which holds no objects."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(part) for key, part in value.items())
+    if isinstance(value, list | tuple):
+        return all(_is_plain(part) for part in value)
+    return value is None or type(value) in (bool, int, float, str)
 
 
 def _import_path(thing: Any) -> str:

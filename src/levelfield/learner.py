@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from levelfield.batches import Batch, samples_of
 from levelfield.callbacks import RecordOpening, RetrievalValidation
-from levelfield.checkpoint import build_learner, import_spec, learner_config, read_checkpoint
+from levelfield.checkpoint import build_learner, import_spec, learner_config, read_checkpoint, with_parts_given
 from levelfield.errors import TrainingFailed, UserError
 from levelfield.gathering import gather_rows
 from levelfield.loss_factory import LossFactory, MetricLossFactory, check_call, make_loss, supplied_arguments
@@ -289,7 +289,12 @@ class MetricLearner(LightningModule):
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]
-        cls, checkpoint_path: str | Path, map_location: Any = "cpu", strict: bool = True, trust: Iterable[str] = ()
+        cls,
+        checkpoint_path: str | Path,
+        map_location: Any = "cpu",
+        strict: bool = True,
+        trust: Iterable[str] = (),
+        **parts: Any,
     ) -> Self:
         """The learner of a checkpoint, from nothing but the checkpoint: no command line, no weight file, no data.
 
@@ -301,12 +306,14 @@ class MetricLearner(LightningModule):
             map_location: device of the tensors.
             strict: whether the tensors must be just those of the learner.
             trust: modules, or classes, that the checkpoint may use beside the known libraries', e.g. `["my_loss"]`.
+            parts: `trunk`, `embedder`, `loss` or `miner` as MetricLearner takes them, in place of the checkpoint's: for
+                those that were objects in Python, which a checkpoint cannot name.
 
         Raises:
             UserError: no such file, not a checkpoint of levelfield, a class that nobody trusts or that is of the wrong
                 kind, or tensors of another architecture.
         """
-        checkpoint = read_checkpoint(checkpoint_path, map_location)
+        checkpoint = with_parts_given(read_checkpoint(checkpoint_path, map_location), parts, checkpoint_path)
         config = learner_config(checkpoint, checkpoint_path, trust, cls)
         state, whole = checkpoint["state_dict"], config.missing is None
         if not whole:
@@ -316,7 +323,7 @@ class MetricLearner(LightningModule):
                 stacklevel=2,
             )
             state = {name: tensor for name, tensor in state.items() if not name.startswith("loss.")}
-        learner = build_learner(config, cls, checkpoint_path)
+        learner = build_learner(config, cls, checkpoint_path, parts)
         learner.on_load_checkpoint(checkpoint if whole else {})
         try:
             learner.load_state_dict(state, strict=strict)
