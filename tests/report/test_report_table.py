@@ -1,10 +1,15 @@
 """The terminal table: percentages, intervals, and what must be said beside them."""
 
 import io
+import shutil
+from pathlib import Path
 
+import pytest
+import yaml
 from rich.console import Console
 
 from levelfield.report.table import comparison_table, footnotes, percent, print_report
+from levelfield.study.commands import main
 from levelfield.study.results import SummaryRow
 
 
@@ -54,3 +59,30 @@ def test_unequal_conditions_stand_below_the_table() -> None:
     notes = footnotes(3, 4, [], ["arcface: data.samples_per_class is 1, 4 for the others"])
     assert "Unequal conditions: arcface: data.samples_per_class is 1, 4 for the others." in printed(notes)
     assert any("not been opened" in note for note in notes)
+
+
+def test_names_are_printed_as_they_are() -> None:
+    """Square brackets are no markup: `[/red]` alone would be an error of rich."""
+    output = io.StringIO()
+    table = comparison_table("[/red] [link=x]study[/link]", ["[bold]"], [], [])
+    print_report(Console(file=output, width=120), table, ["[/note]"])
+    for name in ("[/red] [link=x]study[/link]", "  [bold]", "[/note]"):
+        assert name in output.getvalue()
+
+
+def test_a_study_of_any_name_is_reported(
+    finished: Path, toy_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "study"
+    shutil.copytree(finished, folder)
+    name = "[/red] $\\frac{ <b>&"
+    for file in (toy_file, folder / "study.yaml"):
+        content = yaml.safe_load(file.read_text())
+        (tmp_path / file.name).write_text(yaml.safe_dump({**content, "name": name}, sort_keys=False))
+    shutil.copy(tmp_path / "study.yaml", folder)
+    for command in (["report"], ["run", "--dry-run"]):
+        assert main([command[0], str(tmp_path / toy_file.name), "--output", str(folder), *command[1:]]) == 0
+        assert name in capsys.readouterr().out
+    page = (folder / "report" / "index.html").read_text()
+    assert name not in page
+    assert "[/red] $\\frac{ &lt;b&gt;&amp;" in page

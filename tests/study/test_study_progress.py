@@ -83,3 +83,10 @@ def test_on_a_terminal_bars_say_what_runs_and_what_is_done() -> None:
     assert "slow run 1 fold 0" in text
     assert "5/10" in text
     assert "about 20 s left" in text
+
+
+def test_the_bar_shows_a_name_as_it_is() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    with StudyProgress(console, "[/red] study", Standing({}), {}) as progress:
+        progress.start("[/bold] job")
+    assert "[/red] study" in console.file.getvalue()  # type: ignore[attr-defined]

@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from rich.table import Table
+from rich.text import Text
 
 from levelfield.data.datasets.archives import Archive
 from levelfield.data.datasets.base import MetricDataset
@@ -51,13 +52,13 @@ def table_of(datasets: Sequence[MetricDataset]) -> tuple[Table, list[str]]:
         if is_broken and folder is not None:
             broken.append(f"{dataset.name}: {reason}")
         table.add_row(
-            dataset.name,
+            Text(dataset.name),
             f"{dataset.num_classes_published:,}",
             f"{dataset.num_samples_published:,}",
             "no" if reason else "yes",
-            dataset.splits,
-            dataset.licence,
-            urlsplit(dataset.source).netloc.removeprefix("www.") or dataset.source,
+            Text(dataset.splits),
+            Text(dataset.licence),
+            Text(urlsplit(dataset.source).netloc.removeprefix("www.") or dataset.source),
         )
     return table, broken
 

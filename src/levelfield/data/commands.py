@@ -174,7 +174,7 @@ def _prepare(console: Console, dataset: MetricDataset, given: Sequence[Path]) ->
 
 @contextmanager
 def _bar(console: Console, caption: str) -> Iterator[Callable[[int, int | None], None]]:
-    columns = (TextColumn("  {task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    columns = (TextColumn("  {task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with RichProgress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(caption, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)

@@ -6,6 +6,7 @@ from pathlib import Path
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from levelfield.report.published import PaperBeside, papers_beside
 from levelfield.report.table import EMBEDDINGS, METRIC_TITLES, Summary, percent
@@ -24,7 +25,7 @@ def print_papers(console: Console, study_folder: Path, spec: StudySpec, test: Se
 
 def paper_table(paper: PaperBeside, test: Sequence[Summary]) -> Table:
     """Each method's scores in percent with the paper's below; it fits a terminal of 80 columns."""
-    table = Table(title=paper.title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    table = Table(title=Text(paper.title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
     table.add_column("", no_wrap=True)
     for heading in METRIC_TITLES.values():
         table.add_column(heading, justify="right", no_wrap=True)
@@ -32,10 +33,10 @@ def paper_table(paper: PaperBeside, test: Sequence[Summary]) -> Table:
     for embedding in EMBEDDINGS:
         rows = [row for row in paper.counterparts if row.result.embedding == embedding]
         if rows:
-            table.add_row(f"[bold]{embedding}[/bold]")
+            table.add_row(Text(embedding, style="bold"))
         for row in rows:
             ours = (percent(scores.get((row.method, embedding, metric))) for metric in METRIC_TITLES)
-            table.add_row(f"  {row.method}", *ours)
+            table.add_row(Text(f"  {row.method}"), *ours)
             theirs = (row.result.percent(metric) for metric in METRIC_TITLES)
-            table.add_row(f"    {row.said_name}", *theirs, style="dim", end_section=row is rows[-1])
+            table.add_row(Text(f"    {row.said_name}"), *theirs, style="dim", end_section=row is rows[-1])
     return table

@@ -6,6 +6,7 @@ from typing import Protocol
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 EMBEDDINGS = ("separated", "concatenated")
 METRIC_TITLES = {"map_at_r": "MAP@R", "r_precision": "R-precision", "precision_at_1": "P@1"}
@@ -51,19 +52,21 @@ def comparison_table(
         test: Test scores; none before the test classes were opened.
         validation: Scores on the validation folds, shown beside the separated test scores.
     """
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    table = Table(title=Text(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
     table.add_column("", no_wrap=True)
     for heading in (*METRIC_TITLES.values(), "validation\nMAP@R", "runs"):
         table.add_column(heading, justify="right", vertical="bottom")
     scores = {(row.method, row.embedding, row.metric): row for row in test}
     validated = {row.method: row for row in validation if row.metric == "map_at_r"}
     for embedding in EMBEDDINGS:
-        table.add_row(f"[bold]{embedding}[/bold]")
+        table.add_row(Text(embedding, style="bold"))
         for method in methods:
             found = [scores.get((method, embedding, metric)) for metric in METRIC_TITLES]
             beside = percent(validated.get(method)) if embedding == "separated" else ""
             runs = next((row.n for row in [*found, validated.get(method)] if row is not None), 0)
-            table.add_row(f"  {method}", *map(percent, found), beside, str(runs), end_section=method == methods[-1])
+            table.add_row(
+                Text(f"  {method}"), *map(percent, found), beside, str(runs), end_section=method == methods[-1]
+            )
     return table
 
 

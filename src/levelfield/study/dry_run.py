@@ -11,6 +11,7 @@ from lightning.pytorch.callbacks import EarlyStopping
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from levelfield.study.configuration import Config, flatten, set_dotted
 from levelfield.study.jobs import Job, job_config, study_jobs
@@ -64,13 +65,13 @@ def dry_run(console: Console, spec: StudySpec) -> int:
         UserError: a method that cannot be built.
     """
     costs = method_costs(spec)
-    table = Table(title=spec.name, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    table = Table(title=Text(spec.name), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
     table.add_column("", no_wrap=True)
     for heading in ("jobs,\nsearch", "jobs,\nruns", "seconds\na step", "hours,\nat least", "hours,\nat most"):
         table.add_column(heading, justify="right", vertical="bottom")
     for cost in costs:
         numbers = (_hours(cost.least_hours), _hours(cost.most_hours))
-        table.add_row(cost.method, f"{cost.trials:,}", f"{cost.runs:,}", f"{cost.step_seconds:.3f}", *numbers)
+        table.add_row(Text(cost.method), f"{cost.trials:,}", f"{cost.runs:,}", f"{cost.step_seconds:.3f}", *numbers)
     console.print(table)
     for line in summary(spec, costs):
         console.print(line, highlight=False, markup=False, soft_wrap=True)

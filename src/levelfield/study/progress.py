@@ -67,10 +67,10 @@ class StudyProgress:
         self._bars: Progress | None = None
         if console.is_terminal:
             self._bars = Progress(
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
                 BarColumn(bar_width=30),
                 MofNCompleteColumn(),
-                TextColumn("{task.fields[note]}"),
+                TextColumn("{task.fields[note]}", markup=False),
                 console=console,
                 transient=True,
             )
