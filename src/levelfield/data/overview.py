@@ -72,7 +72,7 @@ def _columns_in_vain(dataset: MetricDataset, index: SampleIndex, split: Split | 
     tested = np.isin(index.labels, dataset.test_classes(index, split))
     trained = int(((roles != "") & ~tested).sum())
     if trained:
-        lines.append(f"the role of {_number(trained, 'sample')} that are not tested says nothing")
+        lines.append(f"roles outside the test half say nothing: {_number(trained, 'sample')} with one")
     queries, gallery = ({*index.labels[tested & (roles == role)].tolist()} for role in ("query", "gallery"))
     alone = [index.class_names[label] for label in sorted(queries - gallery)]
     if alone:
