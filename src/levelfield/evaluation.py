@@ -14,6 +14,7 @@ from safetensors.torch import save
 from levelfield.callbacks import RecordOpening
 from levelfield.checkpoint import data_config, learner_config, read_checkpoint
 from levelfield.contradictions import refuse_other_data, refuse_other_folds, refuse_other_model
+from levelfield.data.places import dataset_found_again
 from levelfield.errors import UserError
 from levelfield.gathering import gather_rows
 from levelfield.learner import MetricLearner
@@ -45,6 +46,8 @@ class EvaluationCLI(TrainingCLI):
             "model": learner_config(self.checkpoint, self.checkpoint_path, self._trust).arguments,
             "data": data_config(self.checkpoint, self.checkpoint_path, self._trust),
         }
+        beside = self.checkpoint_path.with_name("config.yaml")
+        config["data"]["dataset"] = dataset_found_again(config["data"]["dataset"], beside)
         self._expected = config
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "checkpoint.yaml"

@@ -24,6 +24,7 @@ from levelfield.callbacks import FinishTracking, RetrievalValidation
 from levelfield.checkpoint import read_checkpoint
 from levelfield.contradictions import refuse_other_architecture, refuse_other_folds
 from levelfield.data.datamodule import MetricDataModule
+from levelfield.data.places import dataset_without_ways
 from levelfield.errors import UserError
 from levelfield.learner import MetricLearner
 from levelfield.own_modules import find_own_modules
@@ -275,6 +276,4 @@ def build(
 
 def _without_roots(data: dict[str, Any]) -> dict[str, Any]:
     """A checkpoint is the same wherever the data lie."""
-    dataset = data["dataset"]
-    arguments = {name: value for name, value in dataset.get("init_args", {}).items() if name != "root"}
-    return {**data, "root": None, "dataset": {**dataset, "init_args": arguments}}
+    return {**data, "root": None, "dataset": dataset_without_ways(data["dataset"], data["root"])}

@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from torch.utils.data import DataLoader, default_collate
 from levelfield.data.cache import PreparedImages, prepare_images
 from levelfield.data.datasets.base import MetricDataset, SampleIndex
 from levelfield.data.overview import overview
+from levelfield.data.places import dataset_without_ways
 from levelfield.data.samplers import EvalSampler, MPerClassBatchSampler
 from levelfield.data.splits import Split, check_validation_classes, class_folds, split_classes
 from levelfield.data.subset import ClassSubset
@@ -296,12 +296,11 @@ class MetricDataModule(LightningDataModule):
         return ClassSubset(source, selected, self.transform(train), seed=self.seed)
 
     def _dataset_spec(self) -> dict[str, Any]:
-        """The data set as import path and plain arguments, without the root, which differs between machines."""
+        """The data set as import path and plain arguments, without the way to its files, which is a machine's own."""
         kind = type(self.dataset)
-        names = [name for name in inspect.signature(kind).parameters if name != "root"]
-        arguments = {name: getattr(self.dataset, name) for name in names}
-        plain = {name: str(value) if isinstance(value, Path) else value for name, value in arguments.items()}
-        return {"class_path": f"{kind.__module__}.{kind.__qualname__}", "init_args": plain}
+        arguments = {name: getattr(self.dataset, name) for name in inspect.signature(kind).parameters}
+        spec = {"class_path": f"{kind.__module__}.{kind.__qualname__}", "init_args": arguments}
+        return dataset_without_ways(spec, self.root)
 
     def _plain_arguments(self) -> dict[str, Any]:
         """The arguments of this datamodule as a configuration holds them, without the root."""

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from levelfield.data.places import without_way
 from levelfield.study.configuration import read_yaml
 from levelfield.study.jobs import CONFIG, EMBEDDINGS, RESULT, Job, file_hash, read_result
 from levelfield.study.progress import duration
@@ -73,7 +74,7 @@ def _call(value: Any, hidden: Sequence[str] = ()) -> str:
 
 
 def _say(value: Any) -> str:
-    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(without_way(value))
 
 
 def _split(data: Mapping[str, Any], spec: StudySpec, test: tuple[int, int] | None) -> str:

@@ -11,6 +11,7 @@ from PIL import Image
 
 from levelfield.data.datasets.base import MetricDataset, SampleIndex
 from levelfield.data.datasets.images import image_suffixes, open_image
+from levelfield.data.places import own_file
 from levelfield.errors import UserError
 
 # What programs leave in folders: macOS, Windows, network storage, notebooks.
@@ -30,6 +31,7 @@ class ImageFolder(MetricDataset):
 
     Args:
         folder: holds the class folders.
+        root: a folder that is not there by itself is sought below it, or below LEVELFIELD_DATA where it is None.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -43,11 +45,12 @@ class ImageFolder(MetricDataset):
 
     name = "image_folder"
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, root: str | Path | None = None) -> None:
         self.folder = folder
+        self.root = root
 
     def read_index(self) -> SampleIndex:
-        folder = Path(self.folder)
+        folder = own_file(self.folder, self.root)
         if not folder.is_dir():
             raise UserError(f"no folder {folder}: give the folder that holds one folder a class")
         found = _Found(folder)
@@ -69,7 +72,7 @@ class ImageFolder(MetricDataset):
         return open_image(self.file_of(key))
 
     def file_of(self, key: str) -> Path:
-        return Path(self.folder) / key
+        return own_file(self.folder, self.root) / key
 
 
 class _Found:

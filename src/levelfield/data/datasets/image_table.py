@@ -8,6 +8,7 @@ from PIL import Image
 from levelfield.data.datasets.base import MetricDataset, SampleIndex
 from levelfield.data.datasets.images import open_image
 from levelfield.data.datasets.table import LabelledRows, read_labelled_rows, refuse_problems, table_index
+from levelfield.data.places import own_file
 from levelfield.errors import UserError
 
 
@@ -23,6 +24,7 @@ class ImageTable(MetricDataset):
 
     Args:
         table: the CSV or Parquet file.
+        root: a table that is not there by itself is sought below it, or below LEVELFIELD_DATA where it is None.
 
     Raises:
         UserError: from `read_index`, a missing column, an empty value, a path that is listed twice, or a class that is
@@ -32,8 +34,9 @@ class ImageTable(MetricDataset):
     name = "image_table"
     own_split_by_default = True
 
-    def __init__(self, table: str | Path) -> None:
+    def __init__(self, table: str | Path, root: str | Path | None = None) -> None:
         self.table = table
+        self.root = root
 
     def read_index(self) -> SampleIndex:
         index, problems = self.read_all()
@@ -55,16 +58,16 @@ class ImageTable(MetricDataset):
                 first_row[file] = row.row
                 once.append(row)
         keys = [str(PurePath(row.content)) for row in once]
-        return table_index(Path(self.table), labelled._replace(rows=once), keys), problems
+        return table_index(own_file(self.table, self.root), labelled._replace(rows=once), keys), problems
 
     def _rows(self) -> LabelledRows:
-        return read_labelled_rows(Path(self.table), "path")
+        return read_labelled_rows(own_file(self.table, self.root), "path")
 
     def load(self, key: str) -> Image.Image:
         return open_image(self.file_of(key))
 
     def file_of(self, key: str) -> Path:
-        file = Path(self.table).parent / key
+        file = own_file(self.table, self.root).parent / key
         if not file.is_file():
             rows = [row.row for row in self._rows().rows if str(PurePath(row.content)) == key]
             raise UserError(

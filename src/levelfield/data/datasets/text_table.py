@@ -5,6 +5,7 @@ from pathlib import Path
 from levelfield.data.datasets.base import SampleIndex
 from levelfield.data.datasets.table import read_labelled_rows, table_index
 from levelfield.data.datasets.texts import TextDataset
+from levelfield.data.places import own_file
 
 
 class TextTable(TextDataset):
@@ -16,6 +17,7 @@ class TextTable(TextDataset):
 
     Args:
         table: the CSV or Parquet file.
+        root: a table that is not there by itself is sought below it, or below LEVELFIELD_DATA where it is None.
 
     Raises:
         UserError: from `read_index`, a missing column, or the first row whose text or label is empty, has a NUL byte or
@@ -25,10 +27,11 @@ class TextTable(TextDataset):
     name = "text_table"
     own_split_by_default = True
 
-    def __init__(self, table: str | Path) -> None:
+    def __init__(self, table: str | Path, root: str | Path | None = None) -> None:
         self.table = table
+        self.root = root
 
     def read_texts(self) -> tuple[SampleIndex, list[str], list[str]]:
-        labelled = read_labelled_rows(Path(self.table), "text")
-        index = table_index(Path(self.table), labelled, keys=[f"row {row.row}" for row in labelled.rows])
+        labelled = read_labelled_rows(own_file(self.table, self.root), "text")
+        index = table_index(own_file(self.table, self.root), labelled, keys=[f"row {row.row}" for row in labelled.rows])
         return index, [row.content for row in labelled.rows], labelled.problems

@@ -1,0 +1,54 @@
+"""Where one's own data lie stays on the machine: not in a checkpoint, not in what a study keeps."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from own_images import image_options, own_images
+
+from levelfield.data import ImageTable
+from levelfield.data.datamodule import MetricDataModule
+from levelfield.data.places import own_file, without_way
+
+
+def test_a_way_is_told_below_the_root_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LEVELFIELD_DATA", raising=False)
+    table = tmp_path / "birds" / "t.csv"
+    assert without_way(table) == "t.csv"
+    assert without_way(str(table), tmp_path) == "birds/t.csv"
+    assert without_way("birds/t.csv") == "birds/t.csv"
+    assert without_way(7) == 7
+    monkeypatch.setenv("LEVELFIELD_DATA", str(tmp_path))
+    assert without_way(table) == "birds/t.csv"
+
+
+def test_a_relative_path_is_sought_below_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LEVELFIELD_DATA", raising=False)
+    (tmp_path / "birds").mkdir()
+    own_images(tmp_path / "birds")
+    assert own_file("birds/table.csv", None) == Path("birds/table.csv")
+    data = MetricDataModule(ImageTable("birds/table.csv"), root=str(tmp_path))
+    assert data.identity()["dataset"]["init_args"] == {"table": "birds/table.csv"}
+    assert data.overview()[0] == "image_table: 16 classes, 64 samples"
+    monkeypatch.setenv("LEVELFIELD_DATA", str(tmp_path))
+    assert len(ImageTable("birds/table.csv")) == 64
+
+
+def test_a_checkpoint_does_not_tell_where_its_table_lay_and_finds_it(
+    run: Callable, tiny: list[str], tmp_path: Path
+) -> None:
+    secret = tmp_path / "a folder of mine"
+    secret.mkdir()
+    table = own_images(secret)
+    words = [*image_options(tiny, table), "--model.loss", "ArcFaceLoss", "--output", tmp_path, "--name", "birds"]
+    assert run("fit", *words)[0] == 0
+    checkpoint = tmp_path / "fit" / "birds" / "0" / "best.ckpt"
+    assert b"folder of mine" not in checkpoint.read_bytes()
+    quiet = ("--trainer.enable_progress_bar", "false")
+    code, scores, complaint = run("validate", "--ckpt_path", checkpoint, *quiet)
+    assert code == 0, complaint
+    checkpoint = checkpoint.rename(tmp_path / "best.ckpt")  # where no config.yaml is beside it
+    code, _, complaint = run("validate", "--ckpt_path", checkpoint, *quiet)
+    assert (code, "no table table.csv" in complaint) == (2, True)
+    code, again, complaint = run("validate", "--ckpt_path", checkpoint, "--data.dataset.table", table, *quiet)
+    assert (code, again) == (0, scores), complaint
