@@ -1,20 +1,26 @@
-"""`validate` and `predict` on checkpoints that something else than `fit` made."""
-
-import json
-import shutil
+"""`validate` and `predict` take every setting from the checkpoint, the seeds too."""
 
 import pytest
+from test_cli import refused
+from tiny_fit import TINY
+
+from levelfield.cli import main
+
+
+@pytest.fixture(scope="module")
+def seeded(tmp_path_factory):
+    """The checkpoint of a tiny fit with a seed that is not the default; every job of a study has one."""
+    output = tmp_path_factory.mktemp("seeded")
+    words = ["fit", *TINY, "--model.loss", "ContrastiveLoss", "--seed_everything", "7", "--trainer.max_epochs", "1"]
+    assert main([*words, "--output", str(output)]) == 0
+    return output / "fit" / "Glyphs-ContrastiveLoss" / "0" / "best.ckpt"
 
 
 @pytest.mark.parametrize("command", ["validate", "predict"])
-def test_a_checkpoint_of_a_study_needs_no_option(command, finished, run, tmp_path):
-    job = finished / "jobs" / "arcface" / "run1" / "fold1"
-    shutil.copy(job / "best.ckpt", tmp_path)
-    code, printed, complaint = run(command, "--ckpt_path", tmp_path / "best.ckpt")
+def test_a_checkpoint_with_a_seed_needs_no_option(command, seeded, run):
+    code, _, complaint = run(command, "--ckpt_path", seeded)
     assert code == 0, complaint
-    if command == "validate":
-        score = json.loads((job / "result.json").read_text())["validation"]["map_at_r"]
-        assert f"{score:.6f}"[:6] in printed
-    code, _, complaint = run(command, "--ckpt_path", tmp_path / "best.ckpt", "--model.seed", "1")
-    assert code == 2
-    assert "--model.seed 1 contradicts" in complaint
+
+
+def test_another_seed_is_refused(seeded, run):
+    refused(run("validate", "--ckpt_path", seeded, "--model.seed", "1"), "--model.seed 1 contradicts", "7")

@@ -1,5 +1,6 @@
 """A fork's own parts, plain modules each, through the command line: they train, come back, or one line says why not."""
 
+import json
 import sys
 
 import pytest
@@ -112,25 +113,26 @@ def test_plain_modules_train_and_come_back(name, options, tiny, run, tmp_path):
     assert code == 0, complaint
 
 
+@pytest.mark.slow
 def test_each_fold_of_a_study_gets_its_own_number_of_classes(run, tmp_path):
     study = yaml.safe_load(TOY)
-    study |= {"folds": 3, "runs": 1, "methods": {"contrastive": study["methods"]["contrastive"]}}
+    soft_triple = {"model": {"loss": "pytorch_metric_learning.losses.SoftTripleLoss"}}
+    study |= {"folds": 3, "runs": 1, "methods": {"soft_triple": soft_triple}}
     del study["spaces"], study["search"]
     study["base"][0]["trainer"]["max_epochs"] = 1
     (tmp_path / "toy.yaml").write_text(yaml.safe_dump(study))
     words = ["study", "run", tmp_path / "toy.yaml", "--output", tmp_path / "toy"]
-    code, _, complaint = run(
-        *words, "--add-method", "plain_parts.WeightedLoss",
-        "--add-method", "pytorch_metric_learning.losses.SoftTripleLoss",
-    )  # fmt: skip
+    code, _, complaint = run(*words, "--add-method", "plain_parts.WeightedLoss")
     assert code == 0, complaint
     # 16 of the 32 letters are for training, in blocks of 6, 5 and 5, each of which validates once.
-    for method, name, centers in (("weighted_loss", "weights", 1), ("soft_triple_loss", "fc", 10)):
-        sizes = []
-        for fold in range(3):
-            best = tmp_path / "toy" / "jobs" / method / "run0" / f"fold{fold}" / "best.ckpt"
-            sizes.append(sorted(torch.load(best, weights_only=True)["state_dict"][f"loss.{name}"].shape))
-        assert sizes == [sorted((16, classes * centers)) for classes in (10, 11, 11)]
+    for method, name, centers in (("weighted_loss", "weights", 1), ("soft_triple", "fc", 10)):
+        jobs = [tmp_path / "toy" / "jobs" / method / "run0" / f"fold{fold}" for fold in range(3)]
+        weights = [torch.load(job / "best.ckpt", weights_only=True)["state_dict"][f"loss.{name}"] for job in jobs]
+        assert [sorted(weight.shape) for weight in weights] == [sorted((16, n * centers)) for n in (10, 11, 11)]
+    code, printed, complaint = run("validate", "--ckpt_path", jobs[1] / "best.ckpt")
+    assert code == 0, complaint
+    score = json.loads((jobs[1] / "result.json").read_text())["validation"]["map_at_r"]
+    assert f"{score:.6f}"[:6] in printed
 
 
 def test_short_names_are_ours_whatever_else_is_imported(tiny, run, tmp_path):
@@ -163,17 +165,23 @@ KINDS += ["data.dataset", "data.transforms", "trainer.callbacks", "trainer.logge
 def test_what_cannot_be_imported_is_one_line(kind, tiny, run, tmp_path):
     words = ["fit", *tiny, "--output", tmp_path, *([] if kind == "model.loss" else ["--model.loss", "ContrastiveLoss"])]
     for path, reason in [
-        ("no_such_parts.Part", "cannot import 'no_such_parts' (looked in the working directory too)"),
         ("plain_parts.PairsLos", "'plain_parts' has no 'PairsLos'; did you mean 'PairsLoss'?"),
-        ("torn_parts.Part", "importing 'torn_parts' fails: "),
         ("angry_parts.Part", "importing 'angry_parts' fails: RuntimeError: not today"),
-        ("needy_parts.Part", "importing 'needy_parts' fails: no module 'no_such_package'; install it"),
     ]:
         refused(run(*words, f"--{kind}", path), f"levelfield: --{kind}: {reason}")
+    for path, reason in [
+        ("no_such_parts.Part", "cannot import 'no_such_parts' (looked in the working directory too)"),
+        ("torn_parts.Part", "importing 'torn_parts' fails: "),
+    ]:
         (tmp_path / "part.yaml").write_text(
             yaml.safe_dump({kind.split(".")[0]: {kind.split(".")[1]: {"class_path": path, "init_args": {"a": 1}}}})
         )
         refused(run(*words, "--config", tmp_path / "part.yaml"), f"levelfield: --{kind}: {reason}")
+
+
+def test_a_module_that_lacks_a_library_names_it(tiny, run, tmp_path):
+    reason = "importing 'needy_parts' fails: no module 'no_such_package'; install it"
+    refused(run("fit", *tiny, "--model.loss", "needy_parts.Part", "--output", tmp_path), f"--model.loss: {reason}")
 
 
 @pytest.mark.parametrize(
