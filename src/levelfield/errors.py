@@ -30,6 +30,10 @@ class TrainingFailed(UserError):  # noqa: N818  # it says what happened to a tri
     """A training without a result: its loss is not finite, or it needs more memory than there is."""
 
 
+class OutOfMemory(TrainingFailed):
+    """A training that needs more memory than there is, perhaps for what else runs beside it."""
+
+
 def refused_file(error: OSError, path: Path | str | None = None) -> UserError | None:
     """What to say of a file that the system will not store or open; None if the program is at fault.
 

@@ -134,13 +134,19 @@ def running(folder: Path) -> list[dict[str, Any]]:
 
     The longest comes first.
     """
-    locks = folder / LOCKS
-    found = []
-    for path in locks.rglob("*.json"):
-        entry = _read(path)
-        if entry is not None and is_held(folder, part := path.relative_to(locks).with_suffix("")):
-            found.append({"part": str(part), **entry})
+    found = [entry for entry in _descriptions(folder) if is_held(folder, entry["part"])]
     return sorted(found, key=lambda entry: entry["since"])
+
+
+def left_by_the_dead(folder: Path) -> list[dict[str, Any]]:
+    """What processes that died as holders said of themselves, as far as nobody has taken over."""
+    return [entry for entry in _descriptions(folder) if not is_held(folder, entry["part"])]
+
+
+def _descriptions(folder: Path) -> list[dict[str, Any]]:
+    locks = folder / LOCKS
+    found = ((path.relative_to(locks).with_suffix(""), _read(path)) for path in locks.rglob("*.json"))
+    return [{"part": str(part), **entry} for part, entry in found if entry is not None]
 
 
 def is_held(folder: Path, part: str | Path) -> bool:

@@ -110,6 +110,9 @@ def study_parser() -> argparse.ArgumentParser:
                 help="go on though other versions or another GPU computed what is done; it is kept and shown",
             )
             command.add_argument(
+                "--test-without-failed-runs", action="store_true", help="open the test classes though runs failed"
+            )
+            command.add_argument(
                 "--dry-run", action="store_true", help="print the jobs and the hours they would take; train nothing"
             )
     return parser
@@ -138,6 +141,7 @@ def main(argv: Sequence[str]) -> int:
             "--reopen-test",
             "--mixed-versions",
             "--dry-run",
+            "--test-without-failed-runs",
             *(f"--{key}" for key in COUNTS),
         ]
         raise UserError(f"levelfield study: no option {unknown[0]!r}{nearest(unknown[0], options)}")
@@ -216,11 +220,20 @@ def _run_study(
         ],
     )
     try:
-        rows = run_study(folder, spec, console, arguments.reopen_test, executor, arguments.mixed_versions)
+        rows = run_study(
+            folder,
+            spec,
+            console,
+            arguments.reopen_test,
+            executor,
+            arguments.mixed_versions,
+            arguments.test_without_failed_runs,
+        )
     except KeyboardInterrupt:
         state = StudyState(folder, spec)
         words = ["levelfield", "study", "resume", str(folder)]
         words += ["--reopen-test", arguments.reopen_test] if arguments.reopen_test else []
+        words += ["--test-without-failed-runs"] if arguments.test_without_failed_runs else []
         words += [f"--executor.workers={executor.workers}"] if executor.workers > 1 else []
         print(
             f"stopped with {len(state.results)} of {len(state.jobs)} jobs done; go on with: {shlex.join(words)}",

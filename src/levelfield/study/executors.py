@@ -13,14 +13,17 @@ from types import TracebackType
 from typing import Any
 
 from levelfield.errors import UserError
+from levelfield.storage.lock import left_by_the_dead
 from levelfield.study.configuration import nearest
 from levelfield.study.progress import StudyProgress
 from levelfield.study.spec import StudySpec
 from levelfield.study.state import StudyState
 
-# A worker that dies this often without finishing a job is not started again.
+# A worker that ends this often without having begun a job is not started again.
 DEATHS = 3
 LOOK_SECONDS = 0.5
+# Exit code of a worker whose job ended with an error; the others leave that job alone and do the rest.
+JOB_FAILED = 3
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class Executor:
 
     Args:
         workers: Local processes; 1 is this process.
-        devices: GPUs that the workers take in turn, such as (0, 1); None takes all that CUDA shows.
+        devices: GPUs that the workers take in turn, each as many as a job has; None takes all that CUDA shows.
         checkpoint_seconds: How often a long job's last state is written, at an epoch's end.
     """
 
@@ -87,10 +90,10 @@ class WorkerPool:
         _stop(self._workers)
 
     def work(self, state: StudyState, progress: StudyProgress) -> None:
-        """Let the workers do the jobs until none is left; one that dies is replaced.
+        """Let the workers do the jobs until none is left; one that dies or fails is replaced.
 
         Raises:
-            UserError: what a worker could not go on for, or workers that die again and again.
+            UserError: what a worker could not go on for, or workers that die before they begin a job.
             KeyboardInterrupt: Ctrl-C; the workers are interrupted too, and killed by a second one.
         """
         progress.start(f"{len(self._workers)} workers")
@@ -100,6 +103,11 @@ class WorkerPool:
             progress.note_finished(state.refresh())
             for worker in self._workers:
                 worker.look_after(state, progress)
+            if state.to_do and all(worker.given_up for worker in self._workers):
+                raise UserError(
+                    f"no worker could begin a job ({DEATHS} times each): what they printed above says why; if it is "
+                    "nothing, there may be too little memory for so many: lower --executor.workers and resume"
+                )
             time.sleep(LOOK_SECONDS)
         _stop(self._workers)
 
@@ -110,7 +118,7 @@ class _Worker:
     def __init__(self, command: list[str], environment: dict[str, str], number: int) -> None:
         self.number = number
         self.deaths = 0
-        self._done_before = 0
+        self.given_up = False
         self._command = command
         self._environment = environment
         self.start()
@@ -135,7 +143,7 @@ class _Worker:
     def look_after(self, state: StudyState, progress: StudyProgress) -> None:
         """Raise what it ended with, or start it again if something killed it."""
         code = self.process.poll()
-        if code is None or (code == 0 and not state.to_do):
+        if code is None or self.given_up or (code == 0 and not state.to_do):
             return
         assert self.process.stdout is not None
         words = self.process.stdout.read().strip()
@@ -143,18 +151,16 @@ class _Worker:
             raise UserError(json.loads(words)["error"])
         if code == 0:
             return
-        if code > 0:
-            raise UserError(
-                f"worker {self.number} ended with an error (exit code {code}): what it printed above says why"
-            )
-        self.deaths = 1 if len(state.results) > self._done_before else self.deaths + 1
-        self._done_before = len(state.results)
+        how = "ended with an error, which it printed above" if code > 0 else f"died (signal {-code})"
+        in_a_job = code == JOB_FAILED or any(
+            left["process"] == self.process.pid for left in left_by_the_dead(state.study_folder)
+        )
+        self.deaths = 0 if in_a_job else self.deaths + 1
         if self.deaths == DEATHS:
-            raise UserError(
-                f"worker {self.number} died {DEATHS} times (signal {-code}) without a job done in between: "
-                "is there enough memory for so many workers? Lower --executor.workers and resume"
-            )
-        progress.line(f"worker {self.number} died (signal {-code}); another takes its place")
+            self.given_up = True
+            progress.line(f"worker {self.number} {how}, {DEATHS} times without a job; the others go on without it")
+            return
+        progress.line(f"worker {self.number} {how}; another takes its place")
         self.start()
         self.begin()
 
@@ -180,12 +186,39 @@ def _stop(pool: Sequence[_Worker]) -> None:
 
 
 def _environment(spec: StudySpec, devices: Sequence[str], number: int) -> dict[str, str]:
-    """What a worker runs in: the study's threads and, in turn, a device."""
+    """What a worker runs in: the study's threads and, in turn, as many devices as a job has."""
     threads = str(spec.threads)
     environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
-    if devices:
-        environment["CUDA_VISIBLE_DEVICES"] = devices[number % len(devices)]
+    each = max(config["trainer"].get("devices", 1) for config in spec.methods.values())
+    groups = [devices[first : first + each] for first in range(0, len(devices) - each + 1, each)]
+    if groups:
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(groups[number % len(groups)])
     return environment
+
+
+@contextmanager
+def only_devices(executor: Executor) -> Iterator[None]:
+    """This process, too, sees no other GPUs than the executor names.
+
+    Raises:
+        UserError: CUDA has begun here, and takes no other choice.
+    """
+    if executor.devices is None:
+        yield
+        return
+    import torch
+
+    before, chosen = os.environ.get("CUDA_VISIBLE_DEVICES"), ",".join(map(str, executor.devices))
+    if torch.cuda.is_initialized() and before != chosen:
+        raise UserError("--executor.devices: this process uses CUDA already; set CUDA_VISIBLE_DEVICES before it starts")
+    os.environ["CUDA_VISIBLE_DEVICES"] = chosen
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["CUDA_VISIBLE_DEVICES"]
+        else:
+            os.environ["CUDA_VISIBLE_DEVICES"] = before
 
 
 @contextmanager

@@ -104,6 +104,7 @@ def job_config(spec: StudySpec, job: Job, parameters: Mapping[str, Any]) -> Conf
         config = set_dotted(config, key, value)
     config["data"]["fold"] = job.fold
     config["data"]["num_folds"] = spec.folds
+    config["trainer"].setdefault("devices", 1)  # a study begun before studies said so
     config["seed_everything"] = job_seed(spec.seed, job)
     return config
 

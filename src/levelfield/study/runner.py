@@ -15,7 +15,8 @@ from levelfield.storage.lock import LOCKS, Lock
 from levelfield.storage.lock_kind import check_locks
 from levelfield.storage.provenance import provenance
 from levelfield.study.environment import check_environment
-from levelfield.study.executors import Executor, WorkerPool
+from levelfield.study.executors import Executor, WorkerPool, only_devices
+from levelfield.study.group import refuse_to_be_one_of_many
 from levelfield.study.jobs import Job, job_config
 from levelfield.study.progress import StudyProgress
 from levelfield.study.results import ResultRow, check_ledger, write_tables
@@ -35,6 +36,7 @@ def run_study(
     reopen: str | None = None,
     executor: Executor | None = None,
     mixed_versions: bool = False,
+    without_failed_runs: bool = False,
 ) -> list[ResultRow]:
     """Begin a study, join another process that runs it, or continue it where it stopped.
 
@@ -49,17 +51,20 @@ def run_study(
         reopen: Why the test classes are opened another time.
         executor: How many processes do the jobs; this one by default.
         mixed_versions: Whether to go on though other versions, or another kind of device, computed what is done.
+        without_failed_runs: Open the test classes though runs failed, and leave those out.
 
     Returns:
         All scores, as in `results.csv`.
 
     Raises:
-        UserError: another study lies in the folder, or a setting, the data or a result is not usable.
+        UserError: another study lies in the folder, or a setting, the data or a result is not usable; a launcher has
+            started this process as one of several; jobs are left that processes die over; or runs failed.
     """
+    refuse_to_be_one_of_many()
     console, executor = console or Console(), executor or Executor()
     while True:
         try:
-            return _run(study_folder, spec, console, reopen, executor, mixed_versions)
+            return _run(study_folder, spec, console, reopen, executor, mixed_versions, without_failed_runs)
         except MethodsAdded as added:
             console.print(f"{added}: added while this study ran; done here too", highlight=False, markup=False)
             now = spec_from_yaml(study_folder / STUDY)
@@ -73,8 +78,13 @@ def _run(
     reopen: str | None,
     executor: Executor,
     mixed_versions: bool,
+    without_failed_runs: bool,
 ) -> list[ResultRow]:
-    with fixed_threads(spec.threads), WorkerPool(study_folder, spec, executor) as pool:
+    with (
+        only_devices(executor),
+        fixed_threads(spec.threads),
+        WorkerPool(study_folder, spec, executor) as pool,
+    ):
         state = begin(study_folder, spec, reopen, mixed_versions, console)
         seconds = {job: result["seconds"] for job, result in state.results.items()}
         with StudyProgress(console, spec.name, state, seconds, executor.workers) as progress:
@@ -84,7 +94,7 @@ def _run(
                 pool.work(state, progress)
             progress.start("test")
             with Lock(study_folder, "test", "test"):
-                test_study(study_folder, spec, reopen, progress, executor, mixed_versions)
+                test_study(study_folder, spec, reopen, progress, executor, mixed_versions, without_failed_runs)
                 return write_tables(study_folder, spec)
 
 

@@ -246,10 +246,24 @@ def _resolve(name: str, config: Config, overrides: Mapping[str, Any]) -> Config:
         config = set_dotted(config, key, value)
     config.pop("seed_everything", None)
     config = {section: dict(config.get(section) or {}) for section in (*SECTIONS, *config)}
+    config["trainer"]["devices"] = _devices(name, config["trainer"])
     for key in PER_JOB:
         if key.startswith("data."):
             config["data"].pop(key.removeprefix("data."), None)
     return config
+
+
+def _devices(name: str, trainer: Mapping[str, Any]) -> int:
+    """Devices of each job, part of a study's identity: how a batch is shared changes the numbers."""
+    devices = trainer.get("devices", 1)
+    if isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
+        raise UserError(
+            f"method {name!r}: trainer.devices is {devices!r}; a study's job has the same number of devices "
+            "wherever it runs: give a whole number of at least 1 (--executor.devices says which)"
+        )
+    if trainer.get("num_nodes", 1) != 1:
+        raise UserError(f"method {name!r}: trainer.num_nodes is {trainer['num_nodes']!r}; a study's job has one node")
+    return devices
 
 
 def spec_from_yaml(path: Path) -> StudySpec:

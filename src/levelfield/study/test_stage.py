@@ -25,6 +25,7 @@ from levelfield.study.executors import Executor, test_in_processes
 from levelfield.study.integrity import result_hashes
 from levelfield.study.jobs import (
     EMBEDDINGS,
+    RESULT,
     Job,
     checkpoint_hash,
     folds_of,
@@ -53,6 +54,7 @@ def test_study(
     progress: StudyProgress,
     executor: Executor,
     mixed_versions: bool,
+    without_failed_runs: bool,
 ) -> None:
     """Score every run on the test classes; what an interrupted opening scored is kept.
 
@@ -63,9 +65,11 @@ def test_study(
         progress: Shows what is being tested.
         executor: How many processes score runs.
         mixed_versions: Whether other versions, or another kind of device, may have trained what is tested.
+        without_failed_runs: Whether to go on where runs failed, and leave those out.
 
     Raises:
-        UserError: the test classes were opened before and `reopen` is None, or a checkpoint or the version has changed.
+        UserError: the test classes were opened before and `reopen` is None, a checkpoint or the version has changed, or
+            runs failed.
         MethodsAdded: the study has methods that `spec` has not, and is not done.
     """
     state = StudyState(study_folder, spec)
@@ -77,6 +81,8 @@ def test_study(
     finished = None if reopen else ledger.finished(configuration, checkpoints)
     if finished and _Opening(study_folder, spec, finished, checkpoints, progress).score_stored(runs):
         return
+    if not without_failed_runs:
+        _refuse_missing_runs(state)
     first = _first_method(spec)
     state.check_data(first.datamodule.identity())
     check_environment(state, [(BASELINE, provenance(first.trainer, first.model))], mixed_versions)
@@ -90,6 +96,17 @@ def test_study(
         opening.score(runs)
     opening.check_same_samples(opening.scored(runs), runs[0][0])
     ledger.finish(number)
+
+
+def _refuse_missing_runs(state: StudyState) -> None:
+    """What is tested once is tested whole, unless somebody says otherwise."""
+    stay = "the test classes stay sealed while a run is missing:"
+    leave = "or leave out what failed by --test-without-failed-runs"
+    for job, why in state.failures("run").items():
+        path = state.study_folder / job.path / RESULT
+        raise UserError(f"{job} failed ({why}); {stay} delete {path} and resume to try it again, {leave}")
+    for method in state.without_setting():
+        raise UserError(f"{method}: no trial had a score, so it has no runs; {stay} mend the method, {leave}")
 
 
 def take_part(state: StudyState, opening: int, progress: StudyProgress) -> None:
@@ -127,6 +144,7 @@ class _Opening:
         self.line = Ledger(study_folder / "ledger.jsonl").line_of(number)
         self.checkpoints = checkpoints
         self.progress = progress
+        self._locks: dict[str, Lock] = {}
         self._test_data: dict[str, tuple[TrainingCLI, DataLoader]] = {}
 
     def score(self, runs: list[tuple[str, int]]) -> None:
@@ -137,7 +155,8 @@ class _Opening:
 
     def score_run(self, runs: list[tuple[str, int]], method: str, run: int) -> bool:
         """Score one run unless another process does; whether this one did."""
-        lock = Lock(self.study_folder, tested_path(method, run).parent.relative_to("jobs"), "test")
+        part = str(tested_path(method, run).parent.relative_to("jobs"))
+        lock = self._locks.setdefault(part, Lock(self.study_folder, part, "test"))
         if not lock.acquire():
             return False
         try:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from levelfield.errors import TrainingFailed
+from levelfield.errors import OutOfMemory, TrainingFailed
+from levelfield.run_folder import is_first_process
 from levelfield.storage.provenance import computing_files, library_versions, provenance
 from levelfield.study.configuration import Config, flatten
 from levelfield.study.jobs import CHECKPOINT, Job, empty_folder
@@ -70,7 +71,8 @@ def train(
         The training's part of `result.json`.
 
     Raises:
-        TrainingFailed: the loss is not finite, or memory is exhausted.
+        TrainingFailed: the loss is not finite.
+        OutOfMemory: memory is exhausted.
         UserError: a setting or the data is not usable.
     """
     from levelfield.training import build
@@ -89,8 +91,8 @@ def train(
             goes_on = last.can_go_on()
             if goes_on:
                 for torn in folder.glob(".*.tmp"):
-                    torn.unlink()
-            else:
+                    torn.unlink(missing_ok=True)
+            elif is_first_process():
                 empty_folder(folder)
                 training.write_config()
             training.trainer.callbacks.extend([_Steps(progress), last])  # type: ignore[attr-defined]
@@ -127,13 +129,13 @@ def _identity(config: Config, training: "TrainingCLI", own_code: dict[str, str])
 
 @contextmanager
 def _memory_limits() -> Iterator[None]:
-    """Turn exhausted memory into a `TrainingFailed`."""
+    """Turn exhausted memory into an `OutOfMemory`."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
         text = " ".join(str(error).split())
         if not isinstance(error, MemoryError) and "out of memory" not in text and "can't allocate memory" not in text:
             raise
-        raise TrainingFailed(
+        raise OutOfMemory(
             f"out of memory ({text[:160] or type(error).__name__}): lower --data.batch_size, or the size of the samples"
         ) from error

@@ -13,6 +13,7 @@ if __name__ == "__main__":
 import json
 import os
 import signal
+import traceback
 from pathlib import Path
 
 from rich.console import Console
@@ -31,8 +32,9 @@ def main(parent: int, study_folder: Path, *what: str) -> int:
     end_with_parent(parent)
     answer, sys.stdout = sys.stdout, sys.stderr  # whatever a library prints is no answer
     find_own_modules()
+    from levelfield.study.executors import JOB_FAILED
     from levelfield.study.test_stage import take_part
-    from levelfield.study.worker import fixed_threads, work
+    from levelfield.study.worker import JobError, fixed_threads, work
 
     if not sys.stdin.readline():  # what there was to import is imported: now the study's process says when to begin
         return 1
@@ -46,13 +48,16 @@ def main(parent: int, study_folder: Path, *what: str) -> int:
             if what[0] == "test":
                 take_part(state, int(what[1]), progress)
             else:
-                work(state, progress, float(what[0]))
+                work(state, progress, float(what[0]), keeper=parent)
     except (UserError, OSError) as error:
         mistake = refused_file(error) if isinstance(error, OSError) else error
         if mistake is None:
             raise
         print(json.dumps({"error": str(mistake)}), file=answer, flush=True)
         return 2
+    except JobError:
+        traceback.print_exc()
+        return JOB_FAILED
     except KeyboardInterrupt:  # a training's answer to SIGTERM, which is what ends this process
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.raise_signal(signal.SIGTERM)
