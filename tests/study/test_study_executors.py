@@ -11,7 +11,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-import yaml
 from study_process import StudyProcess
 
 from levelfield.storage.lock import Lock, running
@@ -42,25 +41,6 @@ def logged_test(self, method, run, folds):
 worker.do_job, test_stage._Opening.write_scores = logged_job, logged_test
 sys.exit(main(sys.argv[2:]))
 """
-
-OWN_LOSSES = '''
-import os
-import signal
-
-from torch import nn
-
-
-class Deadly(nn.Module):
-    """The system ends a process that computes it, as it does one that takes too much memory."""
-
-    def forward(self, embeddings, labels):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-class Wrong(nn.Module):
-    def forward(self, embeddings, labels):
-        raise ValueError("a mistake in a loss of one's own")
-'''
 
 
 def start(study: Path | str, folder: Path, *options: str, cwd: Path | None = None) -> StudyProcess:
@@ -179,42 +159,6 @@ def test_ctrl_c_twice_loses_nothing(workers: int, toy_file: Path, finished: Path
     printed = process.wait()
     assert process.exit_code == 0, printed
     assert_same_tables(folder, finished)
-
-
-@pytest.fixture
-def desk(toy_file: Path, tmp_path: Path) -> Path:
-    """A folder with losses of one's own and a study file for each."""
-    (tmp_path / "own_losses.py").write_text(OWN_LOSSES)
-    content = yaml.safe_load(toy_file.read_text())
-    content |= {"spaces": {}, "search": {}, "runs": 1}
-    for name in ("Deadly", "Wrong"):
-        content["methods"] = {"own": {"model": {"loss": {"class_path": f"own_losses.{name}"}}}}
-        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(content))
-    return tmp_path
-
-
-@pytest.mark.full
-@pytest.mark.processes
-def test_a_worker_that_dies_again_and_again_stops_the_study(desk: Path) -> None:
-    process = start("Deadly.yaml", desk / "out", "--executor.workers=2", cwd=desk)
-    *lines, error = process.wait().splitlines()
-    assert process.exit_code == 2
-    assert "died 3 times (signal 9) without a job done in between" in error
-    assert "Lower --executor.workers and resume" in error
-    assert sum("died (signal 9); another takes its place" in line for line in lines) in range(2, 5)
-    assert "Traceback" not in "".join(lines)
-    assert [path.parts[-4] for path in (desk / "out").rglob("result.json")] == ["pretrained"] * 2
-
-
-@pytest.mark.full
-@pytest.mark.processes
-def test_a_mistake_in_a_loss_of_ones_own_is_shown_and_not_tried_again(desk: Path) -> None:
-    process = start("Wrong.yaml", desk / "out", "--executor.workers=2", cwd=desk)
-    *lines, error = process.wait().splitlines()
-    assert process.exit_code == 2
-    assert "ValueError: a mistake in a loss of one's own" in lines
-    assert error.endswith("ended with an error (exit code 1): what it printed above says why")
-    assert not any("takes its place" in line for line in lines)
 
 
 @pytest.mark.full

@@ -526,5 +526,5 @@ def test_data_that_change_while_a_study_runs_stop_it(own_study: OwnStudy, monkey
 def test_a_folder_that_may_not_be_written_is_one_line(toy_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["study", "run", str(toy_file), "--output", "/sys/study"]) == 2
     (error,) = capsys.readouterr().err.splitlines()
-    assert error.startswith("levelfield: /sys/study/locks/study.lock: ")
+    assert error.startswith("levelfield: /sys/study: ")
     assert error.endswith("choose another folder and start the command again")
