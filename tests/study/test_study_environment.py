@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from levelfield.cli import main
-from levelfield.storage.provenance import NO_NUMBERS, library_versions
+from levelfield.storage.provenance import library_versions
 from levelfield.study.environment import environment
 
 RUN = "jobs/arcface/run1/fold1"
-PACKAGE = Path(__file__).parents[2] / "src" / "levelfield"
 
 
 @pytest.fixture
@@ -104,7 +103,3 @@ def test_a_result_says_what_it_was_computed_with(finished: Path) -> None:
         assert len(provenance["files"]) == 64
         assert provenance["processor"]
         assert environment("arcface", provenance)["device"] == "cpu"
-
-
-def test_the_files_that_make_no_number_exist() -> None:
-    assert [name for name in NO_NUMBERS if not (PACKAGE / name).exists()] == []

@@ -29,18 +29,21 @@ NO_NUMBERS = (
     "data/download.py",
     "errors.py",
     "evaluation.py",
+    "import_path.py",
     "own_modules.py",
     "parser.py",
     "processes.py",
     "reference",
     "report",
     "storage",
+    "study/begun.py",
     "study/commands.py",
     "study/comparison.py",
     "study/conditions.py",
     "study/dry_run.py",
     "study/environment.py",
     "study/executors.py",
+    "study/integrity.py",
     "study/own_code.py",
     "study/progress.py",
     "study/same_study.py",
@@ -48,13 +51,17 @@ NO_NUMBERS = (
     "study/step_time.py",
     "study/verdicts.py",
     "study/verify.py",
+    "trust.py",
 )
+SUFFIXES = (".py", ".csv")
 
 
 def _git(*arguments: str) -> str | None:
     folder = Path(levelfield.__file__).parent
+    # Without its lock: a look at a checkout must not write its index, nor leave a lock when it is killed.
+    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
     try:
-        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=20)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
@@ -73,14 +80,13 @@ def code_version() -> dict[str, Any]:
 
 
 @cache  # as above: called when a process begins to work
-def computing_files() -> str:
+def computing_files(package: Path = Path(levelfield.__file__).parent) -> str:
     """SHA-256 over the files of levelfield that make a study's numbers, their names among them."""
-    package = Path(levelfield.__file__).parent
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*")):
         name = path.relative_to(package)
         silent = any(name.is_relative_to(other) for other in NO_NUMBERS)
-        if path.is_file() and not silent and "__pycache__" not in name.parts:
+        if path.suffix in SUFFIXES and not silent and not any(part.startswith(".") for part in name.parts):
             digest.update(f"{name.as_posix()}\n{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
     return digest.hexdigest()
 
