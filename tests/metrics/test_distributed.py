@@ -122,3 +122,15 @@ def test_queries_are_scored_against_the_rest():
     expected = retrieval_metrics(embeddings[asks], labels[asks], embeddings[~asks], labels[~asks], metrics=METRICS)
     assert metric.compute() == pytest.approx(expected, abs=1e-6)
     assert expected["num_skipped"] == 1  # label 99 is in no gallery
+
+
+def test_euclidean_scores_at_extreme_scales():
+    embeddings, labels = validation_set(60)
+    expected = retrieval_metrics(embeddings, labels, distance="euclidean", metrics=METRICS)
+    for scale in (2.0**-100, 2.0**100):
+        metric = RetrievalMetrics(METRICS, distance="euclidean")
+        metric.update(embeddings * scale, labels, torch.arange(60))
+        assert metric.compute() == pytest.approx(expected, abs=1e-9)
+    metric = RetrievalMetrics(METRICS, distance="euclidean")
+    with pytest.raises(ValueError, match="beyond float32"):
+        metric.update(embeddings.double() * 1e40, labels, torch.arange(60))

@@ -1,10 +1,14 @@
 """Every way of ranking gives the scores of a product in float64."""
 
+from itertools import accumulate
+
 import pytest
 import torch
+from matmul_precision import COARSE, Products, made, older, precisions
 from torch.nn.functional import normalize
+from torch.profiler import ProfilerActivity, profile
 
-from levelfield.metrics import pack_bits, query_scores, retrieval_metrics
+from levelfield.metrics import distances, pack_bits, query_scores, ranking, retrieval_metrics
 from levelfield.metrics.first_pass import Bfloat16Gallery
 
 NEIGHBOR_METRICS = ("map_at_r", "r_precision", "precision_at_1", "recall", "map_at_5")
@@ -184,3 +188,69 @@ def test_mistakes_raise(arguments, message):
     embeddings, labels = embedding_space(num_items=200)
     with pytest.raises(ValueError, match=message):
         retrieval_metrics(embeddings, labels, **arguments)
+
+
+@pytest.mark.parametrize("distance", ["cosine", "euclidean", "hamming"])
+@pytest.mark.parametrize(
+    ("dtype", "exponents"), [("float32", (-116, -46, 63, 120)), ("float64", (-1000, -100, 133, 1000))]
+)
+def test_the_scale_of_the_embeddings_changes_nothing(distance, dtype, exponents):
+    """By powers of two, which round nothing."""
+    embeddings, labels = embedding_space(num_items=300, num_classes=40)
+    expected = retrieval_metrics(embeddings, labels, distance=distance)
+    plain = retrieval_metrics(embeddings[:100], labels[:100], embeddings[100:], labels[100:], distance=distance)
+    for exponent in exponents:
+        scaled = embeddings.to(getattr(torch, dtype)) * 2.0**exponent
+        assert retrieval_metrics(scaled, labels, distance=distance) == pytest.approx(expected, abs=1e-9)
+        apart = retrieval_metrics(scaled[:100], labels[:100], scaled[100:], labels[100:], distance=distance)
+        assert apart == pytest.approx(plain, abs=1e-9)
+        assert torch.equal(scaled, embeddings.to(scaled.dtype) * 2.0**exponent)
+
+
+@pytest.mark.parametrize("coarse", COARSE)
+@pytest.mark.parametrize("distance", ["cosine", "euclidean", "hamming"])
+def test_products_are_true_float32_by_whichever_name_torch_was_told_otherwise(coarse, distance, fast_bfloat16):
+    embeddings, labels = embedding_space(num_items=600)
+    expected = [retrieval_metrics(embeddings, labels, distance=distance, memory_budget=b) for b in (NO_MEMORY, 2**30)]
+    with made(coarse):
+        before = precisions(), older()
+        with Products() as products:
+            found = [
+                retrieval_metrics(embeddings, labels, distance=distance, memory_budget=b) for b in (NO_MEMORY, 2**30)
+            ]
+        assert found == expected
+        assert set(products.seen) == {("ieee", "ieee")}
+        assert (precisions(), older()) == before
+
+
+def peak_bytes(run):
+    """The most that torch's allocator has handed out at once; numpy's copies are of eight rows."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as traced:
+        run()
+    events = [event for event in traced.profiler.kineto_results.events() if event.name() == "[memory]"]
+    return max(accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())))
+
+
+@pytest.mark.parametrize(
+    ("distance", "num_classes", "tied"),
+    [
+        ("cosine", 300, False),
+        ("cosine", 300, True),
+        ("cosine", 2, False),
+        ("euclidean", 300, False),
+        ("hamming", 300, True),
+    ],
+)
+@pytest.mark.parametrize("budget", [2**22, 2**23])
+def test_memory_stays_within_the_budget(distance, num_classes, tied, budget, monkeypatch):
+    """Beside a copy of the embeddings; ties and tiles have rooms of their own, made small here."""
+    monkeypatch.setattr(distances, "TILE", 64)
+    monkeypatch.setattr(ranking, "TEMPORARY_VALUES", 2**12)
+    labels = torch.arange(4000) % num_classes
+    embeddings = torch.randn(4000, 128, generator=torch.Generator().manual_seed(0))
+    embeddings = embeddings[:, :16].sign() if tied else embeddings
+    peak = peak_bytes(
+        lambda: retrieval_metrics(embeddings, labels, distance=distance, memory_budget=budget, num_queries=300)
+    )
+    least = 32 * (8 * 4000 + query_scores.MEMBER_BYTES * 4000 // num_classes)  # no block has fewer rows
+    assert peak < max(budget, least) + 4 * embeddings.numel() + 2**20

@@ -1,52 +1,59 @@
 """Similarities by which neighbours are ranked: cosine, Euclidean, Hamming. Larger is nearer, float32.
 
-Shapes: B queries of one block, G gallery items, D dimensions, Y bytes of packed bits.
+Shapes: B queries of one block, G gallery items, D dimensions, Y bytes of packed bits, T items of one tile,
+R rows of one.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 
 import torch
 from jaxtyping import Float, Num, UInt8
 from torch import Tensor
 
+from levelfield.numerics import true_float32, unit
+
 # Matrix products of fewer rows may round differently from those of larger blocks.
 MIN_BLOCK = 32
-# Gallery items whose bits are unpacked at a time.
-UNPACKED_ITEMS = 4096
+# Items whose bits are unpacked, or whose float64 products are formed, at a time.
+TILE = 4096
 
 
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
-    """Products in true float32, whatever autocast and `torch.set_float32_matmul_precision` say outside."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        with torch.autocast(device.type, enabled=False):
-            yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+    """Products in true float32, whatever autocast and torch's settings of precision say outside."""
+    with true_float32(), torch.autocast(device.type, enabled=False):
+        yield
 
 
 def product(
-    queries_BD: Float[Tensor, "block dim"], gallery_GD: Float[Tensor, "gallery dim"]
+    queries_BD: Float[Tensor, "block dim"], gallery_GD: Float[Tensor, "gallery dim"], out: Tensor | None = None
 ) -> Float[Tensor, "block gallery"]:
     """Inner products, rounded the same whatever the number of rows on either side."""
     num_queries, num_gallery = len(queries_BD), len(gallery_GD)
+    if min(num_queries, num_gallery) >= MIN_BLOCK:
+        return torch.mm(queries_BD, gallery_GD.T, out=out)
     queries_BD = torch.nn.functional.pad(queries_BD, (0, 0, 0, max(0, MIN_BLOCK - num_queries)))
     gallery_GD = torch.nn.functional.pad(gallery_GD, (0, 0, 0, max(0, MIN_BLOCK - num_gallery)))
-    return (queries_BD @ gallery_GD.T)[:num_queries, :num_gallery]
+    products_BG = (queries_BD @ gallery_GD.T)[:num_queries, :num_gallery]
+    return products_BG if out is None else out.copy_(products_BG)
 
 
 def euclidean_similarity(
-    queries_BD: Float[Tensor, "block dim"], gallery_GD: Float[Tensor, "gallery dim"]
+    queries_BD: Float[Tensor, "block dim"], gallery_GD: Float[Tensor, "gallery dim"], out: Tensor | None = None
 ) -> Float[Tensor, "block gallery"]:
     """-|q - g|^2 / 2. The products are in float64: large norms would cancel most of float32's digits."""
-    queries_BD, gallery_GD = queries_BD.double(), gallery_GD.double()
-    products_BG = product(queries_BD, gallery_GD)
-    products_BG -= queries_BD.square().sum(dim=1, keepdim=True) / 2
-    products_BG -= gallery_GD.square().sum(dim=1) / 2
-    return products_BG.float()
+    queries_BD = queries_BD.double()
+    half_norms_B1 = queries_BD.square().sum(dim=1, keepdim=True) / 2
+
+    def tile(gallery_TD: Tensor) -> Tensor:
+        gallery_TD = gallery_TD.double()
+        products_BT = product(queries_BD, gallery_TD)
+        return products_BT.sub_(half_norms_B1).sub_(gallery_TD.square().sum(dim=1) / 2)
+
+    return by_tiles(tile, len(queries_BD), gallery_GD, out)
 
 
 def pack_bits(embeddings_GD: Float[Tensor, "items dim"]) -> UInt8[Tensor, "items bytes"]:
@@ -60,12 +67,28 @@ def pack_bits(embeddings_GD: Float[Tensor, "items dim"]) -> UInt8[Tensor, "items
 
 
 def hamming_similarity(
-    queries_BY: UInt8[Tensor, "block bytes"], gallery_GY: UInt8[Tensor, "gallery bytes"]
+    queries_BY: UInt8[Tensor, "block bytes"], gallery_GY: UInt8[Tensor, "gallery bytes"], out: Tensor | None = None
 ) -> Float[Tensor, "block gallery"]:
-    """8 Y - 2 x (number of different bits), exact; the gallery stays packed but for a few thousand items at a time."""
+    """8 Y - 2 x (number of different bits), exact; the gallery stays packed but for a tile at a time."""
     signs_BD = unpack_signs(queries_BY)
-    tiles = [product(signs_BD, unpack_signs(tile)) for tile in gallery_GY.split(UNPACKED_ITEMS)]
-    return tiles[0] if len(tiles) == 1 else torch.cat(tiles, dim=1)
+    return by_tiles(lambda tile_TY: product(signs_BD, unpack_signs(tile_TY)), len(queries_BY), gallery_GY, out)
+
+
+def by_tiles(
+    similarity_to: Callable[[Tensor], Tensor],
+    num_queries: int,
+    gallery_GD: Num[Tensor, "gallery dim"],
+    out: Tensor | None,
+) -> Float[Tensor, "block gallery"]:
+    """Float32 similarities, found for so many gallery items at a time that what they are made of takes little room."""
+    num_gallery = len(gallery_GD)
+    if out is None:
+        out = torch.empty((num_queries, num_gallery), device=gallery_GD.device)
+    num_tiles = max(1, num_gallery // TILE)
+    edges = [num_gallery * i // num_tiles for i in range(num_tiles + 1)]
+    for start, stop in pairwise(edges):
+        out[:, start:stop] = similarity_to(gallery_GD[start:stop])
+    return out
 
 
 def unpack_signs(packed_GY: UInt8[Tensor, "items bytes"]) -> Float[Tensor, "items bits"]:
@@ -75,13 +98,27 @@ def unpack_signs(packed_GY: UInt8[Tensor, "items bytes"]) -> Float[Tensor, "item
 
 
 def normalize(embeddings: Num[Tensor, "items dim"]) -> Float[Tensor, "items dim"]:
-    """Rows of length 1 in float32; a row of zeros stays zero."""
-    return torch.nn.functional.normalize(embeddings.detach().float(), dim=1)
+    """Rows of length 1 in float32, whatever their scale; a row of zeros stays zero."""
+    directions_ND = torch.empty(embeddings.shape, device=embeddings.device)
+    for rows_RD, directions_RD in zip(embeddings.detach().split(TILE), directions_ND.split(TILE), strict=True):
+        if rows_RD.dtype == torch.float64:  # squares of its largest numbers would be infinite
+            rows_RD = rows_RD / rows_RD.abs().amax(dim=1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
+        directions_RD.copy_(unit(rows_RD if rows_RD.dtype == torch.float64 else rows_RD.float()))
+    return directions_ND
 
 
 def raw(embeddings: Num[Tensor, "items dim"]) -> Float[Tensor, "items dim"]:
     """The embeddings as they are, in float32."""
     return embeddings.detach().float()
+
+
+def at_one_scale(*sets: Float[Tensor, "items dim"]) -> list[Float[Tensor, "items dim"]]:
+    """The sets times one power of two, if squares of differences might not fit float32 otherwise; it ranks alike."""
+    largest = max(float(embeddings.abs().max()) for embeddings in sets)
+    if largest == 0 or 2.0**-20 < largest < 2.0**50:
+        return list(sets)
+    exponent = min(max(math.frexp(largest)[1], -1000), 1000)
+    return [embeddings.double() * 2.0**-exponent for embeddings in sets]
 
 
 def packed(embeddings: Num[Tensor, "items dim"]) -> UInt8[Tensor, "items bytes"]:

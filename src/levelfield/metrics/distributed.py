@@ -12,7 +12,7 @@ from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
 from levelfield.metrics.checks import check_embeddings
-from levelfield.metrics.distances import DISTANCES
+from levelfield.metrics.distances import DISTANCES, at_one_scale
 from levelfield.metrics.query_scores import count_relevant, score_queries
 from levelfield.metrics.scores import Wanted
 
@@ -85,7 +85,10 @@ class RetrievalMetrics(Metric):
         check_embeddings(embeddings, labels, "embeddings", "labels")
         if index.shape != labels.shape or index.is_floating_point():
             raise ValueError(f"index must hold {len(labels)} integers, not {index.dtype} {tuple(index.shape)}")
-        self.embeddings.append(DISTANCES[self.distance][0](embeddings))
+        held = DISTANCES[self.distance][0](embeddings)
+        if held.is_floating_point() and not torch.isfinite(held).all():
+            raise ValueError(f"embeddings reach {float(embeddings.abs().max()):.0e}, beyond float32; divide them first")
+        self.embeddings.append(held)
         self.labels.append(labels.detach().long())
         self.index.append(index.detach().long().to(labels.device))
 
@@ -105,6 +108,9 @@ class RetrievalMetrics(Metric):
             asks = self.is_query.to(index.device)[index[first]]
             queries, query_labels = queries[asks], query_labels[asks]
             gallery, gallery_labels = gallery[~asks], gallery_labels[~asks]
+
+        if self.distance == "euclidean":
+            queries, gallery = (scaled.float() for scaled in at_one_scale(queries, gallery))
 
         shared = self._is_synced and dist.is_available() and dist.is_initialized()
         rank = dist.get_rank(self.process_group) if shared else 0

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64, Integer, Num
 from torch import Tensor
 
-from levelfield.metrics.distances import MIN_BLOCK, full_precision, product
+from levelfield.metrics.distances import full_precision, product
 from levelfield.metrics.first_pass import Bfloat16Gallery, FaissGallery, has_fast_bfloat16
 from levelfield.metrics.ranking import (
     Similarity,
@@ -25,7 +25,9 @@ DEFAULT_MEMORY_BUDGET = 400 * 2**20
 # Rankings of more neighbours than this have too many candidates for a first pass to pay.
 MAX_NEIGHBORS = 256
 # More rows in a block bring no speed.
-MAX_BLOCK, MIRRORED_BLOCK = 512, 512
+MAX_BLOCK = 512
+# Places, precisions and their temporaries, in int64 and float64.
+MEMBER_BYTES = 120
 # Share of queries that a first pass may leave open before it is given up.
 MAX_OPEN = 0.2
 
@@ -57,7 +59,7 @@ def score_queries(
         similarity: of two blocks, symmetric.
         excludes_self: the queries are the gallery, and none retrieves itself.
         use_faiss: search neighbours with faiss.
-        memory_budget: bytes that similarities may take at a time.
+        memory_budget: bytes that similarities and what is made of them may take at a time.
     """
     scores = {name: torch.zeros(len(scored_Q), dtype=torch.float64, device=queries_ND.device) for name in wanted.names}
     if len(scored_Q) == 0:
@@ -68,9 +70,10 @@ def score_queries(
     depth = num_gallery - int(excludes_self)
     if not wanted.needs_full_ranking:
         depth = min(depth, wanted.num_neighbors(int(num_relevant_Q.max())))
-    # A block's float32 values and, where rows are sorted to the end, as many sorted ones.
-    max_values = memory_budget // 8
-    rows = SimilarityRows(queries_ND, gallery_GD, scored_Q, similarity, excludes_self, max_values)
+    members_P = int(num_relevant_Q.max()) + int(excludes_self)
+    # Float32 similarities, their sorted values as deep as the ranking goes, and what is made of each member of a class.
+    bytes_a_row = 4 * num_gallery + 4 * (depth + 1) + MEMBER_BYTES * members_P
+    rows = SimilarityRows(queries_ND, gallery_GD, scored_Q, similarity, excludes_self, memory_budget, bytes_a_row)
 
     def keep(positions_B: Tensor, places_BP: Tensor, found_BP: Tensor) -> None:
         block = scores_from_places(places_BP, found_BP, num_relevant_Q[positions_B], wanted)
@@ -114,15 +117,15 @@ class SimilarityRows:
         scored_Q: Int64[Tensor, " scored"],
         similarity: Similarity,
         excludes_self: bool,
-        max_values: int,
+        memory_budget: int,
+        bytes_a_row: int,
     ) -> None:
         self.queries_ND, self.gallery_GD, self.scored_Q = queries_ND, gallery_GD, scored_Q
         self.similarity, self.excludes_self = similarity, excludes_self
         num_gallery = len(gallery_GD)
-        # Float64 products come on top of the float32 result of distances other than the cosine.
-        values_a_row = num_gallery * (1 if similarity is product else 4)
-        self.block = min(MAX_BLOCK, max_values // values_a_row)
-        self.mirrored = excludes_self and 2 * len(scored_Q) > num_gallery and num_gallery**2 <= 2 * max_values
+        # Half of the matrix, as float32, in half of the budget.
+        self.mirrored = excludes_self and 2 * len(scored_Q) > num_gallery and 4 * num_gallery**2 <= memory_budget
+        self.block = min(MAX_BLOCK, memory_budget // (2 if self.mirrored else 1) // bytes_a_row)
 
     def blocks(
         self, positions_S: Int64[Tensor, " some"] | None = None
@@ -137,24 +140,20 @@ class SimilarityRows:
         if positions_S is None:
             positions_S = torch.arange(len(self.scored_Q), device=self.scored_Q.device)
         # Fresh memory for each block would cost a tenth of the product, in page faults.
-        in_place = self.similarity is product and min(len(positions_S), len(self.gallery_GD)) >= MIN_BLOCK
-        buffer_BG = self.gallery_GD.new_empty((0, 0))
+        buffer_BG = torch.empty((0, 0), device=self.gallery_GD.device)
         for start, stop in block_starts(len(positions_S), self.block):
             positions_B = positions_S[start:stop]
             queries_B = self.scored_Q[positions_B]
-            if in_place:
-                if len(buffer_BG) < stop - start:
-                    buffer_BG = self.gallery_GD.new_empty((stop - start, len(self.gallery_GD)))
-                similarities_BG = buffer_BG[: stop - start]
-                torch.mm(self.queries_ND[queries_B], self.gallery_GD.T, out=similarities_BG)
-            else:
-                similarities_BG = self.similarity(self.queries_ND[queries_B], self.gallery_GD)
+            if len(buffer_BG) < stop - start:
+                buffer_BG = torch.empty((stop - start, len(self.gallery_GD)), device=self.gallery_GD.device)
+            similarities_BG = buffer_BG[: stop - start]
+            self.similarity(self.queries_ND[queries_B], self.gallery_GD, out=similarities_BG)
             if self.excludes_self:
                 similarities_BG.scatter_(1, queries_B[:, None], -torch.inf)
             yield positions_B, similarities_BG
 
     def mirrored_blocks(self) -> Iterator[tuple[Int64[Tensor, " block"], Float[Tensor, "block gallery"]]]:
-        for start, stop, similarities_BG in symmetric_blocks(self.gallery_GD, MIRRORED_BLOCK, self.similarity):
+        for start, stop, similarities_BG in symmetric_blocks(self.gallery_GD, self.block, self.similarity):
             similarities_BG[:, start:stop].fill_diagonal_(-torch.inf)
             inside = (self.scored_Q >= start) & (self.scored_Q < stop)
             positions_B = inside.nonzero().squeeze(1)

@@ -14,18 +14,21 @@ import torch
 from jaxtyping import Bool, Float, Int64, Num
 from torch import Tensor
 
-from levelfield.metrics.distances import MIN_BLOCK, product
+from levelfield.metrics.distances import MIN_BLOCK
 
-Similarity = Callable[[Tensor, Tensor], Tensor]
+# Of two blocks, into a given tensor if there is one.
+Similarity = Callable[..., Tensor]
 # Columns of a row are searched in strided groups of this size, whose maxima rule most of them out.
 GROUP = 16
+# Values of the rows whose ties are told apart at a time.
+TEMPORARY_VALUES = 2**20
 # Rows that are sorted at a time, which stay in the processor's cache.
 SORTED_ROWS = 8
 
 
 def block_starts(num_rows: int, block: int) -> list[tuple[int, int]]:
-    """Cut `num_rows` into (start, stop) blocks of about `block` rows, none under 32 rows unless there are fewer."""
-    num_blocks = max(1, num_rows // max(block, MIN_BLOCK))
+    """Cut `num_rows` into (start, stop) blocks of at most `block` rows, none under 32 rows unless there are fewer."""
+    num_blocks = max(1, min(-(-num_rows // max(block, 1)), num_rows // MIN_BLOCK))
     edges = [num_rows * i // num_blocks for i in range(num_blocks + 1)]
     return list(pairwise(edges))
 
@@ -46,10 +49,7 @@ def symmetric_blocks(
         rows_BG = buffer[: stop - start]
         rows_BG[:, :start] = lefts[i]
         lefts[i] = lefts[i][:0]
-        if similarity is product and num_items >= MIN_BLOCK:
-            torch.mm(embeddings_GD[start:stop], embeddings_GD[start:].T, out=rows_BG[:, start:])
-        else:
-            rows_BG[:, start:] = similarity(embeddings_GD[start:stop], embeddings_GD[start:])
+        similarity(embeddings_GD[start:stop], embeddings_GD[start:], out=rows_BG[:, start:])
         for left, (below, end) in zip(lefts[i + 1 :], edges[i + 1 :], strict=True):
             left[:, start:stop] = rows_BG[:, below:end].T
         yield start, stop, rows_BG
@@ -118,15 +118,31 @@ def places_of(
     places_BP, tied_BP = look_up(sorted_BV, values_BP)
     tied_BP &= valid_BP & (places_BP <= depth)
     if int(tied_BP.sum()) > len(similarities_BG):
-        keys_BG = tie_free_keys(similarities_BG)
-        places_BP, _ = look_up(largest_values(keys_BG, depth), keys_BG.gather(1, items_BP))
+        places_BP = places_by_index(similarities_BG, items_BP, depth)
     else:
         columns_G = torch.arange(num_gallery, device=places_BP.device)
-        for pairs_t2 in tied_BP.nonzero().split(max(1, len(similarities_BG) // 4)):
+        for pairs_t2 in tied_BP.nonzero().split(rows_of_temporaries(num_gallery)):
             rows_t, slots_t = pairs_t2.unbind(1)
             equal_tG = similarities_BG[rows_t] == values_BP[rows_t, slots_t, None]
             places_BP[rows_t, slots_t] += (equal_tG & (columns_G < items_BP[rows_t, slots_t, None])).sum(dim=1)
     return places_BP.masked_fill(~valid_BP, depth + 1).clamp(max=depth + 1).sort(dim=1).values
+
+
+def rows_of_temporaries(num_gallery: int) -> int:
+    return max(1, TEMPORARY_VALUES // num_gallery)
+
+
+def places_by_index(
+    similarities_BG: Float[Tensor, "block gallery"], items_BP: Int64[Tensor, "block items"], depth: int
+) -> Int64[Tensor, "block items"]:
+    """Places of chosen items, equal similarities ranked by index, whatever the number of them."""
+    places_BP = torch.empty_like(items_BP)
+    rows = rows_of_temporaries(similarities_BG.shape[1])
+    parts = (tensor.split(rows) for tensor in (similarities_BG, items_BP, places_BP))
+    for similarities_RG, items_RP, places_RP in zip(*parts, strict=True):
+        keys_RG = tie_free_keys(similarities_RG)
+        places_RP.copy_(look_up(largest_values(keys_RG, depth), keys_RG.gather(1, items_RP))[0])
+    return places_BP
 
 
 def look_up(

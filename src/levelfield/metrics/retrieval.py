@@ -10,7 +10,7 @@ from jaxtyping import Float, Integer, Num
 from torch import Tensor
 
 from levelfield.metrics.checks import check_embeddings
-from levelfield.metrics.distances import DISTANCES
+from levelfield.metrics.distances import DISTANCES, at_one_scale
 from levelfield.metrics.query_scores import DEFAULT_MEMORY_BUDGET, count_relevant, score_queries
 from levelfield.metrics.scores import Wanted
 
@@ -53,7 +53,8 @@ def retrieval_metrics(
             the mean's 95% interval (normal approximation, for a sample without replacement).
         seed: of that sample.
         backend: `torch`, or `faiss` for the search of neighbours (cosine; neither `map` nor `mrr`).
-        memory_budget: bytes that similarities may take at a time.
+        memory_budget: bytes that similarities and what is made of them may take at a time, beside a float32 copy of the
+            embeddings and, for the bfloat16 first pass, another of half its size.
 
     Returns:
         Fractions between 0 and 1 by metric, and `num_skipped`, the number of queries left out for want of a match.
@@ -110,6 +111,8 @@ def retrieval_metrics(
         scored = scored[drawn.sort().values.to(scored.device)]
 
     prepare, similarity = DISTANCES[distance]
+    if distance == "euclidean":
+        embeddings, gallery = at_one_scale(embeddings, gallery)
     held = prepare(embeddings)
     scores = score_queries(
         held,
