@@ -21,6 +21,7 @@ from levelfield.building import instantiate, restrict_parser
 from levelfield.errors import UserError
 from levelfield.loss_factory import SUPPLIED, given_arguments, loss_class
 from levelfield.models.text_files import check_architecture
+from levelfield.storage.places import without_places
 from levelfield.trust import PARTS, Missing, check_kinds, check_names, importing_only
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ def import_spec(thing: Any) -> Any:
         return {"class_path": _import_path(thing)} if inspect.isclass(thing) else None
     if arguments is None or not inspect.isclass(kind) or "<locals>" in kind.__qualname__ or not _is_plain(arguments):
         return None
-    return {"class_path": _import_path(kind), "init_args": arguments}
+    return {"class_path": _import_path(kind), "init_args": without_places(arguments)}
 
 
 def _is_plain(value: Any) -> bool:

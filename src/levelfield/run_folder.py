@@ -15,6 +15,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities import rank_zero_only
 
 from levelfield.storage.atomic import storing, write_atomically
+from levelfield.storage.places import HERE, moved
 
 MONITOR = "val/map_at_r"
 
@@ -70,13 +71,22 @@ class MetricsFile(CSVLogger):
 class AtomicCheckpoints(TorchCheckpointIO):
     """Checkpoints that are either whole or absent, whatever kills the process.
 
-    Lightning's own way goes over the system's temporary folder, which is a copy where that is another file system.
+    Lightning's own way goes over the system's temporary folder, which is a copy where that is another file system. The
+    folder that a checkpoint lies in does not stand in it.
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        if "callbacks" in checkpoint:
+            folder = str(Path(path).parent.resolve())
+            checkpoint = {**checkpoint, "callbacks": moved(checkpoint["callbacks"], folder, HERE)}
         buffer = io.BytesIO()
         torch.save(checkpoint, buffer)
         write_atomically(Path(path), buffer.getvalue())
+
+    def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        checkpoint = super().load_checkpoint(path, *args, **{**kwargs, "weights_only": True})
+        folder = str(Path(path).parent.resolve())
+        return {**checkpoint, "callbacks": moved(checkpoint.get("callbacks", {}), HERE, folder)}
 
 
 def best_checkpoint(folder: Path, weights_only: bool = False) -> ModelCheckpoint:

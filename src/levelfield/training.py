@@ -38,6 +38,7 @@ from levelfield.run_folder import (
     next_run_folder,
 )
 from levelfield.storage.atomic import write_atomically
+from levelfield.storage.places import without_places
 
 # Notices of Lightning about choices that levelfield made on purpose, or that a laptop user can do nothing about.
 EXPECTED_NOTICES = (
@@ -153,7 +154,7 @@ class TrainingCLI(LightningCLI):
         self.config_dump = self.plain_config()
         if self.subcommand == "fit":
             self._refuse_contradictions()
-        self.model.save_hyperparameters(self.config_dump["model"])
+        self.model.save_hyperparameters(without_places(self.config_dump["model"]))
         self.datamodule.save_hyperparameters(_without_roots(self.config_dump["data"]))
         self.trainer = self.instantiate_trainer()
 
@@ -228,7 +229,8 @@ class TrainingCLI(LightningCLI):
         path = self.config.fit.ckpt_path
         if path is not None:
             checkpoint = read_checkpoint(path)
-            refuse_other_architecture(checkpoint["hyper_parameters"], self.config_dump["model"], path)
+            given = without_places(self.config_dump["model"])
+            refuse_other_architecture(without_places(checkpoint["hyper_parameters"]), given, path)
             refuse_other_folds(checkpoint["datamodule_hyper_parameters"], self.config_dump["data"], path)
 
     def write_config(self) -> None:
