@@ -38,7 +38,6 @@ CASES: dict[str, dict[str, Any]] = {
                 "class_path": "CrossBatchMemory",
                 "init_args": {
                     "loss": {"class_path": "levelfield.losses.ContrastiveLoss"},
-                    "embedding_size": 16,
                     "memory_size": 40,
                 },
             }
