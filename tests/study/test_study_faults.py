@@ -141,11 +141,10 @@ def test_logs_locks_and_the_ledger_are_named_too(tmp_path: Path) -> None:
         metrics.save()
     ledger = Ledger(tmp_path / "ledger.jsonl")
     lock = Lock(tmp_path, "arcface/run0/fold0", "arcface run 0 fold 0")
-    with files_up_to(50):
-        with pytest.raises(UserError, match=r"ledger\.jsonl: File too large"):
-            ledger.open("configuration", {})
-        with pytest.raises(UserError, match=r"locks/arcface/run0/fold0\.lock: File too large"):
-            lock.acquire()
+    with files_up_to(300), pytest.raises(UserError, match=r"ledger\.jsonl: File too large"):
+        ledger.open("a long configuration" * 20, {})
+    with files_up_to(50), pytest.raises(UserError, match=r"locks/arcface/run0/fold0\.lock: File too large"):
+        lock.acquire()
     assert ledger.openings == []
     assert ledger.open("configuration", {}) == 1
     assert [entry["opening"] for entry in ledger.openings] == [1]

@@ -1,17 +1,16 @@
 """The ledger of the test classes: one line an opening, durable before the first test label is used."""
 
-import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from levelfield.errors import UserError
 from levelfield.storage.atomic import make_durable, storing, without_links
+from levelfield.storage.lock import Lock
 from levelfield.storage.provenance import code_version
 
 KEYS = {
@@ -170,15 +169,9 @@ class Ledger:
                 now = self.now().isoformat(timespec="seconds")
                 self._append({"event": "finished", "opening": opening, "time": now})
 
-    @contextmanager
-    def _held(self) -> Iterator[None]:
-        """No other process writes the ledger meanwhile; the lock is the file's own, and goes with its holder."""
-        with storing(self.path):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            file = open(self.path, "ab", opener=without_links)  # noqa: SIM115 held as long as the lock
-            fcntl.flock(file, fcntl.LOCK_EX)
-        with file:
-            yield
+    def _held(self) -> Lock:
+        """No other process writes the ledger meanwhile."""
+        return Lock(self.path.parent, "ledger", "ledger")
 
     def _append(self, entry: dict[str, Any]) -> None:
         with storing(self.path):

@@ -1,7 +1,10 @@
 """`levelfield study status`: jobs done, running, failed and to do, and the time left."""
 
+import socket
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from levelfield.storage.lock import running
 from levelfield.study.progress import duration, seconds_left
@@ -14,13 +17,15 @@ def status_lines(study_folder: Path, spec: StudySpec) -> list[str]:
     """Where a study stands, one fact a line."""
     state = StudyState(study_folder, spec)
     now = time.time()
-    active = {entry["title"]: max(now - entry["since"], 0.0) for entry in running(study_folder)}
+    holders = {entry["title"]: entry for entry in running(study_folder)}
+    active = {title: max(now - entry["since"], 0.0) for title, entry in holders.items()}
     to_do = state.to_do
     running_jobs = [job for job in to_do if str(job) in active]
     failures = {**state.failures("trial"), **state.failures("run")}
     lines = [f"{spec.name} in {study_folder}", f"done     {len(state.results)} of {len(state.jobs)} jobs"]
     titles = [str(job) for job in running_jobs] + [title for title in ("test",) if title in active]
-    lines += [f"running  {title} for {duration(active[title])}" for title in titles] or ["running  nothing"]
+    doing = [f"running  {title} for {duration(active[title])}{_elsewhere(holders[title])}" for title in titles]
+    lines += doing or ["running  nothing"]
     lines += [f"failed   {job}: {why}" for job, why in failures.items()]
     lines += [f"failed   {method}: no trial had a score, so it has no runs" for method in state.without_setting()]
     lines.append(f"to do    {len(to_do) - len(running_jobs)} jobs")
@@ -31,6 +36,10 @@ def status_lines(study_folder: Path, spec: StudySpec) -> list[str]:
         left = seconds_left(to_do, seconds, elapsed, max(len(running_jobs), 1))
         lines.append("left     " + ("not known before a job is done" if left is None else f"about {duration(left)}"))
     return lines
+
+
+def _elsewhere(holder: Mapping[str, Any]) -> str:
+    return "" if holder["host"] == socket.gethostname() else f" on {holder['host']} (process {holder['process']})"
 
 
 def _runs_to_test(state: StudyState) -> set[tuple[str, int]]:
