@@ -3,11 +3,14 @@
 #
 # One training on several nodes, a task for each GPU; the loss sees the batch of all GPUs together:
 #   sbatch --nodes=2 --gpus-per-node=4 --ntasks-per-node=4 scripts/slurm.sh \
-#     fit --config configs/data/grocery_store.yaml --data.root DIR --model.loss ArcFaceLoss --data.batch_size 512
+#     --config configs/data/grocery_store.yaml --data.root DIR --model.loss ArcFaceLoss --data.batch_size 512
 #
-# A study on one GPU, its jobs one after the other; submitted again it goes on where the time limit stopped it:
+# A study on one GPU, its jobs one after the other:
 #   sbatch --nodes=1 --gpus-per-node=1 --ntasks-per-node=1 scripts/slurm.sh \
 #     study run configs/study/grocery_quick.yaml --data.root DIR
+#
+# 90 seconds before the time limit SLURM signals levelfield, which writes its last state and requeues the job: it goes on
+# where it was (docs/fits.md). A preempted job does the same. `fit` before the options may be given or left out.
 #
 # Options of sbatch go before the script and override the lines below; account and partition are your cluster's.
 #SBATCH --job-name=levelfield
@@ -17,12 +20,18 @@
 #SBATCH --cpus-per-task=8
 #SBATCH --time=24:00:00
 #SBATCH --output=%x-%j.log
+#SBATCH --open-mode=append
+#SBATCH --requeue
+#SBATCH --signal=USR1@90
 set -euo pipefail
 
 cd "${SLURM_SUBMIT_DIR:?submit this script with sbatch}"
 export PATH="$PWD/.venv/bin:$PATH"
 export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}" # srun no longer takes it from the job by itself
 
+case "${1:-}" in
+  --*) set -- fit "$@" ;;
+esac
 case "${1:-}" in
   fit)
     shift
@@ -33,7 +42,7 @@ case "${1:-}" in
     srun --nodes=1 --ntasks=1 levelfield "$@" --trainer.accelerator gpu --trainer.devices 1
     ;;
   *)
-    echo "scripts/slurm.sh: give 'fit OPTIONS' or 'study run FILE OPTIONS', not '${1:-}'" >&2
+    echo "scripts/slurm.sh: give OPTIONS of fit or 'study run FILE OPTIONS', not '${1:-}'" >&2
     exit 2
     ;;
 esac

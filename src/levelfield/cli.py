@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Callable
 
 from levelfield import __version__
 from levelfield.errors import UserError, refused_file
+from levelfield.signals import EXIT_CODE, Stopped, handling, is_first_rank, requeue, stop_at_once
 
 HELP = f"""\
 levelfield {__version__}: compares deep metric learning methods on a level playing field
@@ -30,7 +32,7 @@ first steps
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs one command; returns its exit code: 0, 2 for a mistake in the input, 130 after Ctrl-C."""
+    """Runs one command; returns its exit code: 0, 2 for a mistake in the input, 130 after Ctrl-C, 75 after a signal."""
     args = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in args
     args = [word for word in args if word != "--debug"]
@@ -41,7 +43,10 @@ def main(argv: list[str] | None = None) -> int:
         print(__version__)
         return 0
     try:
-        return _commands(args[0])(args)
+        with handling(stop_at_once):
+            return _commands(args[0])(args)
+    except Stopped as stop:
+        return _stopped(stop)
     except KeyboardInterrupt as stop:
         print(f"\nstopped{f'; {stop}' if str(stop) else ''}", file=sys.stderr)
         return 130
@@ -77,9 +82,22 @@ def _fit(args: list[str]) -> int:
         print(cli.datamodule.summary())
         if cli.datamodule.notes:
             print(f"note: {cli.datamodule.notes}")
+        if cli.trainer.checkpoint_callback is None:
+            return 0
         print(f"best validation MAP@R {cli.best_score:.4f} in epoch {cli.best_epoch}: {cli.folder}/best.ckpt")
         print(f"next: levelfield validate --ckpt_path {cli.folder}/best.ckpt")
     return 0
+
+
+def _stopped(stop: Stopped) -> int:
+    """Says how to go on, and lets SLURM do it."""
+    from levelfield.run_claim import Claim
+
+    if os.environ.get("LOCAL_RANK", "0") != "0" and Claim.told() is not None:
+        return 0  # a process that the fit started itself: Lightning kills the fit if one fails
+    if is_first_rank():
+        print("; ".join(["levelfield: " + str(stop), *filter(None, [requeue(stop)])]), file=sys.stderr)
+    return EXIT_CODE
 
 
 def _evaluate(args: list[str]) -> int:

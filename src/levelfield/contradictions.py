@@ -44,6 +44,23 @@ def refuse_other_data(expected: dict[str, Any], found: dict[str, Any], checkpoin
             )
 
 
+def refuse_finished(checkpoint: dict[str, Any], max_epochs: int | None, max_steps: int, path: Path | str) -> None:
+    """Raises UserError if a fit cannot go on from the checkpoint: no step is left, or it is a state of another kind."""
+    if "job" in checkpoint:
+        raise UserError(
+            f"'{path}' is the last state of a fit that was stopped: go on with that fit's own command and --resume, or "
+            "give its best.ckpt"
+        )
+    if "optimizer_states" not in checkpoint:
+        raise UserError(f"'{path}' holds weights alone, as a study's jobs do: give the best.ckpt of a fit")
+    epochs = checkpoint["epoch"] + 1
+    if max_epochs not in (None, -1) and max_epochs <= epochs:
+        raise UserError(f"'{path}' has done {epochs} epochs: give --trainer.max_epochs {epochs + 1} or more to go on")
+    if max_steps != -1 and max_steps <= checkpoint["global_step"]:
+        steps = checkpoint["global_step"]
+        raise UserError(f"'{path}' has done {steps} steps: give --trainer.max_steps {steps + 1} or more to go on")
+
+
 def _refuse(key: str, expected: Any, given: Any, checkpoint: Path | str) -> None:
     if _named(expected) != _named(given):
         raise UserError(

@@ -13,6 +13,8 @@ REMEDIES = {
     errno.ENOTDIR: "choose another folder",
     errno.ELOOP: "remove the link",
     errno.EROFS: "choose another folder",
+    errno.ENOTDIR: "a file is in the place of a folder: choose another folder",
+    errno.EEXIST: "a file is in the place of a folder: choose another folder",
     errno.EIO: "look after the disk",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     errno.ENOLCK: "have the lock service of that file system started, or choose another folder",

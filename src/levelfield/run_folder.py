@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +13,10 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities import rank_zero_only
 
-from levelfield.storage.atomic import storing, write_atomically
+from levelfield.storage.atomic import make_durable, storing, write_atomically
 from levelfield.storage.places import HERE, moved
 
 MONITOR = "val/map_at_r"
-
-
-def next_run_folder(parent: Path) -> Path:
-    """`parent/<n>` with the next free number; under SLURM or torchrun the job's id, which all processes know."""
-    job = os.environ.get("SLURM_JOB_ID") or os.environ.get("TORCHELASTIC_RUN_ID")
-    if job and job != "none":
-        return parent / job
-    if "LOCAL_RANK" in os.environ:  # this process was started by the first one of its run
-        return Path(os.environ["LEVELFIELD_RUN_FOLDER"])
-    taken = [int(path.name) for path in parent.glob("*") if path.name.isdecimal()]
-    folder = parent / str(max(taken, default=-1) + 1)
-    os.environ["LEVELFIELD_RUN_FOLDER"] = str(folder)
-    return folder
 
 
 def default_name(config: Any) -> str:
@@ -54,16 +40,24 @@ class MetricsFile(CSVLogger):
         with storing(Path(self.log_dir, "metrics.csv")):
             super().save()
 
+    def finalize(self, status: str) -> None:
+        super().finalize(status)
+        path = Path(self.log_dir, "metrics.csv")
+        if is_first_process() and path.exists():
+            make_durable(path)
+
     @property
     def text(self) -> str:
-        """All rows logged so far, as they stand in the file."""
+        """All rows logged so far, as they stand in the file; only the first process has one."""
+        if not is_first_process():
+            return ""
         self.save()
         path = Path(self.experiment.metrics_file_path)
         return path.read_bytes().decode() if path.exists() else ""
 
     def go_on_from(self, text: str) -> None:
         """Put back the rows of a `text`, in place of what the file holds; the next ones follow them."""
-        if text:
+        if text and is_first_process():
             write_atomically(Path(self.experiment.metrics_file_path), text.encode())
             self.experiment.metrics_keys = next(csv.reader([text.splitlines()[0]]))
 

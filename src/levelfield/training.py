@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import copy
 import logging
+import signal
+import threading
+import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,29 +21,35 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.loggers import Logger
+from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEnvironment
 from lightning.pytorch.plugins.io import CheckpointIO
 
 import levelfield.miners  # noqa: F401 a short name is found among the classes that are imported
 from levelfield.building import instantiate, restrict_parser
 from levelfield.callbacks import FinishTracking, RetrievalValidation
+from levelfield.callbacks.asked_rates import AskedRates, asked_rates
+from levelfield.callbacks.last_checkpoint import LastCheckpoint
 from levelfield.checkpoint import read_checkpoint
-from levelfield.contradictions import refuse_other_architecture, refuse_other_folds
+from levelfield.contradictions import refuse_finished, refuse_other_architecture, refuse_other_folds
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.places import dataset_without_ways
 from levelfield.errors import UserError
 from levelfield.learner import MetricLearner
+from levelfield.own_code import own_code
 from levelfield.own_modules import find_own_modules
 from levelfield.parser import LevelfieldParser
+from levelfield.run_claim import BEST, Claim, claim, determining
 from levelfield.run_folder import (
     AtomicCheckpoints,
     MetricsFile,
     best_checkpoint,
     default_name,
     is_first_process,
-    next_run_folder,
 )
+from levelfield.signals import Stopped
 from levelfield.storage.atomic import write_atomically
 from levelfield.storage.places import without_places
+from levelfield.storage.provenance import computing_files, library_versions
 
 # Notices of Lightning about choices that levelfield made on purpose, or that a laptop user can do nothing about.
 EXPECTED_NOTICES = (
@@ -52,6 +63,7 @@ EXPECTED_NOTICES = (
     ".*The number of training batches .* is smaller than the logging interval.*",
     ".*in eval mode at the start of training.*",  # frozen batch norm
     ".*LeafSpec.* is deprecated.*",
+    ".*your dataloader is not resumable.*",  # LastCheckpoint passes over the batches that were trained on
 )
 
 
@@ -87,6 +99,10 @@ class TrainingCLI(LightningCLI):
         full_help: bool = False,
     ) -> None:
         self.folder = folder
+        self._claim: Claim | None = None
+        self._last: LastCheckpoint | None = None
+        self._asked: AskedRates | None = None
+        self._started = time.monotonic()
         self._progress = progress
         self._group = group
         self._name = name
@@ -125,6 +141,12 @@ class TrainingCLI(LightningCLI):
             "--name", type=str | None, default=None, help="Folder of this fit (default: <data set>-<loss>)."
         )
         parser.add_argument("--output", type=str, default="outputs", help="Folder that everything is written to.")
+        parser.add_argument(
+            "--resume", action="store_true", help="Go on with the newest fit of these settings, if it was stopped."
+        )
+        parser.add_argument(
+            "--checkpoint_seconds", type=float, default=60.0, help="How often the last state of a fit is written."
+        )
         parser.link_arguments("data.root", "data.dataset.init_args.root")
         self.link_seeds(parser)
         parser.set_defaults({"model.trunk": DEFAULT_TRUNK})
@@ -144,9 +166,29 @@ class TrainingCLI(LightningCLI):
 
     def instantiate_classes(self) -> None:
         section = self.config if self.subcommand is None else self.config[self.subcommand]
+        if self.folder is None and self.subcommand in (None, "fit"):
+            self._claim_folder(Path(section.output) / "fit" / (section.name or default_name(section)), section.resume)
+        try:
+            self._instantiate(section)
+        except BaseException:
+            self._release()
+            raise
+
+    def _claim_folder(self, parent: Path, go_on: bool) -> None:
+        """The first process claims a folder, and tells those that it starts itself; others learn it from the group."""
+        if is_first_process():
+            self._claim = claim(parent, self.plain_config(), go_on)
+            self._claim.tell()
+        else:
+            self._claim = Claim.told() or Claim(parent / "unknown")
+        self.folder = self._claim.folder
+
+    def _release(self) -> None:
+        if self._claim is not None and is_first_process():
+            self._claim.release()
+
+    def _instantiate(self, section: Namespace) -> None:
         if self.subcommand in (None, "fit"):
-            if self.folder is None:
-                self.folder = next_run_folder(Path(section.output) / "fit" / (section.name or default_name(section)))
             self._place_trackers(section.trainer.logger)
         self.config_init = instantiate(self.parser, self.config)
         self.datamodule = self._get(self.config_init, "data")
@@ -157,15 +199,40 @@ class TrainingCLI(LightningCLI):
         self.model.save_hyperparameters(without_places(self.config_dump["model"]))
         self.datamodule.save_hyperparameters(_without_roots(self.config_dump["data"]))
         self.trainer = self.instantiate_trainer()
+        if self._claim is not None and learns_from_group(self.trainer):
+            self.trainer.strategy.setup_environment()
+            words = self.trainer.strategy.broadcast((self._claim.folder, self._claim.state))
+            if not is_first_process():
+                self._claim = Claim(*words)
+                self.folder = self._claim.folder
+                self.trainer = self.instantiate_trainer()
 
     def plain_config(self) -> dict[str, Any]:
         """The parsed configuration of this command as plain values."""
         config = yaml.safe_load(self.parser.dump(self.config, skip_unset=False, skip_link_targets=False))
-        return config if self.subcommand is None else config[self.subcommand]
+        section = config if self.subcommand is None else config[self.subcommand]
+        section.pop("resume", None)  # of the command, not of the training
+        return section
+
+    def identity(self, config: Mapping[str, Any], own_code: Mapping[str, str]) -> dict[str, Any]:
+        """What determines a training's numbers: its configuration wherever it lies, the data, the code, the machine.
+
+        Args:
+            config: What it was built from.
+            own_code: What the function of that name says of it.
+        """
+        return {
+            "configuration": determining(config),
+            "data": self.datamodule.identity(),
+            "files": computing_files(),
+            "own_code": dict(own_code),
+            "libraries": library_versions(),
+            "device": self.trainer.strategy.root_device.type,
+        }
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         config = {**self._get(self.config_init, "trainer"), **kwargs}
-        callbacks = list(config.pop("callbacks") or [])
+        callbacks = _as_list(config.pop("callbacks"))
         if not any(isinstance(callback, RetrievalValidation) for callback in callbacks):
             callbacks.insert(0, RetrievalValidation())
         if self.subcommand in (None, "fit"):
@@ -173,19 +240,31 @@ class TrainingCLI(LightningCLI):
             if config.get("enable_checkpointing") is not False:
                 callbacks.append(best_checkpoint(self.folder, weights_only=self.subcommand is None))
             callbacks.append(FinishTracking())
+            if self._asked is not None:
+                callbacks.append(self._asked)
+            if self._claim is not None and config.get("enable_checkpointing") is not False:
+                identity = partial(self.identity, self.config_dump, own_code(self.config_dump))
+                self._last = LastCheckpoint(self.folder, identity, self.config.fit.checkpoint_seconds, self._started)
+                callbacks = [self._last.first, *callbacks, self._last]
             config["logger"] = [MetricsFile(str(self.folder), name="", version=""), *self._loggers()]
         else:
             config["logger"] = False
         if not self._progress:
             config["enable_progress_bar"] = False
-        plugins = config.pop("plugins", None) or []
-        plugins = list(plugins) if isinstance(plugins, list | tuple) else [plugins]
+        if config.get("default_root_dir") is not None:
+            raise UserError("--trainer.default_root_dir: everything is written to the run's folder; give --output")
+        config["default_root_dir"] = str(self.folder)  # Lightning takes any hpc_ckpt_*.ckpt that lies there
+        plugins = _as_list(config.pop("plugins", None))
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
             plugins.append(AtomicCheckpoints())
         try:
-            return Trainer(**config, callbacks=callbacks, plugins=plugins)
+            trainer = Trainer(**config, callbacks=callbacks, plugins=plugins)
         except (ValueError, TypeError) as error:
             raise UserError(f"--trainer: {' '.join(str(error).split())}") from error
+        environment = trainer._accelerator_connector.cluster_environment
+        if isinstance(environment, SLURMEnvironment):
+            environment.auto_requeue = False  # `signals.py` requeues
+        return trainer
 
     def _place_trackers(self, loggers: Any) -> None:
         """Puts the trackers of the configuration into the run's folder; names the run, and groups it by study."""
@@ -205,33 +284,73 @@ class TrainingCLI(LightningCLI):
     def _loggers(self) -> list[Logger]:
         """The trackers of the configuration; the CSV comes beside them in any case."""
         loggers = self._get(self.config_init, "trainer")["logger"]
-        if loggers in (None, True, False):
-            return []
-        return loggers if isinstance(loggers, list) else [loggers]
+        return [] if loggers in (None, True, False) else _as_list(loggers)
 
     def before_fit(self) -> None:
+        if self._claim is not None and self._claim.state != "new":
+            return
         self.write_config()
         if is_first_process():
             print("\n".join(self.datamodule.overview()))
             print(f"trunk: {self.model.trunk.summary()}")
 
     def fit(self, **kwargs: Any) -> None:
-        """Trainer.fit, whose answer to Ctrl-C becomes a KeyboardInterrupt again."""
+        """Trainer.fit, on from `last.ckpt` if this fit was stopped; nothing if it is finished.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C, which Lightning would turn into an exit.
+            Stopped: a signal came; the last state is written.
+            UserError: `last.ckpt` is of other data or code, or damaged.
+        """
+        assert self._claim is not None
+        if self._claim.state == "finished":
+            if is_first_process():
+                print(f"{self.folder} is finished: nothing to do (another one begins without --resume)")
+            return
         try:
-            self.trainer.fit(**kwargs)
-        except SystemExit:
-            if self.trainer.interrupted:
-                raise KeyboardInterrupt(f"best so far: {self.folder}/best.ckpt") from None
-            raise
+            if self._claim.state == "unfinished":
+                kwargs["ckpt_path"] = self._state_to_go_on_from()
+            with interruptible(self.trainer):
+                self.trainer.fit(**kwargs)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"best so far: {self.folder}/{BEST}") from None
+        except RuntimeError as error:
+            if "loading state_dict" not in str(error) or kwargs.get("ckpt_path") is None:
+                raise
+            line = " ".join(str(error).split())
+            raise UserError(f"'{kwargs['ckpt_path']}' has weights of other shapes: {line[:200]}") from error
+        else:
+            if is_first_process():
+                self._claim.finish()
+        finally:
+            self._release()
+
+    def _state_to_go_on_from(self) -> Path:
+        assert self._last is not None
+        differences = self._last.differences()
+        if differences is None:
+            raise UserError(f"{self._last.path} or the {BEST} beside it is damaged: leave --resume out to begin again")
+        if differences:
+            raise UserError(
+                f"{self._last.path} was written with other {' and '.join(differences)}: go on with the same, or leave "
+                "--resume out to begin again"
+            )
+        if is_first_process():
+            print(f"going on in {self.folder}")
+        return self._last.path
 
     def _refuse_contradictions(self) -> None:
-        """A fit that goes on from a checkpoint has its architecture, data set and fold."""
+        """A fit that goes on from a checkpoint has its architecture, data set and fold, and a step left to do."""
         path = self.config.fit.ckpt_path
-        if path is not None:
-            checkpoint = read_checkpoint(path)
-            given = without_places(self.config_dump["model"])
-            refuse_other_architecture(without_places(checkpoint["hyper_parameters"]), given, path)
-            refuse_other_folds(checkpoint["datamodule_hyper_parameters"], self.config_dump["data"], path)
+        if path is None:
+            return
+        checkpoint = read_checkpoint(path)
+        stored, asked = without_places(checkpoint["hyper_parameters"]), without_places(self.config_dump["model"])
+        refuse_other_architecture(stored, asked, path)
+        refuse_other_folds(checkpoint["datamodule_hyper_parameters"], self.config_dump["data"], path)
+        trainer = self.config_dump["trainer"]
+        refuse_finished(checkpoint, trainer["max_epochs"], trainer["max_steps"], path)
+        self._asked = asked_rates(stored, asked)
 
     def write_config(self) -> None:
         """`config.yaml` in the run's folder: `levelfield fit --config config.yaml` repeats the run."""
@@ -274,6 +393,49 @@ def build(
     training = TrainingCLI(args=own, run=False, folder=folder, progress=progress, group=group, name=name)
     training.write_config()
     return training
+
+
+@contextmanager
+def interruptible(trainer: Trainer) -> Iterator[None]:
+    """Turn the exit by which Lightning answers Ctrl-C back into a KeyboardInterrupt.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C.
+        Stopped: a signal came, and it or the same to a loader process kept the step from its end.
+    """
+    in_main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGINT) if in_main else None
+    try:
+        yield
+    except SystemExit as stop:
+        if isinstance(stop, Stopped) or not trainer.interrupted:
+            raise
+        raise KeyboardInterrupt from None
+    except RuntimeError as error:
+        stopped = next((one.signal for one in trainer.callbacks if isinstance(one, LastCheckpoint)), 0)  # type: ignore[attr-defined]
+        if not stopped or "DataLoader worker" not in str(error):
+            raise
+        raise Stopped(stopped) from error
+    finally:
+        if in_main:
+            signal.signal(signal.SIGINT, handler)
+
+
+def learns_from_group(trainer: Trainer) -> bool:
+    """Whether srun or torchrun started the processes of a fit, so that none can tell another but by their group."""
+    environment = trainer._accelerator_connector.cluster_environment
+    return (
+        trainer.world_size > 1
+        and environment.creates_processes_externally
+        and not isinstance(environment, LightningEnvironment)
+    )
+
+
+def _as_list(given: Any) -> list[Any]:
+    """What an option holds that takes one thing or a list of them."""
+    if given is None:
+        return []
+    return list(given) if isinstance(given, list | tuple) else [given]
 
 
 def _without_roots(data: dict[str, Any]) -> dict[str, Any]:

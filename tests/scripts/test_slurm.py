@@ -1,5 +1,7 @@
 """The SLURM launcher, with an srun that only notes what it is to start."""
 
+import shlex
+import signal
 import subprocess
 from pathlib import Path
 
@@ -7,6 +9,7 @@ import pytest
 import yaml
 
 from levelfield.cli import main as levelfield
+from levelfield.signals import SIGNALS
 from levelfield.study.commands import split_dotted
 from levelfield.study.spec import load_spec
 
@@ -45,6 +48,27 @@ def test_fit_starts_a_task_for_each_gpu(
     assert (trainer["num_nodes"], int(trainer["devices"])) == (2, 4)
     assert (trainer["accelerator"], trainer["strategy"]) == ("gpu", "ddp")
     assert trainer["precision"] == "32-true", "the options of the command line win"
+
+
+def test_the_readmes_command_is_a_fit(tmp_path: Path) -> None:
+    line = next(line for line in (REPOSITORY / "README.md").read_text().splitlines() if "sbatch " in line)
+    command = shlex.split(line)
+    options = command[command.index("scripts/slurm.sh") + 1 :]
+    with_the_word = submitted(tmp_path, "fit", *[word for word in options if word != "fit"])
+    assert submitted(tmp_path, *options) == with_the_word
+    assert with_the_word[0] == 0
+    assert with_the_word[1][:2] == ["levelfield", "fit"]
+
+
+def test_slurm_signals_the_tasks_before_the_limit_and_may_requeue_the_job() -> None:
+    asked = [line.removeprefix("#SBATCH ") for line in SCRIPT.read_text().splitlines() if line.startswith("#SBATCH ")]
+    (signalled,) = (line.removeprefix("--signal=") for line in asked if line.startswith("--signal="))
+    name, _, seconds = signalled.partition("@")
+    # Without B: it goes to the tasks of srun, not to the batch shell.
+    assert signal.Signals[f"SIG{name}"] in SIGNALS
+    assert int(seconds) >= 60
+    assert "--requeue" in asked
+    assert "--open-mode=append" in asked
 
 
 def test_a_study_is_one_task_on_one_gpu(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from levelfield.cli import main
-from levelfield.study.own_code import own_code
+from levelfield.own_code import own_code
 from levelfield.study.spec import load_spec, spec_from_yaml
 
 LOSS = """

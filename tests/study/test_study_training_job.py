@@ -3,6 +3,7 @@
 import csv
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -14,13 +15,15 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch.callbacks import EarlyStopping
+from signal_at import SignalAt
 from torch import Tensor, nn
 
+from levelfield.callbacks.last_checkpoint import LAST
 from levelfield.errors import TrainingFailed, UserError
+from levelfield.signals import Stopped
 from levelfield.study import training_job
 from levelfield.study.configuration import merge
 from levelfield.study.jobs import Job
-from levelfield.study.last_checkpoint import LAST
 from levelfield.study.spec import StudySpec, load_spec
 from levelfield.study.training_job import train
 from levelfield.training import build
@@ -52,6 +55,15 @@ CASES: dict[str, dict[str, Any]] = {
             "lr_scheduler": {"class_path": "torch.optim.lr_scheduler.StepLR", "init_args": {"step_size": 1}},
         }
     },
+    "validations within an epoch": {
+        "data": {"steps_per_epoch": 4, "num_workers": 1},
+        "trainer": {"val_check_interval": 0.5, "max_epochs": 2},
+    },
+    "accumulated gradients": {
+        "data": {"steps_per_epoch": 4},
+        "trainer": {"accumulate_grad_batches": 2},
+    },
+    "a number of steps": {"trainer": {"max_steps": 8, "max_epochs": -1}},
     "early stopping": {
         "trainer": {"max_epochs": 20, "check_val_every_n_epoch": 2, "callbacks": [EARLY_STOPPING]},
     },
@@ -106,10 +118,55 @@ def test_a_training_stopped_anywhere_goes_on_to_the_same_bytes(case: str, spec: 
         killed_at(step, folder, spec, config)
     result = train(folder, spec, JOB, config, lambda step, steps: seen.append((step, steps)), checkpoint_seconds=0)
     last = 12 if case == "early stopping" else 8
-    assert [step for step, _ in seen] == list(range(5, last + 1)), "it went on from the end of the second epoch"
+    first = 5 if case == "accumulated gradients" else 6  # the second batch of step 5 makes it
+    assert sorted({step for step, _ in seen}) == list(range(first, last + 1)), "it went on from within an epoch"
     assert contents(folder) == contents(tmp_path / "undisturbed")
     for key in ("validation", "best_epoch", "data"):
         assert result[key] == undisturbed[key]
+
+
+@pytest.mark.parametrize(
+    ("case", "step", "in_validation", "number", "next_step"),
+    [
+        ("contrastive", 1, False, signal.SIGTERM, 2),  # a checkpoint between two steps
+        ("contrastive", 2, False, signal.SIGUSR1, 3),  # the step before a validation
+        ("memory", 4, True, signal.SIGUSR2, 5),
+        ("class weights", 3, False, signal.SIGUSR1, 4),
+        ("schedule", 4, True, signal.SIGTERM, 5),
+        ("contrastive", 8, True, signal.SIGTERM, None),
+        ("validations within an epoch", 2, True, signal.SIGTERM, 3),
+        ("accumulated gradients", 1, False, signal.SIGTERM, 1),
+        ("early stopping", 2, False, signal.SIGUSR1, 3),
+    ],
+)
+def test_a_signal_ends_the_step_and_loses_nothing(
+    case: str,
+    step: int,
+    in_validation: bool,
+    number: int,
+    next_step: int | None,
+    spec: StudySpec,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = merge(config_of(spec, CASES[case]), {"data": {"eval_batch_size": 32}})
+    train(tmp_path / "undisturbed", spec, JOB, config, ignore)
+    folder = tmp_path / "stopped"
+    arguments = {"step": step, "in_validation": in_validation, "number": int(number)}
+    callbacks = [{"class_path": "signal_at.SignalAt", "init_args": arguments}]
+    config["trainer"]["callbacks"] = [*callbacks, *config["trainer"].get("callbacks", [])]
+    monkeypatch.setattr(SignalAt, "sent", False)
+    before = signal.getsignal(number)
+    with pytest.raises(Stopped) as stop:
+        train(folder, spec, JOB, config, ignore, checkpoint_seconds=1e9)
+    assert (stop.value.number, stop.value.code) == (number, 75)
+    assert signal.getsignal(number) == before
+    seen: list[int] = []
+    train(folder, spec, JOB, config, lambda step, steps: seen.append(step), checkpoint_seconds=1e9)
+    assert seen[:1] == ([] if next_step is None else [next_step])
+    found, expected = contents(folder), contents(tmp_path / "undisturbed")
+    assert found.keys() == expected.keys()
+    assert all(found[name] == expected[name] for name in ("best.ckpt", "metrics.csv"))
 
 
 def epoch_of(path: Path) -> int:

@@ -16,6 +16,7 @@ from levelfield.report.page import REPORT, write_report
 from levelfield.report.published_table import print_papers
 from levelfield.report.ranks_page import write_ranks
 from levelfield.report.table import comparison_table, footnotes, print_report
+from levelfield.signals import Stopped
 from levelfield.storage.ledger import Ledger
 from levelfield.study.added_method import added_methods
 from levelfield.study.begun import begun, said_difference, study_folder_of, with_options
@@ -229,7 +230,7 @@ def _run_study(
             arguments.mixed_versions,
             arguments.test_without_failed_runs,
         )
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Stopped) as stop:
         state = StudyState(folder, spec)
         words = ["levelfield", "study", "resume", str(folder)]
         words += ["--reopen-test", arguments.reopen_test] if arguments.reopen_test else []
@@ -239,6 +240,8 @@ def _run_study(
             f"stopped with {len(state.results)} of {len(state.jobs)} jobs done; go on with: {shlex.join(words)}",
             file=sys.stderr,
         )
+        if isinstance(stop, Stopped):
+            raise  # the command line says by which signal, and has SLURM requeue the job
         return 130
     print_study(console, folder, spec, rows)
     if not arguments.add_method and not Path(arguments.file).is_dir():

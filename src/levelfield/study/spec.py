@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from levelfield.errors import UserError
+from levelfield.own_code import own_code
 from levelfield.study.configuration import (
     Config,
     merge,
@@ -20,7 +21,6 @@ from levelfield.study.configuration import (
     stack,
     whole_number,
 )
-from levelfield.study.own_code import own_code
 from levelfield.study.search import Space, read_space
 from levelfield.study.search_settings import (
     REPLICATE,

@@ -1,26 +1,21 @@
 """One training of a study: all of a job but its `result.json`."""
 
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from levelfield.callbacks.last_checkpoint import LAST, LastCheckpoint
 from levelfield.errors import OutOfMemory, TrainingFailed
 from levelfield.run_folder import is_first_process
-from levelfield.storage.provenance import computing_files, library_versions, provenance
-from levelfield.study.configuration import Config, flatten
+from levelfield.storage.provenance import provenance
+from levelfield.study.configuration import Config
 from levelfield.study.jobs import CHECKPOINT, Job, empty_folder
-from levelfield.study.last_checkpoint import LAST, LastCheckpoint
-from levelfield.study.spec import NOT_IDENTITY, StudySpec
-
-if TYPE_CHECKING:
-    from levelfield.training import TrainingCLI
+from levelfield.study.spec import StudySpec
 
 
 class _Steps(Callback):
@@ -31,22 +26,6 @@ class _Steps(Callback):
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
         self._progress(trainer.global_step, int(trainer.estimated_stepping_batches))
-
-
-@contextmanager
-def _interruptible(trainer: Trainer) -> Iterator[None]:
-    """Turn the exit by which Lightning answers Ctrl-C back into a KeyboardInterrupt."""
-    in_main = threading.current_thread() is threading.main_thread()
-    handler = signal.getsignal(signal.SIGINT) if in_main else None
-    try:
-        yield
-    except SystemExit:
-        if not trainer.interrupted:
-            raise
-        raise KeyboardInterrupt from None
-    finally:
-        if in_main:
-            signal.signal(signal.SIGINT, handler)
 
 
 def train(
@@ -65,7 +44,7 @@ def train(
         job: Which training.
         config: What `levelfield fit --config` would take to do it.
         progress: Called with (steps done, steps in all).
-        checkpoint_seconds: How often, at an epoch's end, `last.ckpt` is written.
+        checkpoint_seconds: How often `last.ckpt` is written.
 
     Returns:
         The training's part of `result.json`.
@@ -73,21 +52,18 @@ def train(
     Raises:
         TrainingFailed: the loss is not finite.
         OutOfMemory: memory is exhausted.
+        Stopped: a signal came; `last.ckpt` has the step that it ended.
         UserError: a setting or the data is not usable.
     """
-    from levelfield.training import build
+    from levelfield.training import build, interruptible
 
     folder = study_folder / job.path
     started = time.monotonic()
     try:
         with _memory_limits():
             training = build(config, folder, progress=False, group=spec.name, name=str(job))
-            last = LastCheckpoint(
-                folder,
-                partial(_identity, config, training, spec.own_code.get(job.method, {})),
-                checkpoint_seconds,
-                started,
-            )
+            identity = partial(training.identity, config, spec.own_code.get(job.method, {}))
+            last = LastCheckpoint(folder, identity, checkpoint_seconds, started)
             goes_on = last.can_go_on()
             if goes_on:
                 for torn in folder.glob(".*.tmp"):
@@ -95,8 +71,9 @@ def train(
             elif is_first_process():
                 empty_folder(folder)
                 training.write_config()
-            training.trainer.callbacks.extend([_Steps(progress), last])  # type: ignore[attr-defined]
-            with _interruptible(training.trainer):
+            callbacks = training.trainer.callbacks  # type: ignore[attr-defined]
+            training.trainer.callbacks = [last.first, *callbacks, _Steps(progress), last]  # type: ignore[attr-defined]
+            with interruptible(training.trainer):
                 training.trainer.fit(
                     training.model, datamodule=training.datamodule, ckpt_path=last.path if goes_on else None
                 )
@@ -113,18 +90,6 @@ def train(
     }
     last.path.unlink(missing_ok=True)
     return result
-
-
-def _identity(config: Config, training: "TrainingCLI", own_code: dict[str, str]) -> dict[str, Any]:
-    """What determines a training's numbers: its configuration wherever it lies, the data, the code and the machine."""
-    return {
-        "configuration": {key: value for key, value in flatten(config) if key.rpartition(".")[2] not in NOT_IDENTITY},
-        "data": training.datamodule.identity(),
-        "files": computing_files(),
-        "own_code": own_code,
-        "libraries": library_versions(),
-        "device": training.trainer.strategy.root_device.type,
-    }
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from rich.console import Console
 
 from levelfield.errors import UserError, refused_file
 from levelfield.processes import end_with_parent
+from levelfield.signals import Stopped, handling, stop_at_once
 from levelfield.storage.provenance import computing_files
 from levelfield.study.progress import StudyProgress
 from levelfield.study.same_study import check_code_here
@@ -43,7 +44,7 @@ def main(parent: int, study_folder: Path, *what: str) -> int:
         check_code_here(spec)
         computing_files()  # as they are now, when they are imported
         state = StudyState(study_folder, spec)
-        with open(os.devnull, "w") as nowhere, fixed_threads(spec.threads):
+        with handling(stop_at_once), open(os.devnull, "w") as nowhere, fixed_threads(spec.threads):
             progress = StudyProgress(Console(file=nowhere), spec.name, state, {})
             if what[0] == "test":
                 take_part(state, int(what[1]), progress)
@@ -58,7 +59,10 @@ def main(parent: int, study_folder: Path, *what: str) -> int:
     except JobError:
         traceback.print_exc()
         return JOB_FAILED
-    except KeyboardInterrupt:  # a training's answer to SIGTERM, which is what ends this process
+    except Stopped as stop:  # by the study, which ends its workers, or by the cluster
+        signal.signal(stop.number, signal.SIG_DFL)
+        signal.raise_signal(stop.number)
+    except KeyboardInterrupt:  # a lock that another process has taken over
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.raise_signal(signal.SIGTERM)
     return 0

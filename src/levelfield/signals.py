@@ -1,0 +1,95 @@
+"""The one owner of SIGTERM, SIGUSR1 and SIGUSR2, by which a cluster announces that a job will end.
+
+Outside of a training they end the program at once. A training ends its step and writes its last state first. Either
+way the exit code is 75, and the same command goes on: a study by itself, a fit with `--resume`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+# SIGUSR1 is what `#SBATCH --signal` is given here, SIGUSR2 is submitit's; SIGTERM comes with a preemption.
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+LOADER_SECONDS = 10
+EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, the same command can be given again
+
+
+class Stopped(SystemExit):
+    """A signal ended the work; what is done is kept.
+
+    Args:
+        number: Of the signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(EXIT_CODE)
+        self.number = number
+
+    def __str__(self) -> str:
+        return f"stopped by {signal.Signals(self.number).name}"
+
+
+@contextmanager
+def handling(handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
+    """Let `handler` have the signals; they reach the main thread alone, so another one changes nothing.
+
+    A cluster signals loader processes too. They were forked with the handlers: they go on until the training has ended
+    its step, or some seconds at most.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    process = os.getpid()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if os.getpid() == process:
+            handler(number, frame)
+        elif number == signal.SIGTERM:
+            signal.alarm(LOADER_SECONDS)  # its SIGALRM ends the process
+
+    before = {number: signal.signal(number, handle) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+def stop_at_once(number: int, frame: FrameType | None = None) -> None:
+    """A handler for all that can be repeated.
+
+    Raises:
+        Stopped: always.
+    """
+    raise Stopped(number)
+
+
+def is_first_rank() -> bool:
+    """Whether no launcher has made this process another than the first of its run."""
+    return all(os.environ.get(name, "0") == "0" for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK"))
+
+
+def requeue(stop: Stopped) -> str:
+    """Put this SLURM job back into the queue, if SLURM announced the end of its time; what came of it, in words.
+
+    After SIGTERM the job is cancelled, or preempted and requeued by SLURM itself: nothing is done.
+    """
+    job = os.environ.get("SLURM_JOB_ID")
+    if job is None or stop.number == signal.SIGTERM or not is_first_rank():
+        return ""
+    if "SLURM_ARRAY_JOB_ID" in os.environ:  # a number alone can mean the whole array
+        job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
+    try:
+        ended = subprocess.run(["scontrol", "requeue", job], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"job {job} could not be requeued: {error}"
+    if ended.returncode:
+        return f"job {job} could not be requeued: {' '.join(ended.stderr.split()) or f'exit code {ended.returncode}'}"
+    return f"job {job} is requeued"
