@@ -20,7 +20,8 @@ def embedding_space(num_items=2500, dim=24, num_classes=300, seed=0, spread=1.0)
     labels = torch.randint(0, num_classes, (num_items,), generator=generator)
     centres = torch.randn(num_classes, dim, generator=generator)
     embeddings = spread * (0.7 * centres[labels] + torch.randn(num_items, dim, generator=generator))
-    embeddings[100:150] = embeddings[:50]
+    # Of one label: on some processors the cosines with equal items differ in the last bit, and either may be first.
+    embeddings[100:150], labels[100:150] = embeddings[:50], labels[:50]
     return embeddings, labels
 
 

@@ -53,9 +53,9 @@ def random_case(seed):
 
     def draw(count):
         embeddings = torch.randn(count, dim, generator=generator)
-        if seed % 3 == 0:
+        if seed % 3 == 0:  # only there do a query's cosines with two equal items tie on any processor
             embeddings = embeddings.sign()
-        embeddings[count // 2] = embeddings[1]
+            embeddings[count // 2] = embeddings[1]
         labels = (torch.rand(count, generator=generator) ** 2 * num_classes).long() * 7 - 5
         labels[:4] = torch.tensor([-5, -5, 2, 2])
         return embeddings, labels
