@@ -191,6 +191,11 @@ def test_help_reads_well(run):
     assert "ArcFaceLoss" in printed
     assert "--trainer.max_epochs 5" in printed
     assert "--trainer.gradient_clip_val" in run("fit", "--help-all")[1]
+    for command in ("validate", "test", "predict"):
+        code, printed, _ = run(command, "--help")
+        assert code == 0
+        assert f"levelfield {command} --ckpt_path FILE" in printed
+        assert "--trust NAME" in printed
 
 
 def test_fit_on_own_images(tiny, run, tmp_path):

@@ -30,6 +30,23 @@ first steps
   --version           prints the version
 """
 
+EVALUATION_HELP = """\
+usage: levelfield {} --ckpt_path FILE [--KEY VALUE ...]
+
+All settings are read from the checkpoint, and an option that contradicts one is refused.
+
+  --ckpt_path FILE     the best.ckpt of a fit or of a study's job
+  --trust NAME         a module or class of your own, or of a library we do not know, that the checkpoint may use;
+                       may be given several times (docs/security.md)
+  --data.root DIR      where the data set lies now; --data.dataset.table or .folder where it was moved
+  --data.num_workers N, --trainer.devices N, --trainer.precision P
+                       and whatever else changes how it is computed, not what
+  --reopen-test WHY    (test) why the test classes are opened again; the ledger beside the checkpoint holds each opening
+
+validate scores the checkpoint's validation fold; test opens the test classes; predict writes embeddings.safetensors
+beside the checkpoint. --help-all lists every option of the Trainer and of model and data.
+"""
+
 
 def main(argv: list[str] | None = None) -> int:
     """Runs one command; returns its exit code: 0, 2 for a mistake in the input, 130 after Ctrl-C, 75 after a signal."""
@@ -101,14 +118,16 @@ def _stopped(stop: Stopped) -> int:
 
 
 def _evaluate(args: list[str]) -> int:
-    from levelfield.evaluation import EvaluationCLI
+    if {"-h", "--help"} & set(args):
+        print(EVALUATION_HELP.format(args[0]), end="")
+    elif "--help-all" in args:
+        from levelfield.training import TrainingCLI
 
-    if not {"-h", "--help", "--help-all"} & set(args):
+        TrainingCLI(args=[_plain_help(word) for word in args], full_help=True)
+    else:
+        from levelfield.evaluation import EvaluationCLI
+
         EvaluationCLI(args)
-        return 0
-    from levelfield.training import TrainingCLI
-
-    TrainingCLI(args=[_plain_help(word) for word in args], full_help="--help-all" in args)
     return 0
 
 

@@ -177,6 +177,15 @@ def test_the_command_line_prints_that_line_and_exits_with_2(desk: Path, capsys: 
     assert len(captured.err.splitlines()) == 1
 
 
+@pytest.mark.parametrize("title", ["../elsewhere", "a/b", "..", "/tmp/x", ""])
+def test_a_title_leads_out_of_no_folder(desk: Path, title: str) -> None:
+    file = desk / "configs" / "study" / "toy.yaml"
+    file.write_text(file.read_text().replace("name: toy", f"name: {title!r}"))
+    with pytest.raises(UserError, match=r"^name: .* cannot be the name of a folder; choose another, or give --output"):
+        main(["run", "toy"])
+    assert not (desk / "outputs").exists()
+
+
 def test_help_shows_the_commands_and_examples(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--help"])

@@ -182,7 +182,7 @@ def _asked(console: Console, arguments: argparse.Namespace, options: dict[str, A
         file = find_study(arguments.file)
         spec = load_spec(file, options, added, spaces)
         # A study with more methods is another study: its test classes are opened for it.
-        folder = arguments.output or Path("outputs", "_".join([spec.name, *added]))
+        folder = arguments.output or default_folder("_".join([spec.name, *added]))
         if arguments.command != "resume" or not (folder / STUDY).is_file():
             return folder, spec
         if not set(added) <= set(begun(folder).methods):
@@ -191,6 +191,17 @@ def _asked(console: Console, arguments: argparse.Namespace, options: dict[str, A
     elif not set(added) <= set(begun(folder).methods):
         raise UserError(f"--add-method: {folder} has no such method; add it with `levelfield study run FILE`")
     return folder, with_options(begun(folder), options).with_own_code()
+
+
+def default_folder(title: str) -> Path:
+    """The folder below `outputs` of a study with this title.
+
+    Raises:
+        UserError: a title that is no folder's name.
+    """
+    if Path(title).name != title or title == "..":
+        raise UserError(f"name: {title!r} cannot be the name of a folder; choose another, or give --output DIR")
+    return Path("outputs", title)
 
 
 def _verify(console: Console, folder: Path, spec: StudySpec) -> int:
