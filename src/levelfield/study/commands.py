@@ -199,7 +199,7 @@ def default_folder(title: str) -> Path:
     Raises:
         UserError: a title that is no folder's name.
     """
-    if Path(title).name != title or title == "..":
+    if title in ("", "..") or Path(title).name != title:
         raise UserError(f"name: {title!r} cannot be the name of a folder; choose another, or give --output DIR")
     return Path("outputs", title)
 
