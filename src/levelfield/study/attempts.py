@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from levelfield.callbacks.last_checkpoint import LAST
 from levelfield.storage.atomic import write_json
 from levelfield.study.jobs import Job
-from levelfield.study.last_checkpoint import LAST
 from levelfield.study.spec import BASELINE
 
 ATTEMPTS = "attempts"
