@@ -107,6 +107,27 @@ def test_three_kills_and_a_ctrl_c_change_no_byte(toy_file: Path, finished: Path,
     assert_same_tables(folder, finished)
 
 
+@pytest.mark.slow
+@pytest.mark.processes
+def test_a_signal_reaches_what_the_workers_do_and_changes_no_byte(
+    toy_file: Path, finished: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "stopped"
+    options = ("--executor.workers=2", "--executor.checkpoint_seconds=1000000")
+    for number, least in ((signal.SIGUSR1, 3), (signal.SIGTERM, 9)):
+        process = start(toy_file, folder, *options)
+        assert wait_for(process, has_results, folder, least), process.wait()
+        workers = [step["process"] for step in doing(folder)]
+        process.signal(number)
+        printed = process.wait(60)
+        assert process.exit_code == 75, printed
+        assert f"levelfield: stopped by {number.name}" in printed
+        assert "go on with: levelfield study resume" in printed
+        assert not any(map(is_alive, workers))
+    finish(toy_file, folder, *options)
+    assert_same_tables(folder, finished)
+
+
 def seconds_of_a_job(folder: Path) -> float:
     done = [json.loads(path.read_text())["seconds"] for path in folder.glob("jobs/*/*/fold*/result.json")]
     return sum(done) / len(done) if done else 1.0

@@ -204,6 +204,19 @@ def test_a_training_killed_between_its_last_epoch_and_its_end_takes_no_further_s
     assert contents(tmp_path / "killed") == contents(tmp_path / "undisturbed")
 
 
+def test_a_checkpoint_of_lightning_in_the_working_directory_changes_nothing(
+    spec: StudySpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(tmp_path / "clean", spec, JOB, config_of(spec, {}), ignore)
+    killed_at(3, tmp_path / "other", spec, config_of(spec, {"data": {"fold": 1}}))
+    for name in ("JOB_ID", "PROCID", "LOCALID", "NODEID", "NTASKS"):  # Lightning looks for it under SLURM
+        monkeypatch.setenv(f"SLURM_{name}", "1" if name == "NTASKS" else "0")
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(tmp_path / "other" / JOB.path / LAST, "hpc_ckpt_1.ckpt")
+    train(tmp_path / "planted", spec, JOB, config_of(spec, {}), ignore)
+    assert contents(tmp_path / "planted") == contents(tmp_path / "clean")
+
+
 def torn(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1000])
 
