@@ -36,7 +36,15 @@ class OutOfMemory(TrainingFailed):
     """A training that needs more memory than there is, perhaps for what else runs beside it."""
 
 
-def refused_file(error: OSError, path: Path | str | None = None) -> UserError | None:
+class FileRefused(UserError):  # noqa: N818  # it says what the system did
+    """A file that the system will not store or open; `strerror` is what the system says."""
+
+    def __init__(self, message: str, strerror: str) -> None:
+        super().__init__(message)
+        self.strerror = strerror
+
+
+def refused_file(error: OSError, path: Path | str | None = None) -> FileRefused | None:
     """What to say of a file that the system will not store or open; None if the program is at fault.
 
     Args:
@@ -45,4 +53,7 @@ def refused_file(error: OSError, path: Path | str | None = None) -> UserError | 
     """
     remedy = REMEDIES.get(error.errno or 0)
     place = path or error.filename or "a file"
-    return None if remedy is None else UserError(f"{place}: {error.strerror}; {remedy} and start the command again")
+    if remedy is None:
+        return None
+    said = error.strerror or ""
+    return FileRefused(f"{place}: {said}; {remedy} and start the command again", said)

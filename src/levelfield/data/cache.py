@@ -17,7 +17,7 @@ import torchvision
 from PIL import Image
 
 from levelfield.data.datasets.base import MetricDataset, SampleIndex
-from levelfield.errors import UserError
+from levelfield.errors import FileRefused, UserError
 from levelfield.storage.atomic import new_file
 from levelfield.storage.lock import Lock
 
@@ -82,7 +82,7 @@ def prepare_images(
                 print(f"decoding {len(index.keys):,} images once, into {folder}", file=sys.stderr)
                 _make(folder, stamp, dataset, index, reduce)
                 prepared = _read(folder, stamp)
-    except OSError as error:
+    except (OSError, FileRefused) as error:  # the latter is the lock's
         raise UserError(
             f"cannot write the prepared cache {folder} ({error.strerror}): make room there, give another folder by the "
             "environment variable LEVELFIELD_CACHE, or leave --data.cache out"
