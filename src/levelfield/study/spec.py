@@ -97,6 +97,8 @@ class StudySpec:
             if not plain[key]:
                 del plain[key]
         for config in plain["methods"].values():
+            if config.get("trainer", {}).get("devices") == 1:  # as in studies from before a study said how many
+                del config["trainer"]["devices"]
             for place in (config.get("data", {}), _init_args(config.get("data", {}).get("dataset"))):
                 for key in NOT_IDENTITY:
                     place.pop(key, None)
