@@ -29,7 +29,7 @@ SHORT_NAMES = {
     "data.dataset": ("levelfield.data.datasets", "MetricDataset"),
 }
 # In the options' own words or of no use on the command line.
-HIDDEN = ("help", "config", "print_config", "weights_only", "return_predictions", "verbose")
+HIDDEN = ("help", "config", "print_config", "weights_only", "return_predictions", "verbose", "checkpoint_seconds")
 CLASS_PATH = r"class_path['\"]?[=:] ?['\"]?([\w.]+)"  # as messages quote a configuration
 SHORT_TEXTS = {"ckpt_path": "a checkpoint: fit goes on from it, validate, test and predict read all settings from it"}
 EXAMPLES = {
