@@ -1,6 +1,8 @@
 """results.csv and summary.csv are derived from the result files alone, and damage is named."""
 
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 from levelfield.errors import UserError
 from levelfield.storage.atomic import write_json
 from levelfield.storage.ledger import Ledger
+from levelfield.storage.lock import Lock
 from levelfield.study import results
 from levelfield.study.conditions import differing_conditions
 from levelfield.study.jobs import (
@@ -95,6 +98,22 @@ def test_tables_do_not_depend_on_the_order_of_the_work(tmp_path: Path, spec: Stu
     write_tables(tmp_path / "two", turned)
     for name in ("results.csv", "summary.csv"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+def test_a_report_that_began_before_the_last_score_does_not_undo_its_table(tmp_path: Path, spec: StudySpec) -> None:
+    fill(tmp_path, spec)
+    write_tables(tmp_path, spec)
+    whole = (tmp_path / "results.csv").read_bytes()
+    last = tmp_path / results.tested_path("c", 2)
+    content = last.read_bytes()
+    last.unlink()
+    with ThreadPoolExecutor() as threads:
+        with Lock(tmp_path, "tables", "tables"):  # the study writes its tables meanwhile
+            report = threads.submit(write_tables, tmp_path, spec)
+            time.sleep(0.3)
+            last.write_bytes(content)
+        report.result(30)
+    assert (tmp_path / "results.csv").read_bytes() == whole
 
 
 def test_damaged_and_foreign_results_are_named(tmp_path: Path, spec: StudySpec) -> None:

@@ -189,8 +189,8 @@ def to_csv(rows: Sequence[ResultRow] | Sequence[SummaryRow], kind: type[ResultRo
 
 def write_tables(study_folder: Path, spec: StudySpec) -> list[ResultRow]:
     """Derive `results.csv` and `summary.csv` anew and return the rows of the former."""
-    rows = collect_rows(study_folder, spec)
     with Lock(study_folder, "tables", "tables"):  # `study report` may be asked for while the study runs
+        rows = collect_rows(study_folder, spec)  # here: who writes last has read last
         write_atomically(study_folder / "results.csv", to_csv(rows, ResultRow))
         write_atomically(study_folder / "summary.csv", to_csv(summarise(rows), SummaryRow))
     return rows
