@@ -60,6 +60,26 @@ class SmallTrunk(nn.Module):
         return self.convolution(images).relu().mean((2, 3))
 
 
+class LabelEmbedder(nn.Linear):
+    def forward(self, features, labels):
+        return super().forward(features)
+
+
+class SwappedEmbedder(nn.Linear):
+    def __init__(self, embedding_size, num_features):
+        super().__init__(num_features, embedding_size)
+
+
+class NarrowEmbedder(nn.Linear):
+    def __init__(self, num_features, embedding_size):
+        super().__init__(num_features, 7)
+
+
+class LabelMiner(nn.Module):
+    def forward(self, labels):
+        return None
+
+
 class PlainEmbedder(nn.Module):
     def __init__(self, num_features, embedding_size, bias=True):
         super().__init__()
@@ -194,6 +214,10 @@ def test_a_module_that_lacks_a_library_names_it(tiny, run, tmp_path):
         (["--model.loss", "plain_parts.SmallTrunk"], ["SmallTrunk is no loss", "(embeddings, labels)"]),
         (["--model.loss", "plain_parts.WeightedLoss", "--model.miner", "plain_parts.AllPairs"], ["takes no miner"]),
         (["--model.loss", "ContrastiveLoss", "--model.trunk", "plain_parts.AllPairs"], ["AllPairs", "num_features"]),
+        (["--model.loss", "ContrastiveLoss", "--model.embedder", "plain_parts.LabelEmbedder"], ["argument: 'labels'"]),
+        (["--model.loss", "ContrastiveLoss", "--model.embedder", "plain_parts.SwappedEmbedder"], ["(2, 96)"]),
+        (["--model.loss", "ContrastiveLoss", "--model.embedder", "plain_parts.NarrowEmbedder"], ["(2, 7)", "(2, 128)"]),
+        (["--model.loss", "ContrastiveLoss", "--model.miner", "plain_parts.LabelMiner"], ["LabelMiner is no miner"]),
     ],
 )
 def test_a_part_that_does_not_fit_is_one_line(options, words, tiny, run, tmp_path):

@@ -24,6 +24,7 @@ from levelfield.loss_factory import LossFactory, MetricLossFactory, check_call, 
 from levelfield.losses.base import MetricLoss
 from levelfield.miners import Miner
 from levelfield.models import LinearEmbedder
+from levelfield.models.embedders import check_embedder
 from levelfield.models.ensemble import EnsembleEmbedder, EnsembleTrunk
 from levelfield.models.trunks import as_trunk
 
@@ -175,7 +176,13 @@ class MetricLearner(LightningModule):
         self.build_loss(num_classes)
         if self.loss is None:
             raise UserError("this checkpoint was loaded without its loss: train a new learner with --model.loss")
+        self.check_parts()
+
+    def check_parts(self) -> None:
+        """Raises UserError for a loss, miner or embedder that cannot be called as the learner calls it."""
+        assert self.loss is not None
         check_call(self.loss, self.miner)
+        check_embedder(self.embedder, self.trunk.num_features, self.embedding_size)
 
     def configure_callbacks(self) -> list[Callback]:
         """What a Trainer without them would silently lack: validation scores, and the ledger of the test classes."""

@@ -63,20 +63,29 @@ def make_loss(factory: Callable, num_classes: int | None, embedding_size: int) -
 
 
 def check_call(loss: nn.Module, miner: nn.Module | None) -> None:
-    """Raises UserError unless the loss can be called with a batch, and with the miner's choice if there is a miner."""
-    call = inspect.signature(loss.forward)
+    """Raises UserError unless loss and miner can be called with a batch, and the loss with the miner's choice."""
     name = type(loss).__name__
-    try:
-        call.bind(None, None)
-    except TypeError:
-        raise UserError(f"--model.loss {name} is no loss: its forward does not take (embeddings, labels)") from None
-    try:
-        call.bind(*(None,) * (2 if miner is None else 3))
-    except TypeError:
+    if not _takes(loss, 2):
+        raise UserError(f"--model.loss {name} is no loss: its forward does not take (embeddings, labels)")
+    if miner is None:
+        return
+    if not _takes(loss, 3):
         raise UserError(
             f"--model.loss {name} takes no miner's choice: leave out --model.miner {type(miner).__name__}, or write "
             "forward(embeddings, labels, indices_tuple=None)"
-        ) from None
+        )
+    if not _takes(miner, 2):
+        raise UserError(
+            f"--model.miner {type(miner).__name__} is no miner: its forward does not take (embeddings, labels)"
+        )
+
+
+def _takes(module: nn.Module, arguments: int) -> bool:
+    try:
+        inspect.signature(module.forward).bind(*(None,) * arguments)
+    except TypeError:
+        return False
+    return True
 
 
 def given_arguments(factory: Callable) -> dict[str, Any]:

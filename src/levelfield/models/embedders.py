@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -115,6 +116,29 @@ class MLPEmbedder(Embedder):
 
     def forward(self, features: Float[Tensor, "batch features"]) -> Float[Tensor, "batch embedding"]:
         return self.layers(features)
+
+
+@torch.no_grad()
+def check_embedder(embedder: nn.Module, num_features: int, embedding_size: int) -> None:
+    """Try an embedder on two vectors of zeros.
+
+    Raises:
+        UserError: it does not make embeddings of length D from features of length F.
+    """
+    name = type(embedder).__name__
+    built = f"--model.embedder {name}, made by (num_features, embedding_size) = ({num_features}, {embedding_size})"
+    like = next(embedder.parameters(), torch.zeros(()))
+    modes = {module: module.training for module in embedder.modules()}
+    try:
+        shape = tuple(embedder.eval()(like.new_zeros(2, num_features)).shape)
+    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
+        line = " ".join(str(error).split())[:200]
+        raise UserError(f"{built}, cannot take features of shape (2, {num_features}): {line}") from error
+    finally:
+        for module, training in modes.items():
+            module.training = training
+    if shape != (2, embedding_size):
+        raise UserError(f"{built}, gives shape {shape} for 2 samples: it must be (2, {embedding_size})")
 
 
 def _checked(dropout: float) -> float:

@@ -21,6 +21,7 @@ def network_step(training: TrainingCLI) -> Callable[[], None]:
     """Trunk, embedder and normalisation, forward and backward, and the optimiser's step."""
     learner, device = training.model, training.trainer.strategy.root_device
     learner.build_loss(_num_train_classes(training.datamodule))  # the optimiser asks for its weights
+    learner.check_parts()
     learner.to(device).train()
     optimizer = _optimizer(learner)
     samples = _random_samples(training.datamodule, device)
@@ -40,6 +41,7 @@ def loss_step(training: TrainingCLI) -> Callable[[], None]:
     learner, datamodule, device = training.model, training.datamodule, training.trainer.strategy.root_device
     num_classes = _num_train_classes(datamodule)
     learner.build_loss(num_classes)
+    learner.check_parts()
     learner.to(device).train()
     optimizer = _optimizer(learner)
     embeddings = torch.randn(datamodule.batch_size, learner.embedding_size, device=device)
