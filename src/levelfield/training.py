@@ -345,6 +345,11 @@ class TrainingCLI(LightningCLI):
         if path is None:
             return
         checkpoint = read_checkpoint(path)
+        if "datamodule_hyper_parameters" not in checkpoint:
+            raise UserError(
+                f"'{path}' was fitted with loaders of one's own, which it cannot name: go on from it in Python, "
+                "trainer.fit(learner, loader, ckpt_path=..., weights_only=True)"
+            )
         stored, asked = without_places(checkpoint["hyper_parameters"]), without_places(self.config_dump["model"])
         refuse_other_architecture(stored, asked, path)
         refuse_other_folds(checkpoint["datamodule_hyper_parameters"], self.config_dump["data"], path)

@@ -163,6 +163,7 @@ def test_a_state_of_another_kind_is_refused(begun: Path, tmp_path: Path, capsys:
     for change, words in (
         ({"job": {}}, "is the last state of a fit that was stopped"),
         ({"optimizer_states": None}, "holds weights alone"),
+        ({"datamodule_hyper_parameters": None}, "was fitted with loaders of one's own"),
     ):
         other = {key: value for key, value in {**checkpoint, **change}.items() if value is not None}
         torch.save(other, tmp_path / "other.ckpt")
