@@ -11,6 +11,7 @@ from rich.console import Console
 
 from levelfield.data.own import own_dataset
 from levelfield.errors import UserError
+from levelfield.study.dry_run import method_costs
 from levelfield.study.runner import begin
 from levelfield.study.spec import load_spec
 
@@ -79,11 +80,15 @@ TABLE = [
 
 
 def in_study(toy_file: Path, words: list[str], output: Path) -> list[str]:
-    """What a study prints of its data before the first job."""
+    """What a study prints of its data before the first job, and in a dry run."""
     overrides = dict(zip([word[2:] for word in words[::2]], words[1::2], strict=True))
-    console = Console(file=io.StringIO(), width=120)
-    begin(output, load_spec(toy_file, {**overrides, "search.trials": 0}), console=console)
-    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    spec = load_spec(toy_file, {**overrides, "search.trials": 0})
+    begun, dry = (Console(file=io.StringIO(), width=120) for _ in range(2))
+    begin(output, spec, console=begun)
+    method_costs(spec, dry)
+    lines = begun.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert dry.file.getvalue().splitlines() == lines  # type: ignore[attr-defined]
+    return lines
 
 
 def said_by_all(run: Callable, tiny: list[str], toy_file: Path, place: Path, tmp_path: Path) -> list[list[str]]:

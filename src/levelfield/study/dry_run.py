@@ -64,7 +64,7 @@ def dry_run(console: Console, spec: StudySpec) -> int:
     Raises:
         UserError: a method that cannot be built.
     """
-    costs = method_costs(spec)
+    costs = method_costs(spec, console)
     table = Table(title=Text(spec.name), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
     table.add_column("", no_wrap=True)
     for heading in ("jobs,\nsearch", "jobs,\nruns", "seconds\na step", "hours,\nat least", "hours,\nat most"):
@@ -108,10 +108,14 @@ def _hours(hours: float) -> str:
     return f"{hours:,.0f}" if hours >= 10 else f"{hours:.2g}"
 
 
-def method_costs(spec: StudySpec) -> list[MethodCost]:
+def method_costs(spec: StudySpec, console: Console | None = None) -> list[MethodCost]:
     """Build each method with random weights and time its step on random samples.
 
     The network is timed once for all methods that share it, with batch and samples; each method's loss by itself.
+
+    Args:
+        spec: The study.
+        console: Where the counts of one's own data are shown; published data need not be there.
 
     Raises:
         UserError: a method that cannot be built.
@@ -123,6 +127,8 @@ def method_costs(spec: StudySpec) -> list[MethodCost]:
         for method in spec.methods:
             config = _config(spec, method)
             training = build(config, Path(folder), progress=False)
+            if console is not None and not costs and training.datamodule.dataset.num_classes_published is None:
+                console.print("\n".join(training.datamodule.overview()), highlight=False, markup=False, soft_wrap=True)
             network = _network(config)
             if network not in network_seconds:
                 network_seconds[network] = median_seconds(network_step(training), training)
