@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 from own_images import image_options, own_images
+from PIL import Image
 
-from levelfield.data import ImageTable
+from levelfield.cli import main
+from levelfield.data import Glyphs, ImageTable, MetricDataset
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.places import own_file, without_way
 
@@ -52,3 +54,29 @@ def test_a_checkpoint_does_not_tell_where_its_table_lay_and_finds_it(
     assert (code, "no table table.csv" in complaint) == (2, True)
     code, again, complaint = run("validate", "--ckpt_path", checkpoint, "--data.dataset.table", table, *quiet)
     assert (code, again) == (0, scores), complaint
+
+
+def test_a_root_that_nothing_is_read_from_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "below").mkdir()
+    for table in ("here.csv", "below/there.csv", "below/both.csv", "both.csv"):
+        (tmp_path / table).write_text("".join(["path,label\n", *(f"{n}.png,{n // 2:02d}\n" for n in range(32))]))
+    for number in range(32):
+        for folder in (tmp_path, tmp_path / "below"):
+            (folder / f"{number}.png").write_bytes(b"")
+
+    def said(dataset: MetricDataset) -> list[str]:
+        return MetricDataModule(dataset, root="below").overview()[1:]
+
+    assert said(ImageTable("there.csv")) == []
+    assert said(ImageTable("here.csv")) == ["--data.root below is passed over: here.csv is there without it"]
+    assert said(ImageTable("both.csv")) == ["--data.root below is passed over: both.csv is there without it"]
+    assert said(Glyphs(num_classes=40)) == ["--data.root below is passed over: Glyphs reads nothing from it"]
+    assert MetricDataModule(ImageTable("here.csv")).overview()[1:] == []
+
+
+def test_verify_finds_a_table_where_fit_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Image.new("RGB", (8, 8)).save(tmp_path / "1.png")
+    (tmp_path / "there.csv").write_text("path,label\n1.png,wren\n")
+    main(["data", "verify", "there.csv", "--data.root", str(tmp_path)])
+    assert "image_table: 1 class, 1 sample; every sample opens" in capsys.readouterr().out

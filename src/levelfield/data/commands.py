@@ -90,7 +90,7 @@ def main(argv: Sequence[str]) -> int:
         return _list(console, datasets, asked_for=bool(arguments.names))
     if arguments.command == "prepare":
         return max(_prepare(console, dataset, [Path(file) for file in arguments.archive]) for dataset in datasets)
-    return max(_verify(console, dataset, asked_for=bool(arguments.names)) for dataset in datasets)
+    return max(_verify(console, dataset, arguments.root, asked_for=bool(arguments.names)) for dataset in datasets)
 
 
 def named_datasets() -> dict[str, type[MetricDataset]]:
@@ -111,7 +111,7 @@ def _chosen(names: Sequence[str], root: str | None, own: bool) -> list[MetricDat
     kinds = named_datasets()
     chosen = []
     for name in names or kinds:
-        dataset = _build(kinds[name], root) if name in kinds else own_dataset(name) if own else None
+        dataset = _build(kinds[name], root) if name in kinds else own_dataset(name, root) if own else None
         if dataset is None:
             also = ", and it is no folder and no .csv or .parquet table" if own else ""
             raise UserError(f"no data set '{name}'{_nearest(name, kinds)} (levelfield data list names them){also}")
@@ -184,8 +184,9 @@ def _print(console: Console, text: str) -> None:
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-def _verify(console: Console, dataset: MetricDataset, asked_for: bool) -> int:
+def _verify(console: Console, dataset: MetricDataset, root: str | None, asked_for: bool) -> int:
     from levelfield.data.duplicates import describe_duplicates
+    from levelfield.data.places import root_in_vain
 
     try:
         with console.status(f"{dataset.name}: opening every sample"):
@@ -198,6 +199,7 @@ def _verify(console: Console, dataset: MetricDataset, asked_for: bool) -> int:
     verdict = f"{published}every sample opens" if report.ok else f"{len(report.problems)} problems"
     duplicates = describe_duplicates(report.duplicates)
     found, *left_out = report.overview
+    left_out += root_in_vain(dataset, root)
     lines = [f"{found}; {verdict}", *(f"  {line}" for line in (*left_out, *report.problems, *duplicates))]
     _print(console, "\n".join(lines))
     return 0 if report.ok else 2

@@ -29,6 +29,18 @@ def own_file(path: str | Path, root: str | Path | None) -> Path:
     return Path(path)
 
 
+def root_in_vain(dataset: object, root: str | Path | None) -> list[str]:
+    """A line where `--data.root` is given and nothing is read from it; none where something is."""
+    if root is None:
+        return []
+    own = getattr(dataset, "table", getattr(dataset, "folder", None))
+    if not hasattr(dataset, "root"):
+        return [f"--data.root {root} is passed over: {type(dataset).__name__} reads nothing from it"]
+    if own is not None and not Path(os.path.abspath(own_file(own, root))).is_relative_to(os.path.abspath(root)):
+        return [f"--data.root {root} is passed over: {own} is there without it"]
+    return []
+
+
 def dataset_without_ways(dataset: Mapping[str, Any], root: str | Path | None = None) -> dict[str, Any]:
     """A data set's import path and arguments, without its root and the ways to its files."""
     arguments = dataset.get("init_args") or {}
