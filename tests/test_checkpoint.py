@@ -1,6 +1,7 @@
 """A checkpoint of plain data runs no command, imports no module that nobody trusts, and fetches nothing."""
 
 import copy
+import pathlib
 import re
 import socket
 import sys
@@ -81,12 +82,22 @@ def spec(class_path, **init_args):
     return {"class_path": class_path, "init_args": init_args}
 
 
+def write_to(file):
+    """Of one's own program, and nothing that a checkpoint may call."""
+    pathlib.Path(file).write_text("called")
+
+
 def in_memory(loss):
     return spec("levelfield.losses.CrossBatchMemory", loss=loss, memory_size=8)
 
 
 POPEN = spec("subprocess.Popen", args="id > FILE", shell=True)
 PLANTED_LOSS = spec("planted.Loss")
+KERNEL = spec(
+    "levelfield.models.TransformersTrunk",
+    name="x",
+    config={"model_type": "bert", "attn_implementation": "somebody/kernel"},
+)
 IN_MODEL = {
     "a command where torch asks for a truth value": ("loss", spec("torch.nn.MSELoss", size_average=POPEN)),
     "a command in a list": ("loss", spec("levelfield.losses.ContrastiveLoss", neg_margin=[0, [POPEN]])),
@@ -128,14 +139,16 @@ IN_MODEL = {
             config={"model_type": "bert", "auto_map": {"AutoModel": "planted.Loss"}},
         ),
     ),
-    "a text trunk with a kernel of the hub": (
+    "a text trunk with a kernel of the hub": ("trunk", KERNEL),
+    "a text trunk with a kernel of the hub within another": (
         "trunk",
-        spec(
-            "levelfield.models.TransformersTrunk",
-            name="x",
-            config={"model_type": "bert", "attn_implementation": "somebody/kernel"},
-        ),
+        spec("levelfield.models.ensemble.EnsembleTrunk", members=1, trunk=KERNEL),
     ),
+    "a text trunk with a kernel of the hub as the embedder": (
+        "embedder",
+        spec("levelfield.models.TransformersTrunk", config=KERNEL["init_args"]["config"]),
+    ),
+    "a function of the running program": ("loss", spec(f"{__name__}.write_to", file="FILE")),
     "no trunk": ("trunk", None),
 }
 IN_DATA = {
@@ -180,6 +193,15 @@ def test_no_command_loads_what_nobody_trusts(attack, checkpoint, place, nothing_
     assert complaint.count("\n") == 1, complaint
     assert not (place / "written").exists()
     assert not (place / "ledger.jsonl").exists()
+
+
+@pytest.mark.parametrize("weights", ["pretrained", "package:planted.weights", "PLACE/no_weights.pt"])
+def test_a_network_within_the_trunk_gets_no_weights_either(weights, checkpoint, place, nothing_is_fetched):
+    inner = spec("levelfield.models.TimmTrunk", name="test_resnet", weights=weights)
+    trunk = spec("levelfield.models.ensemble.EnsembleTrunk", members=1, trunk=inner)
+    learner = MetricLearner.load_from_checkpoint(changed(checkpoint, place, "model", "trunk", trunk), strict=False)
+    assert learner.trunk.weights_origin == "random"
+    assert not (place / "written").exists()
 
 
 def test_the_line_says_how_to_allow_a_class(checkpoint, place, run):

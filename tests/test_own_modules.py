@@ -6,7 +6,7 @@ import sys
 import pytest
 from tiny_fit import TINY
 
-PLANTED = ("pytorch_metric_learning", "torch", "yaml", "timm", "rich", "traceback")
+PLANTED = ("pytorch_metric_learning", "torch", "yaml", "timm", "rich", "traceback", "json", "fcntl")
 
 
 @pytest.fixture

@@ -38,6 +38,10 @@ class WeightedLoss(nn.Module):
         return nn.functional.cross_entropy(self.scale * embeddings @ self.weights.T, labels)
 
 
+def heated_loss(num_classes, embedding_size) -> WeightedLoss:
+    return WeightedLoss(num_classes, embedding_size, scale=16.0)
+
+
 class NeedyLoss(WeightedLoss):
     def __init__(self, num_classes, embedding_size, scale):
         super().__init__(num_classes, embedding_size, scale)
@@ -113,14 +117,19 @@ ALL_OWN = [
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [("PairsLoss", ALL_OWN), ("WeightedLoss", ["--model.loss", "plain_parts.WeightedLoss"])]
+    ("name", "options"),
+    [
+        ("PairsLoss", ALL_OWN),
+        ("WeightedLoss", ["--model.loss", "plain_parts.WeightedLoss"]),
+        ("heated_loss", ["--model.loss", "plain_parts.heated_loss"]),
+    ],
 )
 def test_plain_modules_train_and_come_back(name, options, tiny, run, tmp_path):
     code, printed, complaint = run("fit", *tiny, *options, "--trainer.max_epochs", "1", "--output", tmp_path)
     assert code == 0, complaint
     best = tmp_path / "fit" / f"Glyphs-{name}" / "0" / "best.ckpt"
     learner = MetricLearner.load_from_checkpoint(best)
-    assert type(learner.loss).__name__ == name
+    assert type(learner.loss).__name__ == name.replace("heated_loss", "WeightedLoss")
     if name == "PairsLoss":
         assert "trunk: SmallTrunk, 12 features; weights: as plain_parts.SmallTrunk makes them" in printed
         assert learner.loss.margin == 0.3

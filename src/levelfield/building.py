@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
+import typeshed_client
+from jsonargparse import ArgumentParser, Namespace, _stubs_resolver, set_parsing_settings
 
 from levelfield.errors import UserError
 
@@ -18,6 +22,15 @@ def restrict_parser() -> None:
     """Keeps jsonargparse from building a class under an argument whose type does not ask for one, and from importing
     what a value names in the modules that run commands (`os`, `subprocess`, ...)."""
     set_parsing_settings(instantiate_subclass_spec_in_any=False, import_path_allowlist=[])
+    find_stubs()
+
+
+def find_stubs() -> None:
+    """Tells jsonargparse where stubs lie. It would ask a `python -c`, which runs a json.py of the working directory."""
+    if _stubs_resolver.stubs_resolver is None:
+        places = [Path(place) for place in sys.path if place and place != os.getcwd()]
+        context = typeshed_client.get_search_context(search_path=places)
+        _stubs_resolver.stubs_resolver = _stubs_resolver.StubsResolver(search_context=context)  # type: ignore[assignment]
 
 
 def instantiate(parser: ArgumentParser, config: Namespace) -> Namespace:
@@ -92,10 +105,34 @@ def _refuse_unbuilt(kind: type, kwargs: dict[str, Any]) -> None:
         typed = name in known and known[name].annotation is not inspect.Parameter.empty
         if not typed and isinstance(value, str) and CLASS_PATH.fullmatch(value):
             named.append(value)
-        if hasattr(value, "_fields") and type(value).__name__ == "NestedArg":  # the command line's --...distance.p 2
+        if _is_nested(value):
             named.append(value.val)
         if named:
-            raise UserError(
-                f"'{named[0]}' is not built: {kind.__name__} does not say that its argument '{name}' takes a class; "
-                f"build it in a class of your own that extends {kind.__name__} (my_loss.py)"
-            )
+            raise _unbuilt(named[0], kind.__name__, name)
+
+
+def refuse_nested(config: Any) -> None:
+    """Raises for the command line's `--model.loss.distance.p 2` where `distance` takes no class: it cannot be dumped.
+
+    Raises:
+        UserError: there is such an argument in a class of the configuration.
+    """
+    if not isinstance(config, Namespace | dict):
+        return
+    parts = vars(config) if isinstance(config, Namespace) else config
+    for section, value in parts.items():
+        for name, given in vars(value).items() if section == "init_args" and isinstance(value, Namespace) else ():
+            if _is_nested(given):
+                raise _unbuilt(given.val, str(parts["class_path"]).rpartition(".")[2], name)
+        refuse_nested(value)
+
+
+def _is_nested(value: Any) -> bool:
+    return hasattr(value, "_fields") and type(value).__name__ == "NestedArg"
+
+
+def _unbuilt(named: Any, kind: str, argument: str) -> UserError:
+    return UserError(
+        f"'{named}' is not built: {kind} does not say that its argument '{argument}' takes a class; "
+        f"build it in a class of your own that extends {kind} (my_loss.py)"
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import pkgutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -106,10 +105,12 @@ def learner_config(
                 arguments[key] = None
                 if key == "loss":
                     missing = str(absent)
-        arguments["trunk"] = _without_files(arguments["trunk"], origin)
         if arguments["loss"] is None:
             arguments["loss"] = {"class_path": "torch.nn.Identity"}
-        return LearnerConfig(_resolved("model", kind or MetricLearner, arguments, trusted, origin), missing)
+        resolved = _resolved("model", kind or MetricLearner, arguments, trusted, origin)
+        for key in ("trunk", "embedder"):
+            resolved[key] = _without_files(resolved[key], origin)
+        return LearnerConfig(resolved, missing)
 
 
 def data_config(checkpoint: dict[str, Any], origin: Path | str, trust: Iterable[str] = ()) -> dict[str, Any]:
@@ -212,16 +213,22 @@ def _with_arguments(trunk: dict[str, Any], own: dict[str, Any]) -> dict[str, Any
     return {**trunk, "init_args": {**trunk.get("init_args", {}), **own.get("trunk_args", {})}}
 
 
-def _without_files(trunk: dict[str, Any], origin: str) -> dict[str, Any]:
-    """The trunk as a checkpoint may build it: without weights, and without anything that it would have to fetch."""
-    arguments = {**trunk.get("dict_kwargs", {}), **trunk.get("init_args", {})}
-    ours = trunk["class_path"].startswith("levelfield.")
-    known = inspect.signature(pkgutil.resolve_name(trunk["class_path"])).parameters if ours else arguments
-    if "weights" in known:
+def _without_files(value: Any, origin: str) -> Any:
+    """A part as a checkpoint may build it: it and the networks within it without weights, and without anything that
+    they would have to fetch."""
+    if isinstance(value, list | tuple):
+        return [_without_files(part, origin) for part in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {key: _without_files(part, origin) for key, part in value.items()}
+    if "class_path" not in kept:
+        return kept
+    arguments = {**kept.get("dict_kwargs", {}), **kept.get("init_args", {})}
+    if "weights" in arguments:
         arguments["weights"] = None
-    if ours and "config" in known:
-        check_architecture(arguments.get("config"), origin)
-    return {"class_path": trunk["class_path"], "init_args": arguments}
+    if kept["class_path"].startswith("levelfield.") and "config" in arguments:
+        check_architecture(arguments["config"], origin)
+    return {"class_path": kept["class_path"], "init_args": arguments}
 
 
 def _resolved(

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from jsonargparse._parameter_resolvers import ParamData, get_signature_parameters
 from torch import nn
 
+from levelfield.building import find_stubs
 from levelfield.errors import UserError
 from levelfield.losses.base import MetricLoss
 
@@ -106,6 +107,7 @@ def loss_class(factory: Any) -> Any:
 
 
 def _parameters(factory: Callable) -> list[ParamData]:
+    find_stubs()
     return get_signature_parameters(loss_class(factory), None)
 
 

@@ -21,7 +21,8 @@ MONITOR = "val/map_at_r"
 
 def default_name(config: Any) -> str:
     """`<data set>-<loss>`, in the words of the command line."""
-    names = (config["data"]["dataset"]["class_path"], config["model"]["loss"]["class_path"])
+    data, loss = config["data"]["dataset"]["class_path"], config["model"]["loss"]
+    names = (data, loss.__name__ if callable(loss) else loss["class_path"])  # a function is there itself
     return "-".join(name.rpartition(".")[2] for name in names)
 
 

@@ -25,7 +25,7 @@ from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEn
 from lightning.pytorch.plugins.io import CheckpointIO
 
 import levelfield.miners  # noqa: F401 a short name is found among the classes that are imported
-from levelfield.building import instantiate, restrict_parser
+from levelfield.building import instantiate, refuse_nested, restrict_parser
 from levelfield.callbacks import FinishTracking, RetrievalValidation
 from levelfield.callbacks.asked_rates import AskedRates, asked_rates
 from levelfield.callbacks.last_checkpoint import LastCheckpoint
@@ -167,6 +167,7 @@ class TrainingCLI(LightningCLI):
     def instantiate_classes(self) -> None:
         section = self.config if self.subcommand is None else self.config[self.subcommand]
         if self.folder is None and self.subcommand in (None, "fit"):
+            refuse_nested(section)
             self._claim_folder(Path(section.output) / "fit" / (section.name or default_name(section)), section.resume)
         try:
             self._instantiate(section)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 import yaml
 from torch import nn
@@ -115,7 +115,8 @@ def check_kinds(place: str, value: Any, trusted: Iterable[str], origin: str) -> 
         # What a part takes as an argument, say the loss in a memory of embeddings, is checked by its type too.
         base = nn.Module if inner and issubclass(part.base, nn.Module) else part.base
         own = _within(name, trusted) or own_and_imported(name)
-        if not (isinstance(found, type) and issubclass(found, base)) and not (own and inspect.isfunction(found)):
+        made = _returned(found) if own and inspect.isfunction(found) else found
+        if not (isinstance(made, type) and issubclass(made, base)):
             raise UserError(f"'{origin}' asks for {name} as its {part.title}, which it is not")
         defined = f"{found.__module__}.{found.__qualname__}"
         if not _may_be_used(defined, part, trusted):
@@ -123,6 +124,14 @@ def check_kinds(place: str, value: Any, trusted: Iterable[str], origin: str) -> 
                 f"'{origin}' asks for {name} as its {part.title}, which is {defined}; if you trust its code, allow it: "
                 f"--trust {found.__module__}"
             )
+
+
+def _returned(function: Any) -> Any:
+    """What a function says that it returns; None if it says nothing."""
+    try:
+        return get_type_hints(function).get("return")
+    except NameError:
+        return None
 
 
 def _asked(place: str, value: Any) -> Iterator[_Asked]:

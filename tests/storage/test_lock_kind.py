@@ -22,6 +22,15 @@ def test_a_local_disk_has_the_systems_locks(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "locks").iterdir()] == ["kind"]
 
 
+def test_the_process_that_tries_them_runs_nothing_of_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fcntl.py").write_text("open('planted', 'w').write('run')\n")
+    monkeypatch.chdir(tmp_path)
+    assert lock_kind(tmp_path / "locks") == LockKind()
+    assert not (tmp_path / "planted").exists()
+
+
 def no_lock_service(*_: object) -> None:
     raise OSError(errno.ENOLCK, "No locks available")
 

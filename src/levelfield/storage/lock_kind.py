@@ -111,7 +111,7 @@ def _system_locks_hold(locks: Path) -> bool:
     lock = filelock.FileLock(probe, thread_local=False, fallback_to_soft=False)
     try:
         with lock.acquire(blocking=False):
-            done = subprocess.run([sys.executable, "-S", "-c", TRY, str(probe)], capture_output=True)
+            done = subprocess.run([sys.executable, "-I", "-S", "-c", TRY, str(probe)], capture_output=True)
     except (OSError, NotImplementedError):  # ENOLCK, ENOSYS: this file system knows no locks
         return False
     finally:
