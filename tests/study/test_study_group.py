@@ -2,12 +2,13 @@
 
 import json
 import os
+import subprocess
+import sys
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
 import yaml
-from study_process import StudyProcess
 
 from levelfield.errors import UserError
 from levelfield.study.executors import Executor, _environment, only_devices
@@ -71,14 +72,16 @@ def test_one_process_sees_the_gpus_that_the_executor_names_alone(monkeypatch: py
         ({"SLURM_STEP_NUM_TASKS": "4", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, "srun"),
         ({"SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, "sbatch"),
         ({"OMPI_COMM_WORLD_SIZE": "8"}, "mpirun"),
+        ({"LOCAL_RANK": "1"}, None),  # Lightning would leave all writing to another process
     ],
 )
 def test_one_of_several_processes_of_a_launcher_takes_no_job(
-    environment: dict[str, str], launcher: str, toy_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    environment: dict[str, str], launcher: str | None, toy_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(UserError, match=rf"^{launcher} started this study as one of \d processes .*start it once"):
+    said = rf"^{launcher} started this study as one of \d processes" if launcher else r"^RANK, LOCAL_RANK or .* is set"
+    with pytest.raises(UserError, match=rf"{said}.*start it once"):
         run_study(tmp_path / "out", load_spec(toy_file))
     assert not (tmp_path / "out").exists()
 
@@ -103,9 +106,21 @@ def test_a_job_on_two_devices_has_a_group_of_its_own(toy_file: Path, tmp_path: P
     content["methods"] = {"counting": {"model": {"loss": {"class_path": "counting.Counting"}}}}
     content["base"][0]["trainer"] |= {"devices": 2, "max_epochs": 1}
     (tmp_path / "two.yaml").write_text(yaml.safe_dump(content))
-    study = StudyProcess(["study", "run", "two.yaml", "--output", "out"], tmp_path / "log", tmp_path)
-    printed = study.wait()
-    assert study.exit_code == 0, printed
+    # As `torchrun --nproc_per_node=1` starts it: a group that took this for its own would wait for a second process.
+    launcher = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29501"}
+    study = subprocess.Popen(
+        [sys.executable, "-m", "levelfield", "study", "run", "two.yaml", "--output", "out"],
+        cwd=tmp_path,
+        env={**os.environ, **launcher},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        printed, _ = study.communicate(timeout=240)
+    finally:
+        study.kill()
+    assert study.returncode == 0, printed
     ranks = defaultdict(set)
     for line in (tmp_path / "processes.log").read_text().splitlines():
         process, rank, size = line.split()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from levelfield.errors import OutOfMemory, TrainingFailed, UserError
+from levelfield.signals import is_first_rank
 from levelfield.study.configuration import Config
 from levelfield.study.jobs import Job
 
@@ -53,6 +54,7 @@ def train_in_group(study_folder: Path, job: Job, config: Config, checkpoint_seco
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             text=True,
+            env={name: value for name, value in os.environ.items() if name not in OF_A_LAUNCHER},
             start_new_session=True,
         )
         try:
@@ -86,6 +88,12 @@ LAUNCHERS = {
     "sbatch": "SLURM_NTASKS",
     "mpirun": "OMPI_COMM_WORLD_SIZE",
 }
+# A group that read these would wait for processes that nobody starts, or meet another one at its port.
+OF_A_LAUNCHER = {
+    *LAUNCHERS.values(),
+    *("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID"),
+    *("LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"),
+}
 
 
 def refuse_to_be_one_of_many() -> None:
@@ -94,14 +102,19 @@ def refuse_to_be_one_of_many() -> None:
     Raises:
         UserError: a launcher has started this process as one of several.
     """
+    alone = (
+        "and a study starts its own: start it once (srun --ntasks=1), with --executor.workers N for jobs side by side "
+        "and --trainer.devices N for jobs on several devices"
+    )
     step = "SLURM_STEP_NUM_TASKS" in os.environ
     for launcher, name in LAUNCHERS.items():
         count = os.environ.get(name, "1")
         if launcher == "sbatch" and (step or "SLURM_PROCID" not in os.environ):
             continue
         if count.isdigit() and int(count) > 1:
-            raise UserError(
-                f"{launcher} started this study as one of {count} processes ({name}={count}), and a study starts its "
-                "own: start it once (srun --ntasks=1), with --executor.workers N for jobs side by side and "
-                "--trainer.devices N for jobs on several devices"
-            )
+            raise UserError(f"{launcher} started this study as one of {count} processes ({name}={count}), {alone}")
+    if not is_first_rank():
+        raise UserError(
+            f"RANK, LOCAL_RANK or SLURM_PROCID is set, and not to 0, as for one of several processes, {alone}; "
+            "unset it if nothing else runs"
+        )
