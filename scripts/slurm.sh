@@ -35,7 +35,8 @@ esac
 case "${1:-}" in
   fit)
     shift
-    srun levelfield fit --config configs/trainer/gpus.yaml \
+    # --wait: a task that fails alone (no room on the disk) ends the others, which would wait for it.
+    srun --wait=300 levelfield fit --config configs/trainer/gpus.yaml \
       --trainer.num_nodes "$SLURM_JOB_NUM_NODES" --trainer.devices "$SLURM_NTASKS_PER_NODE" "$@"
     ;;
   study)

@@ -10,11 +10,11 @@ REMEDIES = {
     errno.EFBIG: "raise the limit of a file's size (ulimit -f)",
     errno.EACCES: "get the permission, or choose another folder",
     errno.EPERM: "get the permission, or choose another folder",
-    errno.ENOTDIR: "choose another folder",
     errno.ELOOP: "remove the link",
     errno.EROFS: "choose another folder",
     errno.ENOTDIR: "a file is in the place of a folder: choose another folder",
     errno.EEXIST: "a file is in the place of a folder: choose another folder",
+    errno.EISDIR: "a folder is in the place of a file: move it away",
     errno.EIO: "look after the disk",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     errno.ENOLCK: "have the lock service of that file system started, or choose another folder",
@@ -52,7 +52,7 @@ def refused_file(error: OSError, path: Path | str | None = None) -> FileRefused 
         path: The file, where `error` does not know its name.
     """
     remedy = REMEDIES.get(error.errno or 0)
-    place = path or error.filename or "a file"
+    place = path or error.filename2 or error.filename or "a file"
     if remedy is None:
         return None
     said = error.strerror or ""
