@@ -115,6 +115,8 @@ def test_test_opens_the_classes_once_and_predict_embeds_everything(fitted, run, 
         (["--model.loss", "ContrastiveLoss"], ["--model.loss", "ArcFaceLoss"]),
         (["--model.embedding_size", "64"], ["--model.embedding_size 64", "128"]),
         (["--model.trunk.name", "resnet10t"], ["--model.trunk", "resnet10t", "test_resnet"]),
+        (["--output", "elsewhere"], ["--output is an option of fit"]),
+        (["--reopen-tst", "why"], ["no such option '--reopen-tst'"]),
     ],
 )
 def test_what_contradicts_the_checkpoint_is_refused(fitted, run, command, options, words):
@@ -140,10 +142,42 @@ def test_what_contradicts_the_checkpoint_is_refused(fitted, run, command, option
         (["--model.loss", "ArcFaceLoss", "--trainer.precision", "17"], ["precision"]),
         (["--model.loss", "ArcFaceLoss", "--trainer.strategy", "dpp"], ["--trainer: ", "strategy='dpp'"]),
         (["--model.loss", "ArcFaceLoss", "--ckpt_path", "nothing.ckpt"], ["nothing.ckpt"]),
+        (["--model.loss", "ArcFaceLoss", "--model.embedding_size", "0"], ["--model.embedding_size 0"]),
+        (["--model.loss", "ArcFaceLoss", "--data.num_workers", "-1"], ["--data.num_workers -1"]),
+        (["--model.loss", "ArcFaceLoss", "--data.eval_batch_size", "0"], ["--data.eval_batch_size 0"]),
+        (
+            ["--model.loss", "ArcFaceLoss", "--trainer.callbacks", "EarlyStopping", "--trainer.callbacks.monitor", "x"],
+            ["--trainer.callbacks", "val/map_at_r"],
+        ),
     ],
 )
 def test_a_mistake_is_one_line_with_the_remedy(tiny, run, tmp_path, options, words):
     refused(run("fit", *tiny, "--output", tmp_path, *options), *words)
+
+
+@pytest.mark.parametrize("options", [["fast_dev_run", "true"], ["max_epochs", "0"], ["limit_val_batches", "0"]])
+@pytest.mark.filterwarnings("ignore:.*could not find the monitored key")
+def test_a_fit_without_validation_says_so(tiny, run, tmp_path, options):
+    words = ["--model.loss", "ContrastiveLoss", f"--trainer.{options[0]}", options[1]]
+    code, printed, complaint = run("fit", *tiny, *words, "--output", tmp_path)
+    assert (code, complaint) == (0, "")
+    assert printed.splitlines()[-1] == "nothing was validated or kept: no best.ckpt"
+
+
+def test_the_best_score_is_told_beside_a_checkpoint_callback_of_ones_own(tiny, run, tmp_path):
+    words = ["--model.loss", "ContrastiveLoss", "--trainer.callbacks", "ModelCheckpoint", "--output", tmp_path]
+    code, printed, complaint = run("fit", *tiny, *words)
+    assert code == 0, complaint
+    assert "best validation MAP@R" in printed
+    assert list((tmp_path / "fit" / "Glyphs-ContrastiveLoss" / "0" / "checkpoints").glob("*.ckpt"))
+
+
+def test_embeddings_that_cannot_be_written_are_one_line(fitted, run):
+    (fitted / "embeddings.safetensors").mkdir()
+    try:
+        refused(run("predict", "--ckpt_path", fitted / "best.ckpt"), "/embeddings.safetensors: Is a directory")
+    finally:
+        (fitted / "embeddings.safetensors").rmdir()
 
 
 def test_fit_goes_on_from_a_checkpoint_of_the_same_architecture_only(fitted, tiny, run, tmp_path):

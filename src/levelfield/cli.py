@@ -99,7 +99,8 @@ def _fit(args: list[str]) -> int:
         print(cli.datamodule.summary())
         if cli.datamodule.notes:
             print(f"note: {cli.datamodule.notes}")
-        if cli.trainer.checkpoint_callback is None:
+        if not cli.validated:
+            print("nothing was validated or kept: no best.ckpt")
             return 0
         print(f"best validation MAP@R {cli.best_score:.4f} in epoch {cli.best_epoch}: {cli.folder}/best.ckpt")
         print(f"next: levelfield validate --ckpt_path {cli.folder}/best.ckpt")

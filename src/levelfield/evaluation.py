@@ -22,6 +22,9 @@ from levelfield.storage.atomic import write_atomically
 from levelfield.training import TrainingCLI
 from levelfield.trust import named_by_options
 
+# What is written lies beside the checkpoint, and the seeds are the checkpoint's.
+OF_FIT = ("--name", "--output", "--resume", "--checkpoint_seconds", "--seed_everything")
+
 
 class EvaluationCLI(TrainingCLI):
     """The command line of a checkpoint that was trained before.
@@ -34,6 +37,9 @@ class EvaluationCLI(TrainingCLI):
     """
 
     def __init__(self, args: list[str]) -> None:
+        for word in args:
+            if word.partition("=")[0] in OF_FIT:
+                raise UserError(f"{word} is an option of fit: {args[0]} takes all from the checkpoint; leave it out")
         self.checkpoint_path = _checkpoint_path(args)
         self.checkpoint = read_checkpoint(self.checkpoint_path)
         if "datamodule_hyper_parameters" not in self.checkpoint:

@@ -109,6 +109,8 @@ class MetricLearner(LightningModule):
         num_features: int | None = None,
     ) -> None:
         super().__init__()
+        if embedding_size < 1:
+            raise UserError(f"--model.embedding_size {embedding_size}: give 1 or more")
         member = as_trunk(trunk, num_features)
         self.trunk = member if members == 1 else EnsembleTrunk(member, members)
         self.embedder = (

@@ -156,7 +156,7 @@ def one_line(message: str, parser: LightningArgumentParser) -> str:
     key = _search(r'Parser key "([^"]+)"', message) or _search(r"for key \"?([\w.]+)", message)
     if denied := _search(r"Importing '([\w.]+)' is not allowed", message):
         return f"--{key}: '{denied}' cannot stand in a configuration: its module runs commands or changes files"
-    if unknown := _search(r"unrecognized arguments: (--?[\w.]+)", message):
+    if unknown := _search(r"unrecognized arguments: (--?[\w.-]+)", message):
         return f"no such option '{unknown}'{nearest(unknown, _options(parser))}"
     if option := _search(r"no such argument '(num_classes|embedding_size)'", message):
         return f"--{key}.{option} is supplied, for folds differ in their classes: leave it out"

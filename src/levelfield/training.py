@@ -102,6 +102,7 @@ class TrainingCLI(LightningCLI):
         self._claim: Claim | None = None
         self._last: LastCheckpoint | None = None
         self._asked: AskedRates | None = None
+        self._best: ModelCheckpoint | None = None
         self._started = time.monotonic()
         self._progress = progress
         self._group = group
@@ -239,7 +240,8 @@ class TrainingCLI(LightningCLI):
         if self.subcommand in (None, "fit"):
             assert self.folder is not None
             if config.get("enable_checkpointing") is not False:
-                callbacks.append(best_checkpoint(self.folder, weights_only=self.subcommand is None))
+                self._best = best_checkpoint(self.folder, weights_only=self.subcommand is None)
+                callbacks.append(self._best)
             callbacks.append(FinishTracking())
             if self._asked is not None:
                 callbacks.append(self._asked)
@@ -260,7 +262,7 @@ class TrainingCLI(LightningCLI):
             plugins.append(AtomicCheckpoints())
         try:
             trainer = Trainer(**config, callbacks=callbacks, plugins=plugins)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RuntimeError) as error:
             raise UserError(f"--trainer: {' '.join(str(error).split())}") from error
         environment = trainer._accelerator_connector.cluster_environment
         if isinstance(environment, SLURMEnvironment):
@@ -316,6 +318,8 @@ class TrainingCLI(LightningCLI):
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"best so far: {self.folder}/{BEST}") from None
         except RuntimeError as error:
+            if str(error).startswith("Early stopping conditioned on metric"):
+                raise UserError(f"--trainer.callbacks: {error}") from error
             if "loading state_dict" not in str(error) or kwargs.get("ckpt_path") is None:
                 raise
             line = " ".join(str(error).split())
@@ -365,12 +369,20 @@ class TrainingCLI(LightningCLI):
             write_atomically(self.folder / "config.yaml", yaml.safe_dump(self.config_dump, sort_keys=False).encode())
 
     @property
+    def validated(self) -> bool:
+        """Whether there is a `best.ckpt`: not without checkpoints, validation or an epoch."""
+        return self._best is not None and self._best.best_model_score is not None
+
+    @property
     def best_score(self) -> float:
-        """The best validation MAP@R of the fit, as a fraction."""
-        checkpoint = self.trainer.checkpoint_callback
-        assert isinstance(checkpoint, ModelCheckpoint)
-        assert checkpoint.best_model_score is not None
-        return float(checkpoint.best_model_score)
+        """The best validation MAP@R of the fit, as a fraction.
+
+        Raises:
+            UserError: nothing was validated.
+        """
+        if not self.validated:
+            raise UserError("nothing was validated, so there is no best.ckpt: look at --trainer's limits and epochs")
+        return float(self._best.best_model_score)  # type: ignore[union-attr, arg-type]
 
     @property
     def best_epoch(self) -> int:

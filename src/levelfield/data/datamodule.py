@@ -88,6 +88,9 @@ class MetricDataModule(LightningDataModule):
         super().__init__()
         if not 0 <= fold < num_folds:
             raise UserError(f"--data.fold {fold}: there are {num_folds} folds, 0 to {num_folds - 1}")
+        for name, given, smallest in (("eval_batch_size", eval_batch_size, 1), ("num_workers", num_workers, 0)):
+            if given < smallest:
+                raise UserError(f"--data.{name} {given}: give {smallest} or more")
         if transforms is not None and dataset.modality == "text":
             raise UserError(f"--data.transforms is for images, and {dataset.name} holds texts: leave it out")
         self.dataset = dataset
