@@ -149,11 +149,13 @@ def _data(args: list[str]) -> int:
 
 
 def _is_users(error: Exception) -> bool:
-    from lightning.fabric.utilities.exceptions import MisconfigurationException
-
     if isinstance(error, OSError):
         return refused_file(error) is not None
-    return isinstance(error, UserError | MisconfigurationException)
+    if isinstance(error, UserError):
+        return True
+    from lightning.fabric.utilities.exceptions import MisconfigurationException  # takes seconds
+
+    return isinstance(error, MisconfigurationException)
 
 
 def _one_line(error: Exception) -> str:

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from levelfield.data.places import without_way
 from levelfield.study.configuration import read_yaml
 from levelfield.study.jobs import CONFIG, EMBEDDINGS, RESULT, Job, file_hash, read_result
 from levelfield.study.progress import duration
@@ -74,6 +73,8 @@ def _call(value: Any, hidden: Sequence[str] = ()) -> str:
 
 
 def _say(value: Any) -> str:
+    from levelfield.data.places import without_way  # with torch, which `study status` can spare
+
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(without_way(value))
 
 
