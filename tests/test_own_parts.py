@@ -128,6 +128,7 @@ def test_plain_modules_train_and_come_back(name, options, tiny, run, tmp_path):
     code, printed, complaint = run("fit", *tiny, *options, "--trainer.max_epochs", "1", "--output", tmp_path)
     assert code == 0, complaint
     best = tmp_path / "fit" / f"Glyphs-{name}" / "0" / "best.ckpt"
+    assert f"next: levelfield validate --ckpt_path {best} --trust plain_parts\n" in printed
     learner = MetricLearner.load_from_checkpoint(best)
     assert type(learner.loss).__name__ == name.replace("heated_loss", "WeightedLoss")
     if name == "PairsLoss":

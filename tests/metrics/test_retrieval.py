@@ -184,3 +184,10 @@ def test_mistakes_raise(change, message):
     arguments = {"embeddings": torch.rand(4, 2), "labels": torch.tensor([0, 0, 1, 1]), **change}
     with pytest.raises(ValueError, match=message):
         retrieval_metrics(**arguments)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int16])
+def test_labels_are_integers_of_any_type(dtype):
+    embeddings = torch.randn(40, 8, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(40) % 5
+    assert retrieval_metrics(embeddings, labels.to(dtype)) == retrieval_metrics(embeddings, labels)

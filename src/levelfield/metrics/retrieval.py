@@ -101,6 +101,7 @@ def retrieval_metrics(
     if bool((gallery_labels == gallery_labels[0]).all()):
         raise ValueError(f"all {len(gallery_labels)} gallery items have the label {int(gallery_labels[0])}; use two")
 
+    labels, gallery_labels = labels.long(), gallery_labels.long()  # few operators take torch's other unsigned integers
     num_relevant = count_relevant(labels, gallery_labels, excludes_self)
     scored = (num_relevant > 0).nonzero().squeeze(1)
     num_skipped, num_matched = len(labels) - len(scored), len(scored)
