@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
+from lightning.pytorch import Trainer
+from lightning.pytorch.plugins.environments import LightningEnvironment
 
 from levelfield.data.places import dataset_without_ways
 from levelfield.errors import UserError
@@ -142,3 +144,13 @@ def _of_configuration(parent: Path, config: Mapping[str, Any]) -> Iterator[Path]
             continue
         if isinstance(found, dict) and determining(found) == determining(config):
             yield folder
+
+
+def learns_from_group(trainer: Trainer) -> bool:
+    """Whether srun or torchrun started the processes of a fit, so that none can tell another but by their group."""
+    environment = trainer._accelerator_connector.cluster_environment
+    return (
+        trainer.world_size > 1
+        and environment.creates_processes_externally
+        and not isinstance(environment, LightningEnvironment)
+    )

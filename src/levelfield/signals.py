@@ -52,7 +52,8 @@ def handling(handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
         if os.getpid() == process:
             handler(number, frame)
         elif number == signal.SIGTERM:
-            signal.alarm(LOADER_SECONDS)  # its SIGALRM ends the process
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process, whatever its parent had it do
+            signal.alarm(LOADER_SECONDS)
 
     before = {number: signal.signal(number, handle) for number in SIGNALS}
     try:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import copy
 import logging
-import signal
-import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +18,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.loggers import Logger
-from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEnvironment
+from lightning.pytorch.plugins.environments import SLURMEnvironment
 from lightning.pytorch.plugins.io import CheckpointIO
 
 import levelfield.miners  # noqa: F401 a short name is found among the classes that are imported
@@ -34,11 +31,12 @@ from levelfield.contradictions import refuse_finished, refuse_other_architecture
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.places import dataset_without_ways
 from levelfield.errors import UserError
+from levelfield.interruption import interruptible
 from levelfield.learner import MetricLearner
 from levelfield.own_code import own_code
 from levelfield.own_modules import find_own_modules
 from levelfield.parser import LevelfieldParser
-from levelfield.run_claim import BEST, Claim, claim, determining
+from levelfield.run_claim import BEST, Claim, claim, determining, learns_from_group
 from levelfield.run_folder import (
     AtomicCheckpoints,
     MetricsFile,
@@ -46,10 +44,10 @@ from levelfield.run_folder import (
     default_name,
     is_first_process,
 )
-from levelfield.signals import Stopped
 from levelfield.storage.atomic import write_atomically
 from levelfield.storage.places import without_places
 from levelfield.storage.provenance import computing_files, library_versions
+from levelfield.trackers import place_trackers
 
 # Notices of Lightning about choices that levelfield made on purpose, or that a laptop user can do nothing about.
 EXPECTED_NOTICES = (
@@ -191,7 +189,9 @@ class TrainingCLI(LightningCLI):
 
     def _instantiate(self, section: Namespace) -> None:
         if self.subcommand in (None, "fit"):
-            self._place_trackers(section.trainer.logger)
+            assert self.folder is not None
+            name = self._name or "-".join(self.folder.parts[-2:])
+            place_trackers(section.trainer.logger, self.folder, name, self._group or self.folder.parent.name)
         self.config_init = instantiate(self.parser, self.config)
         self.datamodule = self._get(self.config_init, "data")
         self.model = self._get(self.config_init, "model")
@@ -268,21 +268,6 @@ class TrainingCLI(LightningCLI):
         if isinstance(environment, SLURMEnvironment):
             environment.auto_requeue = False  # `signals.py` requeues
         return trainer
-
-    def _place_trackers(self, loggers: Any) -> None:
-        """Puts the trackers of the configuration into the run's folder; names the run, and groups it by study."""
-        assert self.folder is not None
-        for logger in loggers if isinstance(loggers, list) else [loggers]:
-            kind = logger.class_path.rpartition(".")[2] if isinstance(logger, Namespace) else None
-            if kind == "WandbLogger":
-                logger.init_args.save_dir = str(self.folder)
-                logger.init_args.name = self._name or "-".join(self.folder.parts[-2:])
-                logger.dict_kwargs = {
-                    **(logger.get("dict_kwargs") or {}),
-                    "group": self._group or self.folder.parent.name,
-                }
-            if kind == "TensorBoardLogger":
-                logger.init_args.save_dir, logger.init_args.name, logger.init_args.version = str(self.folder), "", ""
 
     def _loggers(self) -> list[Logger]:
         """The trackers of the configuration; the CSV comes beside them in any case."""
@@ -411,42 +396,6 @@ def build(
     training = TrainingCLI(args=own, run=False, folder=folder, progress=progress, group=group, name=name)
     training.write_config()
     return training
-
-
-@contextmanager
-def interruptible(trainer: Trainer) -> Iterator[None]:
-    """Turn the exit by which Lightning answers Ctrl-C back into a KeyboardInterrupt.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C.
-        Stopped: a signal came, and it or the same to a loader process kept the step from its end.
-    """
-    in_main = threading.current_thread() is threading.main_thread()
-    handler = signal.getsignal(signal.SIGINT) if in_main else None
-    try:
-        yield
-    except SystemExit as stop:
-        if isinstance(stop, Stopped) or not trainer.interrupted:
-            raise
-        raise KeyboardInterrupt from None
-    except RuntimeError as error:
-        stopped = next((one.signal for one in trainer.callbacks if isinstance(one, LastCheckpoint)), 0)  # type: ignore[attr-defined]
-        if not stopped or "DataLoader worker" not in str(error):
-            raise
-        raise Stopped(stopped) from error
-    finally:
-        if in_main:
-            signal.signal(signal.SIGINT, handler)
-
-
-def learns_from_group(trainer: Trainer) -> bool:
-    """Whether srun or torchrun started the processes of a fit, so that none can tell another but by their group."""
-    environment = trainer._accelerator_connector.cluster_environment
-    return (
-        trainer.world_size > 1
-        and environment.creates_processes_externally
-        and not isinstance(environment, LightningEnvironment)
-    )
 
 
 def _as_list(given: Any) -> list[Any]:

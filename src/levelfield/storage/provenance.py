@@ -31,6 +31,7 @@ NO_NUMBERS = (
     "errors.py",
     "evaluation.py",
     "import_path.py",
+    "interruption.py",
     "own_code.py",
     "own_modules.py",
     "parser.py",
@@ -54,6 +55,7 @@ NO_NUMBERS = (
     "study/step_time.py",
     "study/verdicts.py",
     "study/verify.py",
+    "trackers.py",
     "trust.py",
 )
 SUFFIXES = (".py", ".csv")

@@ -55,7 +55,8 @@ def train(
         Stopped: a signal came; `last.ckpt` has the step that it ended.
         UserError: a setting or the data is not usable.
     """
-    from levelfield.training import build, interruptible
+    from levelfield.interruption import interruptible
+    from levelfield.training import build
 
     folder = study_folder / job.path
     started = time.monotonic()
