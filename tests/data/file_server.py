@@ -48,8 +48,8 @@ def serving() -> Iterator[FileServer]:
             path, asked = self.path.removeprefix("/"), self.headers.get("Range")
             offer = files.offers.get(path)
             if offer is None or offer.statuses:
-                self.send_error(404 if offer is None else offer.statuses.pop(0))
                 files.requests.append((path, asked, 0))
+                self.send_error(404 if offer is None else offer.statuses.pop(0))
                 return
             start = int(re.fullmatch(r"bytes=(\d+)-", asked)[1]) if asked and offer.answers_ranges else 0
             if self.headers.get("If-Range", offer.version) != offer.version:
@@ -58,8 +58,8 @@ def serving() -> Iterator[FileServer]:
                 self.send_response(416)
                 self.send_header("Content-Range", f"bytes */{len(offer.content)}")
                 self.send_header("Content-Length", "0")
-                self.end_headers()
                 files.requests.append((path, asked, 0))
+                self.end_headers()
                 return
             body = offer.content[start:]
             self.send_response(206 if start else 200)
@@ -70,8 +70,8 @@ def serving() -> Iterator[FileServer]:
             self.send_header("ETag", offer.version)
             self.end_headers()
             sent = body[: offer.stops.pop(0)] if offer.stops else body
+            files.requests.append((path, asked, len(sent)))  # first: who has the last byte may look at once
             self.wfile.write(sent)
-            files.requests.append((path, asked, len(sent)))
 
         def log_message(self, *words: object) -> None:
             pass
