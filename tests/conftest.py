@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,17 @@ os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that tests start
 def one_thread():
     """These trunks are too small to gain from two, and two lose much where something else runs."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def own_modules_end_with_their_test(tmp_path_factory, monkeypatch):
+    """Another test's `my_loss.py` is another loss: neither the module nor its folder stays to be found."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if file and Path(file).is_relative_to(tmp_path_factory.getbasetemp()):
+            del sys.modules[name]
 
 
 @pytest.fixture
