@@ -86,7 +86,7 @@ def test_a_file_that_does_not_parse_is_hashed_all_the_same(desk: Path) -> None:
 
 
 def test_studies_without_own_code_keep_their_hashes(toy_file: Path) -> None:
-    """Obtained at commit 2381ea3, before one's own code was looked at."""
+    """Obtained at commit d48a53b, before one's own code was looked at."""
     spec = load_spec(toy_file)
     assert spec.configuration_hash() == "38dbb51ff5e790ba905e8e1cbba15a65995d32446d5065c7eca52463e9d09c52"
     assert spec.method_hash("arcface") == "45c1000aade1bc0563e95e178bc53e410ed606b42481252bdf73a530ba2144b4"
