@@ -24,6 +24,12 @@ def one_thread():
 
 
 @pytest.fixture(autouse=True)
+def draws_of_its_own():
+    """What a test draws depends on no other test."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
 def own_modules_end_with_their_test(tmp_path_factory, monkeypatch):
     """Another test's `my_loss.py` is another loss: neither the module nor its folder stays to be found."""
     monkeypatch.setattr(sys, "path", list(sys.path))

@@ -83,3 +83,18 @@ def test_a_refusal_of_slurm_is_said(scontrol: Path, monkeypatch: pytest.MonkeyPa
     assert requeue(Stopped(signal.SIGUSR1)) == "job 31 could not be requeued: not permitted"
     monkeypatch.setenv("PATH", "/nowhere")
     assert requeue(Stopped(signal.SIGUSR1)).startswith("job 31 could not be requeued: ")
+
+
+def test_a_signal_that_comes_while_an_object_is_deleted_is_not_lost() -> None:
+    class Deleted:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            time.sleep(0.01)
+
+    def work() -> None:
+        Deleted()
+        time.sleep(5)
+        raise AssertionError("it went on")
+
+    with pytest.raises(Stopped), handling(stop_at_once):
+        work()

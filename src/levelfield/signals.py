@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from typing import Any
 # SIGUSR1 is what `#SBATCH --signal` is given here, SIGUSR2 is submitit's; SIGTERM comes with a preemption.
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 LOADER_SECONDS = 10
+AGAIN_SECONDS = 0.1
 EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, the same command can be given again
 
 
@@ -55,10 +57,25 @@ def handling(handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process, whatever its parent had it do
             signal.alarm(LOADER_SECONDS)
 
+    report = sys.unraisablehook
+    timers: list[threading.Timer] = []
+
+    def again(unraisable: sys.UnraisableHookArgs) -> None:
+        """What a handler raises while an object is being deleted is lost there: the signal is sent once more, later."""
+        if isinstance(unraisable.exc_value, Stopped):
+            timers.append(threading.Timer(AGAIN_SECONDS, os.kill, (process, unraisable.exc_value.number)))
+            timers[-1].start()
+        else:
+            report(unraisable)
+
     before = {number: signal.signal(number, handle) for number in SIGNALS}
+    sys.unraisablehook = again
     try:
         yield
     finally:
+        sys.unraisablehook = report
+        for timer in timers:
+            timer.cancel()
         for number, earlier in before.items():
             signal.signal(number, earlier)
 

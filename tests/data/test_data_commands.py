@@ -166,12 +166,15 @@ def test_verify_opens_ones_own_data(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out.splitlines() == [
         "image_table: 2 classes, 3 samples; every sample opens",
         "  1 class with one sample, which has no other to be found by: b",
+        "  1 class to train and validate on: too few for folds",
         *twice,
         "text_table: 2 classes, 2 samples; every sample opens",
         "  2 classes with one sample, which has no other to be found by: a, b",
+        "  1 class to train and validate on: too few for folds",
         "image_folder: 2 classes, 3 samples; every sample opens",
         "  2 left out: beside the class folders, in none of them",
         "  1 class with one sample, which has no other to be found by: b",
+        "  1 class to train and validate on: too few for folds",
         *twice,
     ]
     (tmp_path / "b" / "1.png").unlink()

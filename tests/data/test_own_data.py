@@ -145,3 +145,25 @@ def test_a_path_is_what_it_looks_like(tmp_path: Path) -> None:
     kinds = [type(own_dataset(str(tmp_path / name))).__name__ for name in ("texts.csv", "images.csv", ".")]
     assert kinds == ["TextTable", "ImageTable", "ImageFolder"]
     assert own_dataset(str(tmp_path / "texts.xlsx")) is None
+
+
+@pytest.mark.parametrize(
+    ("classes", "split", "words"),
+    [
+        (12, "", "6 classes to train and validate on: enough for 3 folds, fewer than the usual 4"),
+        (6, "", "3 classes to train and validate on: too few for folds"),
+        (4, "test", "0 classes to train and validate on: too few for folds"),
+        (1, "", "0 classes to train and validate on: too few for folds"),
+    ],
+)
+def test_too_few_classes_for_folds_are_said(
+    run: Callable, tmp_path: Path, classes: int, split: str, words: str
+) -> None:
+    rows = ["path,label,split" if split else "path,label"]
+    for number in range(classes):
+        draw(tmp_path, f"bird {number}", number, (".png", ".jp2"))
+        rows += [f"bird {number}/1{suffix},{number}{split and ','}{split}" for suffix in (".png", ".jp2")]
+    (tmp_path / "birds.csv").write_text("\n".join(rows) + "\n")
+    code, printed, complaint = run("data", "verify", tmp_path / "birds.csv")
+    assert code == 0, complaint
+    assert words in printed

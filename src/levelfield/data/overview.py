@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from levelfield.data.splits import MIN_VALIDATION_CLASSES
+
 if TYPE_CHECKING:
     from levelfield.data.datasets.base import MetricDataset, SampleIndex
     from levelfield.data.splits import Split
 
 MOST_NAMES = 20
+USUAL_FOLDS = 4
 
 
 def overview(dataset: MetricDataset, index: SampleIndex, split: Split | None = None) -> list[str]:
@@ -35,7 +38,16 @@ def overview(dataset: MetricDataset, index: SampleIndex, split: Split | None = N
         names = [name for name, count in zip(index.class_names, counts, strict=True) if count == held]
         if names:
             lines.append(f"{_number(len(names), 'class')} {what}: {listed(names)}")
+    lines += _too_few_folds(len(index.class_names) - len(dataset.test_classes(index, split)))
     return [*lines, *_like_labels(index.class_names), *_columns_in_vain(dataset, index, split)]
+
+
+def _too_few_folds(trained: int) -> list[str]:
+    folds = trained // MIN_VALIDATION_CLASSES
+    if folds >= USUAL_FOLDS:
+        return []
+    enough = f"enough for {folds} folds, fewer than the usual {USUAL_FOLDS}" if folds > 1 else "too few for folds"
+    return [f"{_number(trained, 'class')} to train and validate on: {enough}"]
 
 
 def listed(names: Sequence[str]) -> str:

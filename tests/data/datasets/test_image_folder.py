@@ -96,6 +96,7 @@ def test_what_is_left_out_is_counted_with_its_reason(birds: Path) -> None:
         "1 left out: no suffix, not an image that Pillow opens here",
         "1 class without a sample, in no fold: owl",
         "1 class with one sample, which has no other to be found by: jay",
+        "1 class to train and validate on: too few for folds",
     ]
 
 
