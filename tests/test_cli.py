@@ -76,6 +76,16 @@ def test_validate_repeats_the_score_of_the_fit(fitted, run):
     assert f"{best:.6f}"[:7] in printed
 
 
+def test_what_a_fits_configuration_holds_for_fit_alone_is_told(fitted, run):
+    _, without, _ = run("validate", "--ckpt_path", fitted / "best.ckpt")
+    code, printed, complaint = run("validate", "--config", fitted / "config.yaml", "--ckpt_path", fitted / "best.ckpt")
+    assert code == 0, complaint
+    note, _, rest = printed.partition("\n")
+    assert note.startswith(f"note: {fitted}/config.yaml: validate does not use ")
+    assert {"output", "trainer.max_epochs"} <= set(note.partition("use ")[2].split(", "))
+    assert without.startswith(rest)  # but for the progress bar, which the file switches off
+
+
 def test_test_opens_the_classes_once_and_predict_embeds_everything(fitted, run, tmp_path):
     shutil.copy(fitted / "best.ckpt", tmp_path)
     checkpoint = tmp_path / "best.ckpt"
@@ -117,6 +127,12 @@ def test_test_opens_the_classes_once_and_predict_embeds_everything(fitted, run, 
         (["--model.trunk.name", "resnet10t"], ["--model.trunk", "resnet10t", "test_resnet"]),
         (["--output", "elsewhere"], ["--output is an option of fit"]),
         (["--reopen-tst", "why"], ["no such option '--reopen-tst'"]),
+        (["--data.batch_size", "64"], ["--data.batch_size 64", "trained with 32"]),
+        (["--data.transforms.crop_size", "40"], ["--data.transforms.crop_size 40", "trained with"]),
+        (["--trainer.max_epochs", "7"], ["--trainer.max_epochs is an option of fit"]),
+        (["--trainer.limit_train_batches=3"], ["--trainer.limit_train_batches is an option of fit"]),
+        (["--trainer.logger", "CSVLogger"], ["--trainer.logger is an option of fit"]),
+        (["--trainer.acelerator", "cpu"], ["no such option '--trainer.acelerator'"]),
     ],
 )
 def test_what_contradicts_the_checkpoint_is_refused(fitted, run, command, options, words):
@@ -141,6 +157,11 @@ def test_what_contradicts_the_checkpoint_is_refused(fitted, run, command, option
         (["--model.loss", "ArcFaceLoss", "--data.dataset.num_classes", "12"], ["16"]),
         (["--model.loss", "ArcFaceLoss", "--trainer.precision", "17"], ["precision"]),
         (["--model.loss", "ArcFaceLoss", "--trainer.strategy", "dpp"], ["--trainer: ", "strategy='dpp'"]),
+        (["--model.loss", "ArcFaceLoss", "--trainer.accelerator", "gpu"], ["--trainer.accelerator gpu: "]),
+        (["--model.loss", "ArcFaceLoss", "--name", "a/../../b"], ["--name a/../../b: give a folder's name"]),
+        (["--model.loss", "ArcFaceLoss", "--checkpoint_seconds", "-3"], ["--checkpoint_seconds -3: give seconds"]),
+        (["--model.loss", "ArcFaceLoss", "--checkpoint_seconds", "nan"], ["--checkpoint_seconds", "nan"]),
+        (["--model.loss", "ArcFaceLoss", "--resume", "--trainer.enable_checkpointing", "false"], ["--resume", "last"]),
         (["--model.loss", "ArcFaceLoss", "--ckpt_path", "nothing.ckpt"], ["nothing.ckpt"]),
         (["--model.loss", "ArcFaceLoss", "--model.embedding_size", "0"], ["--model.embedding_size 0"]),
         (["--model.loss", "ArcFaceLoss", "--data.num_workers", "-1"], ["--data.num_workers -1"]),

@@ -22,6 +22,7 @@ trainer:
   callbacks: {{class_path: signal_at.SignalAt, init_args: {{step: {step}, number: {number}}}}}
 model: {{loss: ContrastiveLoss, embedding_size: 16}}
 """
+GOES_ON = "the same command with --resume goes on"
 FIT = Path("fit", "Glyphs-ContrastiveLoss")
 
 
@@ -64,7 +65,7 @@ def test_a_stopped_fit_goes_on_with_resume(
     assert run(*words(tmp_path / "undisturbed", step, number))[0] == 0
     monkeypatch.setattr(SignalAt, "sent", False)
     code, _, complaint = run(*words(tmp_path / "stopped", step, number))
-    assert (code, complaint) == (75, f"levelfield: stopped by {signal.Signals(number).name}\n")
+    assert (code, complaint) == (75, f"levelfield: stopped by {signal.Signals(number).name}; {GOES_ON}\n")
     folder = tmp_path / "stopped" / FIT
     assert (folder / "0" / "last.ckpt").exists()
     code, printed, complaint = run(*words(tmp_path / "stopped", step, number), "--resume")
@@ -102,7 +103,8 @@ def test_a_preempted_or_cancelled_job_is_not_requeued_by_itself(
     slurm: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SignalAt, "sent", False)
-    assert run(*words(tmp_path / "stopped", 3, signal.SIGTERM))[::2] == (75, "levelfield: stopped by SIGTERM\n")
+    code, _, complaint = run(*words(tmp_path / "stopped", 3, signal.SIGTERM))
+    assert (code, complaint) == (75, f"levelfield: stopped by SIGTERM; {GOES_ON}\n")
     assert not slurm.exists()
 
 
@@ -172,7 +174,7 @@ def test_signals_from_outside_stop_a_fit_and_change_no_byte(tmp_path: Path) -> N
         process.signal(number)
         printed = process.wait(60)
         assert process.exit_code == 75, printed
-        assert printed.splitlines()[-1] == f"levelfield: stopped by {number.name}"
+        assert printed.splitlines()[-1] == f"levelfield: stopped by {number.name}; {GOES_ON}"
         assert (folder / "last.ckpt").exists()
     last = StudyProcess([*command("stopped"), "--resume"], tmp_path / "last.log")
     undisturbed = StudyProcess(command("undisturbed"), tmp_path / "undisturbed.log")

@@ -13,6 +13,7 @@ from levelfield.learner import MetricLearner
 
 PARTS = """
 import torch
+from lightning.pytorch import Callback
 from torch import nn
 
 
@@ -26,6 +27,14 @@ class PairsLoss(nn.Module):
         pull = 1 - (embeddings[a] * embeddings[p]).sum(1)
         push = (embeddings[b] * embeddings[n]).sum(1) - self.margin
         return pull.mean() + push.clamp(min=0).mean()
+
+
+class Announcer(Callback):
+    def __init__(self, word="begun"):
+        self.word = word
+
+    def on_train_start(self, trainer, learner):
+        print("the fit has", self.word)
 
 
 class WeightedLoss(nn.Module):
@@ -113,6 +122,7 @@ ALL_OWN = [
     *("--model.loss", "plain_parts.PairsLoss", "--model.loss.margin", "0.3", "--model.miner", "plain_parts.AllPairs"),
     *("--model.trunk", "plain_parts.SmallTrunk", "--model.trunk.width", "12"),
     *("--model.embedder", "plain_parts.PlainEmbedder", "--model.embedder.bias", "false"),
+    *("--trainer.callbacks", "plain_parts.Announcer", "--trainer.callbacks.word", "started"),
 ]
 
 
@@ -132,6 +142,7 @@ def test_plain_modules_train_and_come_back(name, options, tiny, run, tmp_path):
     learner = MetricLearner.load_from_checkpoint(best)
     assert type(learner.loss).__name__ == name.replace("heated_loss", "WeightedLoss")
     if name == "PairsLoss":
+        assert "the fit has started\n" in printed
         assert "trunk: SmallTrunk, 12 features; weights: as plain_parts.SmallTrunk makes them" in printed
         assert learner.loss.margin == 0.3
         assert learner.embedder.linear.weight.shape == (128, 12)

@@ -116,7 +116,7 @@ def _stopped(stop: Stopped) -> int:
     if os.environ.get("LOCAL_RANK", "0") != "0" and Claim.told() is not None:
         return 0  # a process that the fit started itself: Lightning kills the fit if one fails
     if is_first_rank():
-        print("; ".join(["levelfield: " + str(stop), *filter(None, [requeue(stop)])]), file=sys.stderr)
+        print("; ".join(["levelfield: " + str(stop), *filter(None, [requeue(stop) or stop.remedy])]), file=sys.stderr)
     return EXIT_CODE
 
 

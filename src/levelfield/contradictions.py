@@ -9,6 +9,7 @@ from typing import Any
 from levelfield.errors import UserError
 
 DATA = ("num_folds", "split", "fold", "train_classes", "val_classes", "fingerprint")
+DATA_MAY_DIFFER = ("root", "dataset", "eval_batch_size", "num_workers", "cache")  # where and how, not what
 ARCHITECTURE = ("trunk", "embedder", "embedding_size", "members")
 
 
@@ -32,6 +33,14 @@ def refuse_other_folds(expected: dict[str, Any], given: dict[str, Any], checkpoi
     for key in ("fold", "num_folds", "split"):
         _refuse(f"data.{key}", expected[key], given[key], checkpoint)
     _refuse("data.dataset", expected["dataset"]["class_path"], given["dataset"]["class_path"], checkpoint)
+
+
+def refuse_other_settings(expected: dict[str, Any], given: dict[str, Any], checkpoint: Path | str) -> None:
+    """Raises UserError if any of the datamodule's arguments differs that is neither a place nor a speed."""
+    refuse_other_folds(expected, given, checkpoint)
+    wanted, found = ({k: v for k, v in config.items() if k not in DATA_MAY_DIFFER} for config in (expected, given))
+    for key, value in _leaves(wanted).items():
+        _refuse(f"data.{key}", value, _leaves(found).get(key), checkpoint)
 
 
 def refuse_other_data(expected: dict[str, Any], found: dict[str, Any], checkpoint: Path | str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import itertools
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from safetensors.torch import save
 
 from levelfield.callbacks import RecordOpening
 from levelfield.checkpoint import data_config, learner_config, read_checkpoint
-from levelfield.contradictions import refuse_other_data, refuse_other_folds, refuse_other_model
+from levelfield.contradictions import refuse_other_data, refuse_other_model, refuse_other_settings
 from levelfield.data.places import dataset_found_again
 from levelfield.errors import UserError
 from levelfield.gathering import gather_rows
@@ -23,7 +25,14 @@ from levelfield.training import TrainingCLI
 from levelfield.trust import named_by_options
 
 # What is written lies beside the checkpoint, and the seeds are the checkpoint's.
-OF_FIT = ("--name", "--output", "--resume", "--checkpoint_seconds", "--seed_everything")
+OF_FIT = ("name", "output", "resume", "checkpoint_seconds", "seed_everything")
+# What else a Trainer takes is for training, or for another command's loader.
+OF_EVALUATION = (
+    *("accelerator", "strategy", "devices", "num_nodes", "precision", "deterministic", "benchmark", "inference_mode"),
+    *("plugins", "profiler", "callbacks", "enable_progress_bar"),
+)
+TRAINER = inspect.signature(Trainer).parameters
+LIMITS = {"validate": "limit_val_batches", "test": "limit_test_batches", "predict": "limit_predict_batches"}
 
 
 class EvaluationCLI(TrainingCLI):
@@ -38,8 +47,10 @@ class EvaluationCLI(TrainingCLI):
 
     def __init__(self, args: list[str]) -> None:
         for word in args:
-            if word.partition("=")[0] in OF_FIT:
-                raise UserError(f"{word} is an option of fit: {args[0]} takes all from the checkpoint; leave it out")
+            option = word.partition("=")[0]
+            if option.startswith("--") and _is_of_fit(option[2:], args[0]):
+                raise UserError(f"{option} is an option of fit: {args[0]} takes all from the checkpoint; leave it out")
+        _note_unused(args)
         self.checkpoint_path = _checkpoint_path(args)
         self.checkpoint = read_checkpoint(self.checkpoint_path)
         if "datamodule_hyper_parameters" not in self.checkpoint:
@@ -66,7 +77,7 @@ class EvaluationCLI(TrainingCLI):
     def before_instantiate_classes(self) -> None:
         given = self.plain_config()
         refuse_other_model(self._expected["model"], given["model"], self.checkpoint_path)
-        refuse_other_folds(self._expected["data"], given["data"], self.checkpoint_path)
+        refuse_other_settings(self._expected["data"], given["data"], self.checkpoint_path)
 
     def after_instantiate_classes(self) -> None:
         self.model = MetricLearner.load_from_checkpoint(self.checkpoint_path, trust=self._trust)
@@ -128,6 +139,28 @@ class EmbeddingWriter(Callback):
         if trainer.is_global_zero:
             keys = "\n".join(subset.index.keys)
             write_atomically(self.path, save({"embeddings": ordered.cpu().float()}, metadata={"keys": keys}))
+
+
+def _is_of_fit(key: str, command: str) -> bool:
+    """Whether a configuration's key changes nothing in `command`."""
+    part, _, rest = key.partition(".")
+    name = rest.partition(".")[0]
+    return part in OF_FIT or (part == "trainer" and name in TRAINER and name not in (*OF_EVALUATION, LIMITS[command]))
+
+
+def _note_unused(args: list[str]) -> None:
+    """Says which keys of the files given with `--config` are for another command, as in the config.yaml of a fit."""
+    words = [part for word in args for part in (word.split("=", 1) if word.startswith("--config=") else [word])]
+    for option, file in itertools.pairwise(words):
+        if option in ("--config", "-c") and Path(file).is_file():
+            try:
+                given = dict(yaml.safe_load(Path(file).read_text()) or {})
+                given |= {f"trainer.{key}": value for key, value in (given.pop("trainer", None) or {}).items()}
+            except (ValueError, TypeError, AttributeError, yaml.YAMLError):  # the parser says what is wrong with it
+                continue
+            unused = [key for key, value in given.items() if value and _is_of_fit(key, args[0])]
+            if unused:
+                print(f"note: {file}: {args[0]} does not use {', '.join(unused)}")
 
 
 def _trusted(args: list[str]) -> tuple[set[str], list[str]]:

@@ -28,7 +28,12 @@ class Stopped(SystemExit):
 
     Args:
         number: Of the signal.
+
+    Attributes:
+        remedy: How to go on, in words, where it takes more than the same command.
     """
+
+    remedy = ""
 
     def __init__(self, number: int) -> None:
         super().__init__(EXIT_CODE)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import yaml
 from jsonargparse import Namespace
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningCLI
@@ -36,7 +37,7 @@ from levelfield.learner import MetricLearner
 from levelfield.own_code import own_code
 from levelfield.own_modules import find_own_modules
 from levelfield.parser import LevelfieldParser
-from levelfield.run_claim import BEST, Claim, claim, determining, learns_from_group
+from levelfield.run_claim import BEST, LAST, Claim, claim, determining, learns_from_group
 from levelfield.run_folder import (
     AtomicCheckpoints,
     MetricsFile,
@@ -44,6 +45,7 @@ from levelfield.run_folder import (
     default_name,
     is_first_process,
 )
+from levelfield.signals import Stopped
 from levelfield.storage.atomic import write_atomically
 from levelfield.storage.places import without_places
 from levelfield.storage.provenance import computing_files, library_versions
@@ -167,6 +169,7 @@ class TrainingCLI(LightningCLI):
         section = self.config if self.subcommand is None else self.config[self.subcommand]
         if self.folder is None and self.subcommand in (None, "fit"):
             refuse_nested(section)
+            _refuse_unusable(section)
             self._claim_folder(Path(section.output) / "fit" / (section.name or default_name(section)), section.resume)
         try:
             self._instantiate(section)
@@ -262,8 +265,9 @@ class TrainingCLI(LightningCLI):
             plugins.append(AtomicCheckpoints())
         try:
             trainer = Trainer(**config, callbacks=callbacks, plugins=plugins)
-        except (ValueError, TypeError, RuntimeError) as error:
-            raise UserError(f"--trainer: {' '.join(str(error).split())}") from error
+        except (ValueError, TypeError, RuntimeError, MisconfigurationException) as error:
+            named = f".accelerator {config['accelerator']}" if "backend found" in str(error) else ""
+            raise UserError(f"--trainer{named}: {' '.join(str(error).split())}") from error
         environment = trainer._accelerator_connector.cluster_environment
         if isinstance(environment, SLURMEnvironment):
             environment.auto_requeue = False  # `signals.py` requeues
@@ -301,7 +305,10 @@ class TrainingCLI(LightningCLI):
             with interruptible(self.trainer):
                 self.trainer.fit(**kwargs)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"best so far: {self.folder}/{BEST}") from None
+            raise KeyboardInterrupt("; ".join([f"best so far: {self.folder}/{BEST}", *self._how_to_go_on()])) from None
+        except Stopped as stop:
+            stop.remedy = "; ".join(self._how_to_go_on())
+            raise
         except RuntimeError as error:
             if str(error).startswith("Early stopping conditioned on metric"):
                 raise UserError(f"--trainer.callbacks: {error}") from error
@@ -314,6 +321,11 @@ class TrainingCLI(LightningCLI):
                 self._claim.finish()
         finally:
             self._release()
+
+    def _how_to_go_on(self) -> list[str]:
+        assert self._claim is not None
+        kept = (self._claim.folder / LAST).exists()
+        return ["the same command with --resume goes on"] if kept else []
 
     def _state_to_go_on_from(self) -> Path:
         assert self._last is not None
@@ -396,6 +408,17 @@ def build(
     training = TrainingCLI(args=own, run=False, folder=folder, progress=progress, group=group, name=name)
     training.write_config()
     return training
+
+
+def _refuse_unusable(section: Namespace) -> None:
+    """Raises UserError if what a fit was told of its folder and its last state cannot be done."""
+    name, seconds = section.name, section.checkpoint_seconds
+    if name is not None and (not name or Path(name).is_absolute() or ".." in Path(name).parts):
+        raise UserError(f"--name {name or repr('')}: give a folder's name, for it lies in {section.output}/fit")
+    if not 0 <= seconds < float("inf"):
+        raise UserError(f"--checkpoint_seconds {seconds:g}: give seconds, 0 or more")
+    if section.resume and section.trainer.enable_checkpointing is False:
+        raise UserError("--resume goes on from last.ckpt, which --trainer.enable_checkpointing false does not keep")
 
 
 def _as_list(given: Any) -> list[Any]:

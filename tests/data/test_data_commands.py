@@ -109,6 +109,14 @@ def test_verify_of_a_set_that_is_not_there_exits_with_2(tmp_path: Path, capsys: 
     assert f"no folder {tmp_path}/grocery_store" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("command", ["list", "verify"])
+def test_a_root_that_nothing_is_read_from_is_told(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, "glyphs", "--root", str(tmp_path)]) == 0
+    assert f"--data.root {tmp_path} is passed over: Glyphs reads nothing from it" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_verify_opens_the_real_data(data_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", "grocery_store", "omniglot", "--root", str(data_root)]) == 0

@@ -87,7 +87,7 @@ def main(argv: Sequence[str]) -> int:
     if not console.is_terminal:
         console = Console(width=TABLE_WIDTH)
     if arguments.command == "list":
-        return _list(console, datasets, asked_for=bool(arguments.names))
+        return _list(console, datasets, arguments.root, asked_for=bool(arguments.names))
     if arguments.command == "prepare":
         return max(_prepare(console, dataset, [Path(file) for file in arguments.archive]) for dataset in datasets)
     return max(_verify(console, dataset, arguments.root, asked_for=bool(arguments.names)) for dataset in datasets)
@@ -125,11 +125,12 @@ def _build(kind: type[MetricDataset], root: str | None) -> MetricDataset:
     return kind(root=root) if has_root(kind) else kind()  # type: ignore[call-arg]
 
 
-def _list(console: Console, datasets: Sequence[MetricDataset], asked_for: bool) -> int:
+def _list(console: Console, datasets: Sequence[MetricDataset], root: str | None, asked_for: bool) -> int:
     from levelfield.data.cards import card_of, table_of
+    from levelfield.data.places import root_in_vain
 
     if asked_for:
-        _print(console, "\n\n".join(card_of(dataset) for dataset in datasets))
+        _print(console, "\n\n".join("\n".join([card_of(one), *root_in_vain(one, root)]) for one in datasets))
         return 0
     table, broken = table_of(datasets)
     console.print(table, highlight=False, markup=False)
