@@ -8,7 +8,7 @@ help:
 	@echo "make quickstart  sets up $(VENV) and compares three losses with the pretrained trunk"
 	@echo "make test        the tests, at most 10 minutes on 2 cores"
 	@echo "make test-full   the long ones too, at most an hour"
-	@echo "make lint        ruff and mypy"
+	@echo "make lint        ruff, mypy, and who may import whom"
 	@echo "PYTHON=python3.12 chooses the interpreter that $(VENV) is made with"
 
 quickstart: $(VENV)/installed
@@ -16,14 +16,15 @@ quickstart: $(VENV)/installed
 	@echo "(levelfield is $(BIN)/levelfield; my_loss.py is in README.md)"
 
 test: $(VENV)/installed-dev
-	$(BIN)/pytest --numprocesses auto --dist loadfile
+	$(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 test-full: $(VENV)/installed-dev
-	$(BIN)/pytest -m "full or not full" --numprocesses auto --dist loadfile
+	$(BIN)/pytest -m "full or not full" --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/lint-imports
 	$(BIN)/mypy
 
 $(VENV)/installed: pyproject.toml

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from levelfield.reference import reality_check_curves
-from levelfield.study.search import Space, Trial, read_space, suggest
+from levelfield.published.searches import reality_check_curves
+from levelfield.study.search.suggest import Space, Trial, read_space, suggest
 
 TRIALS = 30
 # Name in the table: sampler and trials a batch.

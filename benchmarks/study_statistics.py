@@ -17,8 +17,8 @@ from scipy.optimize import brentq
 from scipy.special import stdtr
 from scipy.stats import nct, t
 
-from levelfield.report.ranks import rank_methods
-from levelfield.study.statistics import holm, paired_comparison, t_interval
+from levelfield.analysis.ranks import rank_methods
+from levelfield.analysis.statistics import holm, paired_comparison, t_interval
 
 FOLDS = 4
 RUN_SD, NOISE_SD = 0.7**0.5, (0.3 * FOLDS) ** 0.5

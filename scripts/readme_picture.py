@@ -25,12 +25,12 @@ from torch import Tensor, nn
 
 from levelfield.data import Glyphs, ImageTransforms
 from levelfield.data.datamodule import MetricDataModule
-from levelfield.embedding import EmbeddedSet, embed
-from levelfield.learner import MetricLearner
 from levelfield.losses import ContrastiveLoss
 from levelfield.metrics import retrieval_metrics
 from levelfield.models import TimmTrunk
-from levelfield.training import DEFAULT_TRUNK
+from levelfield.training.build import DEFAULT_TRUNK
+from levelfield.training.embed import EmbeddedSet, embed
+from levelfield.training.learner import MetricLearner
 
 LETTERS = "ěķőşūź"
 FACE = "DejaVuSerif"

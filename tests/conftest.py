@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from no_skips_in_ci import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401 # hooks of all tests
+from no_skips_in_ci import pytest_make_collect_report, pytest_runtest_makereport, real_data  # noqa: F401 # hooks of all tests
 from tiny_fit import TINY
 from toy_study import finished, toy_file  # noqa: F401 # fixtures for the tests of studies and of their reports
 
-from levelfield.cli import main
+from levelfield.cli.main import main
 
 os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that tests start
 
@@ -21,6 +21,12 @@ os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that tests start
 def one_thread():
     """These trunks are too small to gain from two, and two lose much where something else runs."""
     torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that start processes come first, so that no core waits for the other at the end."""
+    slow = {item.path for item in items if item.get_closest_marker("processes")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(autouse=True)
@@ -35,9 +41,15 @@ def own_modules_end_with_their_test(tmp_path_factory, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield
     for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
+        file = getattr(getattr(module, "__spec__", None), "origin", None)  # which no test patches
         if file and Path(file).is_relative_to(tmp_path_factory.getbasetemp()):
             del sys.modules[name]
+
+
+@pytest.fixture(scope="session")
+def data_root() -> Path:
+    """The folder of named data sets, where the real data lie."""
+    return real_data()
 
 
 @pytest.fixture

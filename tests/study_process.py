@@ -9,11 +9,11 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["study_process", "levelfield.study.commands", "levelfield.study.runner", "optuna"])
+CONTEXT.set_forkserver_preload(["study_process", "levelfield.cli.study", "levelfield.study.run", "optuna"])
 
 
 def _levelfield(words: list[str], log: Path, folder: Path) -> None:
-    from levelfield.cli import main
+    from levelfield.cli.main import main
 
     multiprocessing.set_start_method(multiprocessing.get_all_start_methods()[0], force=True)  # as outside of a test
     os.chdir(folder)

@@ -1,9 +1,14 @@
 """A study that takes seconds: a tiny random trunk on a few letters, 2 methods x (3 trials + 2 runs) x 2 folds."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import FileLock
+
+from levelfield.analysis.results import write_tables
+from levelfield.study import run
+from levelfield.study.definition.spec import StudySpec, load_spec
 
 TOY = """
 name: toy
@@ -40,12 +45,14 @@ def toy_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def run_study(folder: Path, spec: StudySpec, *args: Any, **kwargs: Any) -> None:
+    """A study's results and the tables made of them."""
+    write_tables(folder, run.run_study(folder, spec, *args, **kwargs))
+
+
 @pytest.fixture(scope="session")
 def finished(toy_file: Path, tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
     """The folder of the toy study, run without a disturbance. Copy it before changing it."""
-    from levelfield.study.runner import run_study
-    from levelfield.study.spec import load_spec
-
     session = tmp_path_factory.getbasetemp()
     shared = session if worker_id == "master" else session.parent  # what the test processes of this session share
     folder = shared / "finished" / "toy"

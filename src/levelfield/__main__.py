@@ -2,10 +2,10 @@
 
 import sys
 
-from levelfield.own_modules import working_directory_last
+from levelfield.runtime.own_modules import working_directory_last
 
 working_directory_last()
 
-from levelfield.cli import main  # noqa: E402 after that, for it imports the libraries
+from levelfield.cli.main import main  # noqa: E402 after that, for it imports the libraries
 
 sys.exit(main())

@@ -18,7 +18,7 @@ from miniatures import cars196_parts, cars196_pooled, cells, cub200, dogs130, in
 from PIL import Image
 from scipy.io import savemat
 
-from levelfield.data.commands import named_datasets
+from levelfield.cli.data import named_datasets
 from levelfield.data.datasets import ImageFolder, ImageTable
 from levelfield.data.datasets.images import open_image
 from levelfield.errors import UserError

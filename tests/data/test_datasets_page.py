@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from levelfield.data.commands import named_datasets
+from levelfield.cli.data import named_datasets
 
 PAGE = Path(__file__).parents[2] / "docs" / "datasets.md"
 

@@ -8,7 +8,7 @@ import pytest
 from miniatures import MINIATURES
 from tiny_fit import TINY
 
-from levelfield.data.commands import named_datasets
+from levelfield.cli.data import named_datasets
 
 REPOSITORY = Path(__file__).parents[2]
 

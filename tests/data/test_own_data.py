@@ -11,9 +11,9 @@ from rich.console import Console
 
 from levelfield.data.own import own_dataset
 from levelfield.errors import UserError
-from levelfield.study.dry_run import method_costs
-from levelfield.study.runner import begin
-from levelfield.study.spec import load_spec
+from levelfield.study.definition.spec import load_spec
+from levelfield.study.dry_run.costs import method_costs
+from levelfield.study.run import begin
 
 SHADES = (0, 60, 120)
 

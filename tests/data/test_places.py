@@ -7,7 +7,7 @@ import pytest
 from own_images import image_options, own_images
 from PIL import Image
 
-from levelfield.cli import main
+from levelfield.cli.main import main
 from levelfield.data import Glyphs, ImageTable, MetricDataset
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.places import own_file, without_way

@@ -13,8 +13,8 @@ import pytest
 from file_server import FileServer, serving
 from PIL import Image
 
-from levelfield.cli import main as levelfield
-from levelfield.data.commands import named_datasets
+from levelfield.cli.data import named_datasets
+from levelfield.cli.main import main as levelfield
 from levelfield.data.datasets import CUB200, InShopClothes, Omniglot
 
 

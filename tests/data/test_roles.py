@@ -9,12 +9,12 @@ import pytest
 from own_images import image_options, own_images
 from PIL import Image
 
-from levelfield.checkpoint import read_checkpoint
 from levelfield.data import ImageTable, ImageTransforms
 from levelfield.data.datamodule import MetricDataModule
-from levelfield.embedding import embed
 from levelfield.errors import UserError
-from levelfield.learner import MetricLearner
+from levelfield.training.checkpoint import read_checkpoint
+from levelfield.training.embed import embed
+from levelfield.training.learner import MetricLearner
 
 SMALL = ImageTransforms(crop_size=32, resize=32)
 

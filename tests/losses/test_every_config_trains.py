@@ -14,7 +14,7 @@ from levelfield import losses, miners
 from levelfield.data.datasets import Glyphs
 from levelfield.losses import ClassificationLoss
 from levelfield.metrics import retrieval_metrics
-from levelfield.training import DEFAULT_TRUNK, build
+from levelfield.training.build import DEFAULT_TRUNK, build
 
 FILES = sorted((Path(__file__).parents[2] / "configs" / "loss").glob("*.yaml"))
 

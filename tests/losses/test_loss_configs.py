@@ -8,7 +8,7 @@ from jsonargparse import ArgumentParser
 
 from levelfield import losses, miners
 from levelfield.losses import ClassificationLoss
-from levelfield.reference import reality_check_search, reality_check_searches
+from levelfield.published.searches import reality_check_search, reality_check_searches
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "loss"
 FILES = sorted(CONFIGS.glob("*.yaml"))

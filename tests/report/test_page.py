@@ -12,10 +12,10 @@ from statistics import fmean
 
 import pytest
 
-from levelfield.cli import main
+from levelfield.cli.main import main
 from levelfield.report.page import write_report
 from levelfield.storage.ledger import Ledger
-from levelfield.study.spec import spec_from_yaml
+from levelfield.study.definition.spec import spec_from_yaml
 
 FIGURES = ("scores", "differences", "search", "validation")
 VOID = ("meta", "br", "img")

@@ -10,8 +10,8 @@ from toy_study import TOY
 from levelfield.errors import UserError
 from levelfield.report.ranks_page import write_ranks
 from levelfield.storage.ledger import Ledger
-from levelfield.study import results
-from levelfield.study.spec import load_spec
+from levelfield.study.definition.spec import load_spec
+from levelfield.study.sealed_test import tested
 
 METHODS = {"contrastive": "ContrastiveLoss", "ntxent": "NTXentLoss", "triplet": "TripletMarginLoss"}
 
@@ -30,12 +30,12 @@ def scored_study(folder: Path, name: str, scores: dict[str, float], losses: dict
     Ledger(study / "ledger.jsonl").open("a study", {"a job": "a hash"})
     for method, score in scores.items():
         for run in range(2):
-            path = study / results.tested_path(method, run)
+            path = study / tested.tested_path(method, run)
             path.parent.mkdir(parents=True)
             together, apart = {"map_at_r": 1 - score}, {"map_at_r": score}
             result = {
                 "method": method,
-                "configuration": results.tested_hash(spec, method, run),
+                "configuration": tested.tested_hash(spec, method, run),
                 "opening": 1,
                 "separated": [apart, apart],
                 "concatenated": together,

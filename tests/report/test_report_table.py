@@ -8,9 +8,9 @@ import pytest
 import yaml
 from rich.console import Console
 
+from levelfield.analysis.results import SummaryRow
+from levelfield.cli.study import main
 from levelfield.report.table import comparison_table, footnotes, percent, print_report
-from levelfield.study.commands import main
-from levelfield.study.results import SummaryRow
 
 
 def printed(notes: list[str], runs: int = 3) -> str:

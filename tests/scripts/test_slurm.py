@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from levelfield.cli import main as levelfield
-from levelfield.signals import SIGNALS
-from levelfield.study.commands import split_dotted
-from levelfield.study.spec import load_spec
+from levelfield.cli.main import main as levelfield
+from levelfield.cli.study import split_dotted
+from levelfield.runtime.signals import SIGNALS
+from levelfield.study.definition.spec import load_spec
 
 REPOSITORY = Path(__file__).parents[2]
 SCRIPT = REPOSITORY / "scripts" / "slurm.sh"

@@ -7,10 +7,10 @@ import pytest
 import torch
 from own_images import image_options, own_images
 
-from levelfield.learner import MetricLearner
 from levelfield.losses import ArcFaceLoss
 from levelfield.models import TimmTrunk
 from levelfield.storage.places import moved, without_places
+from levelfield.training.learner import MetricLearner
 
 
 def test_an_absolute_path_is_told_by_its_name() -> None:

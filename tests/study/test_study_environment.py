@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from levelfield.cli import main
+from levelfield.cli.main import main
 from levelfield.storage.provenance import library_versions
 from levelfield.study.environment import environment
 

@@ -17,19 +17,19 @@ import pytest
 import safetensors.torch
 import torch
 import yaml
+from toy_study import run_study
 
-from levelfield.cli import main
+from levelfield.analysis.status import status_lines
+from levelfield.cli.main import main
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.errors import UserError
-from levelfield.run_folder import MetricsFile
 from levelfield.storage.atomic import storing
 from levelfield.storage.ledger import Ledger
 from levelfield.storage.lock import Lock
-from levelfield.study.jobs import Job, study_jobs
-from levelfield.study.runner import run_study
-from levelfield.study.spec import StudySpec, load_spec, spec_from_yaml
-from levelfield.study.state import StudyState
-from levelfield.study.status import status_lines
+from levelfield.study.definition.spec import StudySpec, load_spec, spec_from_yaml
+from levelfield.study.jobs.job import Job, study_jobs
+from levelfield.study.jobs.state import StudyState
+from levelfield.training.run_folder import MetricsFile
 
 TABLES = ("results.csv", "summary.csv")
 LAST = "jobs/arcface/run1/fold1"
@@ -507,7 +507,7 @@ def test_a_test_half_that_cannot_be_scored_is_refused_before_the_first_job(
 
 
 def test_data_that_change_while_a_study_runs_stop_it(own_study: OwnStudy, monkeypatch: pytest.MonkeyPatch) -> None:
-    from levelfield.study import worker
+    from levelfield.study.execution import worker
 
     done = worker.finish_job
 

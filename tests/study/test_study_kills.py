@@ -107,7 +107,7 @@ def test_three_kills_and_a_ctrl_c_change_no_byte(toy_file: Path, finished: Path,
     assert_same_tables(folder, finished)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.processes
 def test_a_signal_reaches_what_the_workers_do_and_changes_no_byte(
     toy_file: Path, finished: Path, tmp_path: Path

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from levelfield.cli import main
-from levelfield.own_code import own_code
-from levelfield.study.spec import load_spec, spec_from_yaml
+from levelfield.cli.main import main
+from levelfield.runtime.own_code import own_code
+from levelfield.study.definition.spec import load_spec, spec_from_yaml
 
 LOSS = """
 from torch import nn

@@ -11,16 +11,17 @@ import safetensors.torch
 import torch
 import yaml
 from torch.nn.functional import normalize
+from toy_study import run_study
 
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.errors import UserError
-from levelfield.learner import MetricLearner
 from levelfield.metrics import retrieval_metrics
 from levelfield.storage.ledger import Ledger
-from levelfield.study import runner, worker
-from levelfield.study.jobs import Job, study_jobs
-from levelfield.study.runner import run_study
-from levelfield.study.spec import StudySpec, load_spec
+from levelfield.study import run as runner
+from levelfield.study.definition.spec import StudySpec, load_spec
+from levelfield.study.execution import worker
+from levelfield.study.jobs.job import Job, study_jobs
+from levelfield.training.learner import MetricLearner
 
 TABLES = ("results.csv", "summary.csv")
 

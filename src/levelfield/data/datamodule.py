@@ -25,7 +25,7 @@ from levelfield.data.subset import ClassSubset
 from levelfield.data.test_half import check_test_half
 from levelfield.data.transforms import ImageTransforms
 from levelfield.errors import UserError
-from levelfield.processes import end_with_parent
+from levelfield.runtime.processes import end_with_parent
 
 
 class MetricDataModule(LightningDataModule):

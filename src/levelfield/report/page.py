@@ -3,31 +3,32 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from levelfield.report.differences_figure import differences_figure
-from levelfield.report.facts import compared, origin, said_setting
-from levelfield.report.figure_style import style, to_svg
-from levelfield.report.published import papers_beside
-from levelfield.report.scores_figure import scores_figure
-from levelfield.report.search_figure import search_figure
-from levelfield.report.table import EMBEDDINGS, METRIC_TITLES, footnotes, percent, reopening
+from levelfield.analysis.comparison import OVER_BASELINE, PAIR, SAME_LOSS, Comparison, compare_all
+from levelfield.analysis.names import EMBEDDINGS, METRIC_TITLES
+from levelfield.analysis.papers import papers_beside
+from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows, summarise
+from levelfield.analysis.selection import selected
+from levelfield.analysis.verdicts import CAVEAT, all_in_words
+from levelfield.report.conditions_and_origin import compared, origin, said_setting
+from levelfield.report.figures.differences import differences_figure
+from levelfield.report.figures.scores import scores_figure
+from levelfield.report.figures.search import search_figure
+from levelfield.report.figures.style import style, to_svg
+from levelfield.report.figures.validation import read_curve, validation_figure
+from levelfield.report.table import footnotes, percent, reopening
 from levelfield.report.template import inside, render
-from levelfield.report.validation_figure import read_curve, validation_figure
 from levelfield.storage.atomic import write_atomically
 from levelfield.storage.ledger import Ledger
 from levelfield.storage.lock import Lock
-from levelfield.study.comparison import OVER_BASELINE, PAIR, SAME_LOSS, Comparison, compare_all
-from levelfield.study.conditions import differing_conditions
+from levelfield.study.definition.conditions import differing_conditions
+from levelfield.study.definition.spec import BASELINE, StudySpec
 from levelfield.study.environment import mixed_lines
 from levelfield.study.integrity import changed_files, gap_lines
-from levelfield.study.jobs import METRICS, failed
-from levelfield.study.results import ResultRow, SummaryRow, collect_rows, summarise
-from levelfield.study.selection import selected
-from levelfield.study.spec import BASELINE, StudySpec
-from levelfield.study.state import StudyState
-from levelfield.study.statistics import mean
-from levelfield.study.verdicts import CAVEAT, all_in_words
+from levelfield.study.jobs.job import METRICS, failed
+from levelfield.study.jobs.state import StudyState
 
 REPORT = Path("report")
 KINDS = {
@@ -200,7 +201,7 @@ def _figures(
     for row in rows:
         if row.stage == "test":
             by_run[row.method, row.embedding, row.metric][row.run].append(row.value)
-    runs = {key: [mean(folds) for folds in found.values()] for key, found in by_run.items()}
+    runs = {key: [fmean(folds) for folds in found.values()] for key, found in by_run.items()}
     comparisons = [c for c in _compared(spec, rows, "map_at_r") if c.kind != OVER_BASELINE]
     searches = {method: state.trials(method) for method in spec.methods if state.trials(method)}
     curves = defaultdict(list)

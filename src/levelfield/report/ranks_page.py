@@ -4,17 +4,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from levelfield.analysis.comparison import loss_name
+from levelfield.analysis.names import EMBEDDINGS
+from levelfield.analysis.ranks import rank_methods, ranks_figure
+from levelfield.analysis.results import SummaryRow, collect_rows, summarise
 from levelfield.errors import UserError
-from levelfield.report.facts import class_name
-from levelfield.report.figure_style import style, to_svg
-from levelfield.report.ranks import rank_methods, ranks_figure
-from levelfield.report.table import EMBEDDINGS, percent, reopening
+from levelfield.report.figures.style import style, to_svg
+from levelfield.report.table import percent, reopening
 from levelfield.report.template import inside, render
 from levelfield.storage.atomic import write_atomically
 from levelfield.storage.ledger import Ledger
-from levelfield.study.comparison import loss_name
-from levelfield.study.results import SummaryRow, collect_rows, summarise
-from levelfield.study.spec import StudySpec, spec_from_yaml
+from levelfield.study.definition.spec import StudySpec, spec_from_yaml
+from levelfield.study.jobs.written_config import class_name
 
 METRIC = "map_at_r"  # what searches maximise
 

@@ -8,9 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-EMBEDDINGS = ("separated", "concatenated")
-METRIC_TITLES = {"map_at_r": "MAP@R", "r_precision": "R-precision", "precision_at_1": "P@1"}
-TOO_FEW_RUNS = "too few runs for an interval"
+from levelfield.analysis.names import EMBEDDINGS, METRIC_TITLES, TOO_FEW_RUNS
 
 
 class Summary(Protocol):

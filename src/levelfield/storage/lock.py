@@ -21,7 +21,7 @@ from typing import Any
 
 import filelock
 
-from levelfield.processes import is_running
+from levelfield.runtime.processes import is_running
 from levelfield.storage.atomic import new_file, storing
 from levelfield.storage.lock_kind import lock_kind
 

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any
 import levelfield
 
 if TYPE_CHECKING:
-    from lightning.pytorch import Trainer
-
-    from levelfield.learner import MetricLearner
+    from lightning.pytorch import LightningModule, Trainer
 
 # What a training and a search compute with; a package whose classes a learner holds is recorded beside them.
 LIBRARIES = ("torch", "torchvision", "lightning", "timm", "numpy", "scipy", "optuna", "pillow")
@@ -22,41 +20,29 @@ LIBRARIES = ("torch", "torchvision", "lightning", "timm", "numpy", "scipy", "opt
 NO_NUMBERS = (
     "__init__.py",
     "__main__.py",
-    "callbacks/asked_rates.py",
-    "cli.py",
-    "contradictions.py",
-    "data/cards.py",
-    "data/commands.py",
+    "analysis",
+    "cli",
     "data/download.py",
     "errors.py",
-    "evaluation.py",
-    "import_path.py",
-    "interruption.py",
-    "own_code.py",
-    "own_modules.py",
-    "parser.py",
-    "processes.py",
-    "reference",
+    "published",
     "report",
-    "run_claim.py",
-    "signals.py",
+    "runtime",
     "storage",
     "study/begun.py",
-    "study/commands.py",
-    "study/comparison.py",
-    "study/conditions.py",
-    "study/dry_run.py",
+    "study/definition/conditions.py",
+    "study/definition/same_study.py",
+    "study/dry_run",
     "study/environment.py",
-    "study/executors.py",
+    "study/execution/local_processes.py",
+    "study/execution/progress.py",
     "study/integrity.py",
-    "study/progress.py",
-    "study/same_study.py",
-    "study/status.py",
-    "study/step_time.py",
-    "study/verdicts.py",
-    "study/verify.py",
-    "trackers.py",
-    "trust.py",
+    "training/callbacks/asked_rates.py",
+    "training/contradictions.py",
+    "training/interruption.py",
+    "training/parser.py",
+    "training/run_claim.py",
+    "training/trackers.py",
+    "training/trust.py",
 )
 SUFFIXES = (".py", ".csv")
 
@@ -123,7 +109,7 @@ def software() -> dict[str, Any]:
     }
 
 
-def provenance(trainer: "Trainer", learner: "MetricLearner") -> dict[str, Any]:
+def provenance(trainer: "Trainer", learner: "LightningModule") -> dict[str, Any]:
     """Code, libraries and devices behind a result."""
     import torch
 

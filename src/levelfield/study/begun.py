@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from levelfield.errors import UserError
-from levelfield.study.configuration import first_difference, set_dotted, whole_number
-from levelfield.study.search_settings import search_settings
-from levelfield.study.spec import COUNTS, SMALLEST, STUDY, StudySpec, check_override, spec_from_yaml
+from levelfield.study.definition.configuration import first_difference, set_dotted, whole_number
+from levelfield.study.definition.search_settings import search_settings
+from levelfield.study.definition.spec import COUNTS, SMALLEST, STUDY, StudySpec, check_override, spec_from_yaml
 
 
 def begun(folder: Path) -> StudySpec:

@@ -8,9 +8,9 @@ from typing import Any
 
 from levelfield.errors import UserError
 from levelfield.storage.atomic import write_json
-from levelfield.study.jobs import failed
-from levelfield.study.results import read_tests
-from levelfield.study.state import StudyState
+from levelfield.study.jobs.job import failed
+from levelfield.study.jobs.state import StudyState
+from levelfield.study.sealed_test.tested import read_tests
 
 # What a person has allowed to mix: key to values.
 MIXED = "mixed_versions.json"

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from levelfield.errors import UserError
-from levelfield.study.jobs import LOGS, METRICS, RESULT, failed, file_hash
-from levelfield.study.spec import BASELINE, digest
-from levelfield.study.state import StudyState
+from levelfield.study.definition.spec import BASELINE, digest
+from levelfield.study.jobs.job import LOGS, METRICS, RESULT, failed, file_hash
+from levelfield.study.jobs.state import StudyState
 
 MONITOR = "val/map_at_r"
 # What a job's numbers are and come from; when and where it was done is left out.

@@ -1,0 +1,1 @@
+"""From a study's results to what they say: tables' rows, statistics, comparisons, verdicts, checks."""

@@ -1,0 +1,143 @@
+"""Comparisons of a study's methods: pairs, each over the baseline, and one loss under two names."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+
+from levelfield.analysis.results import ResultRow
+from levelfield.analysis.statistics import holm, paired_comparison
+from levelfield.study.definition.search_settings import REPLICATE
+from levelfield.study.definition.spec import BASELINE
+
+LEVEL = 0.05
+# What a comparison is one of; Holm's correction is over the comparisons of a kind.
+PAIR, OVER_BASELINE, SAME_LOSS = "pair", "over_baseline", "same_loss"
+
+Scores = dict[int, dict[int, float]]  # run -> fold -> score
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two methods over the runs that both have.
+
+    Args:
+        method: Whose score the difference is taken of.
+        other: Whose score is subtracted.
+        kind: `pair` of different methods, `over_baseline` (`other` is the pretrained trunk, one run without
+            randomness), or `same_loss` (the same configuration under two names, each with its own search and seeds).
+        metric: Name of the metric.
+        embedding: `separated` or `concatenated`.
+        difference: Mean over the runs, a fraction.
+        low: Lower end of the 95% interval over the runs; None with too few of them or where nothing varies.
+        high: Upper end, as `low`.
+        p: Two-sided p-value, as `low`.
+        p_holm: `p` with Holm's correction over the comparisons of its kind; None for `same_loss`, which is no question.
+        family: How many comparisons that correction counts.
+        n: Runs that both methods have.
+    """
+
+    method: str
+    other: str
+    kind: str
+    metric: str
+    embedding: str
+    difference: float
+    low: float | None
+    high: float | None
+    p: float | None
+    p_holm: float | None
+    family: int
+    n: int
+
+    @property
+    def shown(self) -> bool:
+        """Whether a difference is shown at the level of 5%, Holm's correction included."""
+        return self.p_holm is not None and self.p_holm < LEVEL
+
+
+def loss_name(method: str) -> str:
+    """The method without the number of its copy: `arcface` of `arcface@2`."""
+    return method.partition(REPLICATE)[0]
+
+
+def compare_all(
+    rows: Iterable[ResultRow],
+    methods: Sequence[str],
+    metric: str = "map_at_r",
+    embedding: str = "separated",
+    stage: str = "test",
+) -> list[Comparison]:
+    """All comparisons of a study: pairs of methods, each method over the baseline, the same loss under two names.
+
+    Holm's correction is over all pairs of `methods`, tested yet or not, so that a verdict does not change its meaning
+    while a study grows. Methods over the baseline are a family of their own: whether training helps at all is another
+    question than which loss is best. A copy (`arcface@2`) is there to measure what a second search changes, so it is
+    compared with its own loss alone; else that loss would be tried twice against every other.
+
+    Args:
+        rows: Scores, as `collect_rows` returns them.
+        methods: The study's methods in order; the baseline is added where it has scores.
+        metric: Which metric.
+        embedding: `separated` or `concatenated`.
+        stage: `test`, or `run` for the validation folds.
+
+    Returns:
+        Pairs, then methods over the baseline, then copies, each in the order of `methods`; two methods without a common
+        run are not compared yet.
+    """
+    scores = scores_of(rows, metric, embedding, stage)
+    originals = [method for method in methods if method == loss_name(method) and method != BASELINE]
+    families = {
+        PAIR: list(combinations(originals, 2)),
+        OVER_BASELINE: [(method, BASELINE) for method in originals],
+        SAME_LOSS: [(b, a) for a, b in combinations(methods, 2) if loss_name(a) == loss_name(b)],
+    }
+    found = []
+    for kind, family in families.items():
+        compared = [
+            _compare(first, second, kind, metric, embedding, len(family), scores.get(first, {}), scores.get(second, {}))
+            for first, second in family
+        ]
+        if kind != SAME_LOSS:
+            adjusted = holm(np.array([np.nan if c is None or c.p is None else c.p for c in compared]))
+            compared = [c and replace(c, p_holm=_number(p)) for c, p in zip(compared, adjusted, strict=True)]
+        found += [c for c in compared if c is not None]
+    return found
+
+
+def scores_of(rows: Iterable[ResultRow], metric: str, embedding: str, stage: str) -> dict[str, Scores]:
+    """Scores by method, run and fold; folds scored together are fold 0."""
+    scores: dict[str, Scores] = defaultdict(lambda: defaultdict(dict))
+    for row in rows:
+        if (row.metric, row.embedding, row.stage) == (metric, embedding, stage):
+            scores[row.method][row.run or 0][row.fold or 0] = row.value
+    return scores
+
+
+def _compare(
+    method: str, other: str, kind: str, metric: str, embedding: str, family: int, first: Scores, second: Scores
+) -> Comparison | None:
+    folds = sorted({fold for scores in (first, second) for run in scores.values() for fold in run})
+    whole = [{run for run, scores in side.items() if len(scores) == len(folds)} for side in (first, second)]
+    if kind == OVER_BASELINE:
+        runs, partners = sorted(whole[0]), sorted(whole[1])
+    else:
+        runs = partners = sorted(whole[0] & whole[1])
+    if not runs or not partners:
+        return None
+    result = paired_comparison(_table(first, runs, folds), _table(second, partners, folds))
+    low, high, p = (_number(value) for value in (result.low, result.high, result.p))
+    return Comparison(
+        method, other, kind, metric, embedding, float(result.difference), low, high, p, None, family, len(runs)
+    )
+
+
+def _table(scores: Scores, runs: Sequence[int], folds: Sequence[int]) -> np.ndarray:
+    return np.array([[scores[run][fold] for fold in folds] for run in runs])
+
+
+def _number(value: np.ndarray | float) -> float | None:
+    return None if np.isnan(value) else float(value)

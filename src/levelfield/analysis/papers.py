@@ -1,0 +1,173 @@
+"""The papers' scores beside a study's: same data set, same loss, and the differences in protocol by name."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from levelfield.published.tables import PublishedResult, published
+from levelfield.study.definition.configuration import flatten
+from levelfield.study.definition.spec import BASELINE, StudySpec
+from levelfield.study.jobs.written_config import class_name, whole_config
+
+# Both libraries' losses of one name have one definition; anybody else's may be something else.
+KNOWN_LOSSES = ("levelfield", "pytorch_metric_learning")
+# Of these the protocol knows the name alone.
+NAMED = ("model.trunk", "model.embedder", "model.optimizer")
+SIZES = ("data.batch_size", "model.embedding_size")
+
+
+@dataclass(frozen=True)
+class Counterpart:
+    """A method of the study and the row of a paper with the same loss."""
+
+    method: str
+    result: PublishedResult
+    differences: tuple[str, ...]
+
+    @property
+    def said_name(self) -> str:
+        """The paper's name with the trunk and the size that the row has."""
+        protocol = self.result.protocol
+        size = protocol.get("model.embedding_size")
+        bits = " bits" if protocol.get("model.distance") == "hamming" else ""
+        return f"{self.result.method} ({protocol['model.trunk']}{f', {size}{bits}' if size else ''})"
+
+
+@dataclass(frozen=True)
+class PaperBeside:
+    """All rows of one paper that have a method of the study beside them.
+
+    Args:
+        title: Authors, year, title and tables.
+        counterparts: Rows, in the study's order.
+        differences: One sentence each; those of some rows alone name their methods.
+    """
+
+    title: str
+    counterparts: list[Counterpart]
+    differences: list[str]
+
+
+def papers_beside(study_folder: Path, spec: StudySpec) -> list[PaperBeside]:
+    """What the papers report on the study's data set for its methods; empty where nothing is published.
+
+    A method's loss is known by its class, its miner and its arguments, whatever the method is called. Of a paper's
+    several rows for one loss those with the fewest differences in protocol count, and of these the closest in size.
+
+    Args:
+        study_folder: A study's folder; its first jobs' `config.yaml` holds every default.
+        spec: The study.
+    """
+    by_title: dict[str, list[Counterpart]] = {}
+    for method in (BASELINE, *spec.methods):
+        trained = next(iter(spec.methods)) if method == BASELINE else method
+        config = whole_config(study_folder, trained)
+        for row in _nearest_rows(method, config, spec) if config else []:
+            by_title.setdefault(row.result.title, []).append(row)
+    return [PaperBeside(title, rows, _together(rows)) for title, rows in by_title.items()]
+
+
+def _nearest_rows(method: str, config: Mapping[str, Any], spec: StudySpec) -> list[Counterpart]:
+    dataset = dataset_name(config["data"]["dataset"]["class_path"])
+    loss, miner, arguments = (None, None, {}) if method == BASELINE else _loss_of(config["model"])
+    if dataset is None or (loss is None and method != BASELINE):
+        return []
+    rows: dict[tuple[str, str], list[Counterpart]] = {}
+    for result in published(dataset, loss, miner, arguments):
+        differences = tuple(protocol_differences(result.protocol, config, spec))
+        rows.setdefault((result.paper, result.embedding), []).append(Counterpart(method, result, differences))
+    nearest = []
+    for candidates in rows.values():
+        distances = [(len(row.differences), _distance(row.result.protocol, config)) for row in candidates]
+        nearest += [row for row, distance in zip(candidates, distances, strict=True) if distance == min(distances)]
+    return nearest
+
+
+def _distance(protocol: Mapping[str, Any], config: Mapping[str, Any]) -> float:
+    """How far batch and embedding sizes are apart, in factors: of two equally different rows the closer one counts."""
+    ours = dict(flatten(dict(config)))
+    sizes = [(ours[key], protocol[key]) for key in SIZES if key in protocol and key in ours]
+    return sum(abs(math.log(here / there)) for here, there in sizes)
+
+
+def dataset_name(class_path: str) -> str | None:
+    """The name that `levelfield data list` gives one of our data sets; None for anybody else's."""
+    module, _, name = class_path.rpartition(".")
+    return getattr(import_module(module), name).name if module.startswith("levelfield.") else None
+
+
+def _loss_of(model: Mapping[str, Any]) -> tuple[str | None, str | None, dict[str, Any]]:
+    """Class of the loss, class of the miner and the loss' arguments; no class for a loss that no paper can know."""
+    loss = model["loss"] if isinstance(model["loss"], dict) else {"class_path": model["loss"]}
+    miner = model.get("miner") or None
+    package, _, _ = loss["class_path"].partition(".")
+    if package not in KNOWN_LOSSES:
+        return None, None, {}
+    return class_name(loss), None if miner is None else class_name(miner), loss.get("init_args") or {}
+
+
+def protocol_differences(protocol: Mapping[str, Any], config: Mapping[str, Any], spec: StudySpec) -> list[str]:
+    """One sentence for each setting of a paper's protocol that the study does not share.
+
+    Args:
+        protocol: The paper's, in the keys of our configurations.
+        config: A method's whole configuration.
+        spec: The study.
+    """
+    ours = {**dict(flatten(dict(config))), **dict(flatten(spec.to_dict())), "stopping": _stopping(config)}
+    named = {key: config["model"].get(key.removeprefix("model.")) for key in NAMED}
+    ours |= {key: value and _name(value) for key, value in named.items()}
+    sentences = []
+    for key, theirs in protocol.items():
+        here = ours.get(key)
+        same = _letters(here).startswith(_letters(theirs)) if key in NAMED else here == theirs
+        if not same:
+            sentences.append(f"{key} {_say(here)} here, {_say(theirs)} there")
+    if config["model"]["trunk"].get("init_args", {}).get("weights", "given") is None:
+        sentences.append("trunk begins at random weights here, at ImageNet's there")
+    return sentences
+
+
+def _stopping(config: Mapping[str, Any]) -> str:
+    """How the number of epochs is decided."""
+    trainer = config["trainer"]
+    callbacks = trainer.get("callbacks") or []
+    if any("EarlyStopping" in class_name(callback) for callback in callbacks):
+        return "early stopping"
+    return f"after {trainer['max_epochs']} epochs of {config['data']['steps_per_epoch']} steps"
+
+
+def _name(value: Any) -> str:
+    """What a trunk or an optimizer is called: its model's name, or its class'."""
+    arguments = value.get("init_args") if isinstance(value, dict) else None
+    return (arguments or {}).get("name") or class_name(value).removesuffix("Trunk")
+
+
+def _letters(text: Any) -> str:
+    return "".join(letter for letter in str(text).lower() if letter.isalnum())
+
+
+def _say(value: Any) -> str:
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _together(rows: Iterable[Counterpart]) -> list[str]:
+    """Each difference once; those that not all rows have name their methods. What no key holds comes last."""
+    rows = list(rows)
+    methods = list(dict.fromkeys(row.method for row in rows if row.method != BASELINE)) or [BASELINE]
+    where: dict[str, list[str]] = {}
+    for row in rows:
+        for sentence in row.differences:
+            names = where.setdefault(sentence, [])
+            if row.method not in names and row.method in methods:
+                names.append(row.method)
+    sentences = [
+        sentence if names == methods else f"{', '.join(names)}: {sentence}"
+        for sentence, names in where.items()
+        if names
+    ]
+    remarks = dict.fromkeys(remark for row in rows for remark in row.result.remarks)
+    return [*sentences, *remarks]

@@ -1,0 +1,138 @@
+"""The derived files `results.csv` and `summary.csv`, from the `result.json` files alone."""
+
+import csv
+import io
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from levelfield.analysis.statistics import t_interval
+from levelfield.storage.atomic import write_atomically
+from levelfield.storage.lock import Lock
+from levelfield.study.definition.spec import StudySpec
+from levelfield.study.jobs.job import failed
+from levelfield.study.jobs.state import StudyState
+from levelfield.study.sealed_test.tested import read_tests
+
+
+@dataclass(frozen=True)
+class ResultRow:
+    """One score: a line of `results.csv`.
+
+    Args:
+        method: Name in the study, `pretrained` for the baseline.
+        stage: `trial` or `run` (scores of the validation fold), or `test`.
+        trial: Trial of the search; None outside it.
+        run: Repetition, from 0.
+        fold: Fold, from 0; None where the folds' embeddings are concatenated.
+        embedding: `separated` (one fold's) or `concatenated`.
+        metric: Name of the metric.
+        value: The score, a fraction.
+    """
+
+    method: str
+    stage: str
+    trial: int | None
+    run: int | None
+    fold: int | None
+    embedding: str
+    metric: str
+    value: float
+
+    def sort_key(self) -> tuple[Any, ...]:
+        numbers = tuple(-1 if number is None else number for number in (self.trial, self.run, self.fold))
+        return (self.method, self.stage, *numbers, self.embedding, self.metric)
+
+
+@dataclass(frozen=True)
+class SummaryRow:
+    """Mean over the runs of one test score: a line of `summary.csv`.
+
+    Args:
+        method: Name in the study.
+        embedding: `separated`: mean of the folds' scores; `concatenated`: score of the folds' embeddings together.
+        metric: Name of the metric.
+        mean: Mean over the runs, a fraction.
+        ci95: Half width of the 95% t-interval; None with too few runs.
+        n: Number of runs.
+    """
+
+    method: str
+    embedding: str
+    metric: str
+    mean: float
+    ci95: float | None
+    n: int
+
+
+def collect_rows(
+    study_folder: Path, spec: StudySpec, tests: Mapping[tuple[str, int], dict[str, Any]] | None = None
+) -> list[ResultRow]:
+    """All scores there are so far, sorted.
+
+    Args:
+        study_folder: The study's folder.
+        spec: The study.
+        tests: Test scores by method and run; None reads the stored ones.
+    """
+    rows = []
+    state = StudyState(study_folder, spec)
+    broken = {(job.method, job.number) for job in state.failures("run")}
+    for job, result in state.results.items():
+        # A run without a model of each fold would be a mean over other folds than the others'.
+        if not failed(result) and (job.stage == "trial" or (job.method, job.number) not in broken):
+            number = {"trial": job.number} if job.stage == "trial" else {"run": job.number}
+            place = {"trial": None, "run": None, **number}
+            for metric, value in result["validation"].items():
+                rows.append(
+                    ResultRow(
+                        job.method, job.stage, **place, fold=job.fold, embedding="separated", metric=metric, value=value
+                    )
+                )
+    for (method, run), tested in (read_tests(study_folder, spec) if tests is None else tests).items():
+        for fold, scores in enumerate(tested["separated"]):
+            for metric, value in scores.items():
+                rows.append(ResultRow(method, "test", None, run, fold, "separated", metric, value))
+        for metric, value in tested["concatenated"].items():
+            rows.append(ResultRow(method, "test", None, run, None, "concatenated", metric, value))
+    return sorted(rows, key=ResultRow.sort_key)
+
+
+def summarise(rows: Iterable[ResultRow], stage: str = "test") -> list[SummaryRow]:
+    """Mean over runs with its interval, per method, embedding and metric, sorted.
+
+    A run's separated score is the mean of its folds' scores.
+    """
+    scores: dict[tuple[str, str, str], dict[int | None, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        if row.stage == stage:
+            scores[row.method, row.embedding, row.metric][row.run].append(row.value)
+    summary = []
+    for (method, embedding, metric), by_run in sorted(scores.items()):
+        runs = [fmean(values) for _, values in sorted(by_run.items(), key=lambda item: item[0] or 0)]
+        summary.append(SummaryRow(method, embedding, metric, fmean(runs), t_interval(runs), len(runs)))
+    return summary
+
+
+def to_csv(rows: Sequence[ResultRow] | Sequence[SummaryRow], kind: type[ResultRow] | type[SummaryRow]) -> bytes:
+    """CSV with one column a field; floats by `repr`, which reads back to the same number, and None empty."""
+    text = io.StringIO()
+    columns = [field.name for field in fields(kind)]
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        values = (getattr(row, column) for column in columns)
+        writer.writerow(["" if v is None else repr(v) if isinstance(v, float) else v for v in values])
+    return text.getvalue().encode()
+
+
+def write_tables(study_folder: Path, spec: StudySpec) -> list[ResultRow]:
+    """Derive `results.csv` and `summary.csv` anew and return the rows of the former."""
+    with Lock(study_folder, "tables", "tables"):  # `study report` may be asked for while the study runs
+        rows = collect_rows(study_folder, spec)  # here: who writes last has read last
+        write_atomically(study_folder / "results.csv", to_csv(rows, ResultRow))
+        write_atomically(study_folder / "summary.csv", to_csv(summarise(rows), SummaryRow))
+    return rows

@@ -1,0 +1,48 @@
+"""What the search found for each method, for the report."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from levelfield.study.definition.spec import StudySpec
+from levelfield.study.jobs.state import StudyState
+from levelfield.study.search.suggest import at_bound, best_trial
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The setting that a method's runs have.
+
+    Args:
+        method: Name in the study.
+        trial: The best trial, from 0; None without a search, or where no trial had a score.
+        parameters: Its arguments, dotted key to value.
+        value: Its mean over folds of the best validation MAP@R, a fraction.
+        advice: One sentence for each argument that lies at a bound of its space.
+        failures: One sentence for each trial that failed.
+    """
+
+    method: str
+    trial: int | None
+    parameters: dict[str, Any]
+    value: float | None
+    advice: list[str]
+    failures: list[str]
+
+
+def selected(study_folder: Path, spec: StudySpec) -> dict[str, Selection]:
+    """What the search has found so far for each method."""
+    state = StudyState(study_folder, spec)
+    failures = state.failures("trial")
+    found = {}
+    for method in spec.methods:
+        best = best_trial(state.trials(method))
+        found[method] = Selection(
+            method,
+            None if best is None else best.number,
+            {} if best is None else best.parameters,
+            None if best is None else best.value,
+            [] if best is None else at_bound(spec.space(method), best.parameters),
+            [f"trial {job.number} fold {job.fold}: {why}" for job, why in failures.items() if job.method == method],
+        )
+    return found

@@ -1,0 +1,82 @@
+"""What the comparisons of a study say, in plain sentences."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from levelfield.analysis.comparison import OVER_BASELINE, SAME_LOSS, Comparison, loss_name
+from levelfield.analysis.names import METRIC_TITLES, TOO_FEW_RUNS
+from levelfield.analysis.statistics import SMALLEST_SAMPLE
+
+CAVEAT = (
+    "Each verdict speaks of the methods at their selected settings: an interval says what other seeds would give, and "
+    "does not contain the search's own variance, nor that of other classes."
+)
+
+
+def in_words(comparison: Comparison, same_loss: Comparison | None = None) -> str:
+    """One plain sentence; of two methods the better one comes first.
+
+    Args:
+        comparison: What to put in words.
+        same_loss: The largest difference of one loss under two names; a difference that is shown but no larger is said
+            to be so.
+
+    Example:
+        ArcFace over contrastive: +0.4 points MAP@R, 95% interval -0.1 to +0.9: no difference shown
+    """
+    if comparison.kind != OVER_BASELINE and comparison.difference < 0:
+        comparison = turned(comparison)
+    if comparison.kind == SAME_LOSS:
+        return (
+            f"the same loss under two names ({comparison.method} and {comparison.other}) differed by "
+            f"{_amount(comparison).removeprefix('+')}: differences of that size or smaller between two losses can come "
+            "from their searches alone"
+        )
+    found = f"{comparison.method} over {comparison.other}: {_amount(comparison)}"
+    if comparison.low is None or comparison.high is None or comparison.p_holm is None:
+        few = comparison.n < SMALLEST_SAMPLE
+        return f"{found}: {TOO_FEW_RUNS if few else f'the same in all {comparison.n} runs, which gives no interval'}"
+    p = _p_in_words(comparison.p_holm)
+    if comparison.shown:
+        verdict = f"{comparison.method} is {'better' if comparison.difference > 0 else 'worse'} ({p})"
+        if same_loss is not None and abs(comparison.difference) <= abs(same_loss.difference):
+            gap = points(abs(same_loss.difference)).lstrip("+")
+            verdict += f", by no more than two searches of {loss_name(same_loss.method)} differed ({gap} points)"
+    elif comparison.low > 0 or comparison.high < 0:
+        verdict = f"no difference shown, as one of {comparison.family} comparisons may miss zero by chance ({p})"
+    else:
+        verdict = "no difference shown"
+    return f"{found}: {verdict}"
+
+
+def all_in_words(comparisons: Sequence[Comparison]) -> list[str]:
+    """A sentence a comparison, in order; differences no larger than one loss has with itself are said to be so."""
+    copies = [c for c in comparisons if c.kind == SAME_LOSS]
+    largest = max(copies, key=lambda c: abs(c.difference), default=None)
+    return [in_words(c, largest) for c in comparisons]
+
+
+def points(fraction: float, decimals: int = 1) -> str:
+    """`+0.4`: percentage points with their sign; zero is `+0.0`."""
+    return f"{round(100 * fraction, decimals) + 0.0:+.{decimals}f}"
+
+
+def _amount(comparison: Comparison) -> str:
+    """Difference and interval, with as many decimals (up to 3) as show on which side of zero the ends lie."""
+    ends = [end for end in (comparison.low, comparison.high) if end is not None]
+    decimals = next((d for d in (1, 2) if all(round(100 * end, d) != 0 for end in ends)), 3)
+    interval = ", 95% interval " + " to ".join(points(end, decimals) for end in ends) if ends else ""
+    title = METRIC_TITLES.get(comparison.metric, comparison.metric)
+    return f"{points(comparison.difference, decimals)} points {title}{interval}"
+
+
+def _p_in_words(p: float) -> str:
+    """Cut off, not rounded: 0.0499 is below the level and reads so."""
+    return "Holm's p < 0.001" if p < 0.001 else f"Holm's p = {math.floor(1000 * p) / 1000:.3f}"
+
+
+def turned(c: Comparison) -> Comparison:
+    """The same comparison with the methods exchanged."""
+    low, high = (None if end is None else -end for end in (c.high, c.low))
+    return replace(c, method=c.other, other=c.method, difference=-c.difference, low=low, high=high)

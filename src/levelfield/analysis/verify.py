@@ -1,0 +1,178 @@
+"""`levelfield study verify`: does everything a study says follow from what it stored? Nothing is written."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows, summarise, to_csv
+from levelfield.storage.ledger import Ledger
+from levelfield.study.definition.same_study import changed_code
+from levelfield.study.definition.spec import StudySpec
+from levelfield.study.environment import mixed_lines, unknown_lines
+from levelfield.study.execution.worker import fixed_threads
+from levelfield.study.integrity import changed_files, changed_scores, result_hashes
+from levelfield.study.jobs.job import EMBEDDINGS, RESULT, Job, failed, file_hash, folds_of, job_seed
+from levelfield.study.jobs.state import StudyState
+from levelfield.study.sealed_test.scores import EmbeddedTest, score_run
+from levelfield.study.sealed_test.tested import check_ledger, read_tests, tested_path
+from levelfield.study.search.suggest import best_trial
+
+# Differing lines of a table that are shown; the others are counted.
+SHOWN_LINES = 5
+
+Tests = dict[tuple[str, int], dict[str, Any]]
+
+
+def verify_study(study_folder: Path, spec: StudySpec) -> list[str]:
+    """Compute the test scores and both tables again from the stored embeddings, and compare all that is stored.
+
+    Checked are each run's seed and setting (the one that its method's search selected), each checkpoint against its
+    job's result and the ledger, each run's test scores against those of its embeddings, and `results.csv` and
+    `summary.csv` byte by byte. Another processor may give other last bits; a difference is shown with both values.
+
+    Args:
+        study_folder: A study's folder.
+        spec: The study.
+
+    Returns:
+        One line a problem; none where everything matches.
+
+    Raises:
+        UserError: a result is damaged, or the ledger damaged, edited or missing.
+    """
+    check_ledger(study_folder, spec)
+    state = StudyState(study_folder, spec)
+    openings = Ledger(study_folder / "ledger.jsonl").openings
+    problems = [*_settings(state), *_checkpoints(state, openings)]
+    problems += [f"{path}: {what}" for path, what in changed_files(state).items()]
+    problems += [*changed_scores(state), *_changed_results(state, openings)]
+    problems += [f"{line} Nobody has allowed it." for line in mixed_lines(state, allowed=False)]
+    problems += [
+        f"{change.file}: {change.method} was computed with another one ({change})"
+        for change in changed_code(spec, spec.with_own_code())
+        if None not in (change.before, change.now)
+    ]
+    stored = read_tests(study_folder, spec)
+    with fixed_threads(spec.threads):
+        recomputed = _recomputed(state, stored, problems)
+    for (method, run), tested in recomputed.items():
+        problems += _differing_scores(tested_path(method, run), stored[method, run], tested)
+    rows = collect_rows(study_folder, spec, {**stored, **recomputed})
+    problems += _differing_lines(study_folder / "results.csv", to_csv(rows, ResultRow))
+    problems += _differing_lines(study_folder / "summary.csv", to_csv(summarise(rows), SummaryRow))
+    return problems
+
+
+def remarks(study_folder: Path, spec: StudySpec) -> list[str]:
+    """What a reader should know though it is no mistake: versions that may mix, and what cannot be compared."""
+    state = StudyState(study_folder, spec)
+    changes = changed_code(spec, spec.with_own_code())
+    return [
+        *mixed_lines(state, allowed=True),
+        *unknown_lines(state),
+        *(f"not compared: {c.file}, which {c.method} uses ({c})" for c in changes if None in (c.before, c.now)),
+    ]
+
+
+def _settings(state: StudyState) -> Iterator[str]:
+    """Runs whose seed or arguments are not those that follow from the study."""
+    for job, result in state.results.items():
+        if result["seed"] != (seed := job_seed(state.spec.seed, job)):
+            yield f"{job.path}: seed {result['seed']} is stored, {seed} follows from the study"
+        if job.stage != "run":
+            continue
+        best = best_trial(state.trials(job.method))
+        parameters = {} if best is None else best.parameters
+        if result["parameters"] != parameters:
+            source = "no search" if best is None else f"trial {best.number}, the best"
+            yield f"{job.path}: parameters {result['parameters']} are stored, {parameters} follow from {source}"
+
+
+def _checkpoints(state: StudyState, openings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Checkpoints that are not what the job wrote, or not what the last opening of the test classes tested."""
+    tested = openings[-1]["checkpoints"] if openings else {}
+    if openings and openings[-1]["configuration"] != state.spec.configuration_hash():
+        yield f"ledger.jsonl: opening {openings[-1]['opening']} was of another configuration of the study"
+    for job, result in state.results.items():
+        if job.stage != "run" or failed(result):
+            continue
+        found = file_hash(state.study_folder / job.checkpoint)
+        if found != result["checkpoint"]:
+            yield f"{job.checkpoint}: SHA-256 {found} is found, {result['checkpoint']} is in its result.json"
+        if openings and (there := tested.get(str(job.path))) != result["checkpoint"]:
+            yield f"{job.path}: checkpoint {result['checkpoint']} is in result.json, {there} in ledger.jsonl"
+
+
+def _changed_results(state: StudyState, openings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Methods whose jobs' results are not those that the ledger holds of the last opening."""
+    if openings:
+        now = result_hashes(state)
+        for method, there in openings[-1].get("results", {}).items():
+            if now.get(method) != there:
+                yield f"jobs/{method}: a {RESULT} has changed since opening {openings[-1]['opening']} in ledger.jsonl"
+
+
+def _recomputed(state: StudyState, stored: Tests, problems: list[str]) -> Tests:
+    """Test scores of every run whose embeddings can be used; `problems` grows by those that cannot."""
+    found = {}
+    for (method, run), tested in stored.items():
+        folds = []
+        for job in folds_of(state.spec, method, run):
+            embedded = _embeddings(state, job, tested["opening"])
+            if isinstance(embedded, str):
+                problems.append(embedded)
+            else:
+                folds.append(embedded)
+        if len(folds) == state.spec.folds:
+            found[method, run] = score_run(state.spec, method, folds)
+    return found
+
+
+def _embeddings(state: StudyState, job: Job, opening: int) -> EmbeddedTest | str:
+    """A job's test embeddings, or why they cannot be used."""
+    path = job.path / EMBEDDINGS
+    if job not in state.results:
+        return f"{job.path}/{RESULT}: missing, though its run was tested; resume the study to do the job again"
+    origin = {"checkpoint": state.results[job]["checkpoint"], "opening": str(opening)}
+    try:
+        embedded = EmbeddedTest.load(state.study_folder / path, origin)
+    except SafetensorError as error:
+        return f"{path}: damaged ({error})"
+    if embedded is None:
+        there = (state.study_folder / path).exists()
+        return f"{path}: {'made from another checkpoint or in another opening' if there else 'missing'}"
+    return embedded
+
+
+def _differing_scores(path: Path, stored: Mapping[str, Any], recomputed: Mapping[str, Any]) -> Iterator[str]:
+    folds: Any = zip_longest(stored["separated"], recomputed["separated"], fillvalue={})
+    for fold, (before, now) in enumerate(folds):
+        yield from _differing(f"{path}: fold {fold}", before, now)
+    yield from _differing(f"{path}: concatenated", stored["concatenated"], recomputed["concatenated"])
+
+
+def _differing(place: str, stored: Mapping[str, float], recomputed: Mapping[str, float]) -> Iterator[str]:
+    for metric, value in recomputed.items():
+        if stored.get(metric) != value:
+            yield f"{place} {metric}: {stored.get(metric)} is stored, {value} recomputed"
+
+
+def _differing_lines(path: Path, recomputed: bytes) -> Iterator[str]:
+    """The first lines of a table that are not what they should be."""
+    if not path.exists():
+        yield f"{path.name}: missing; `levelfield study report` writes it"
+        return
+    stored = path.read_bytes()
+    if stored == recomputed:
+        return
+    before, now = stored.decode(errors="replace").split("\n"), recomputed.decode().split("\n")
+    length = max(len(before), len(now))
+    before, now = (lines + ["no line"] * (length - len(lines)) for lines in (before, now))
+    differing = [number for number in range(length) if before[number] != now[number]]
+    for number in differing[:SHOWN_LINES]:
+        yield f"{path.name} line {number + 1}: {before[number]!r} is stored, {now[number]!r} recomputed"
+    if len(differing) > SHOWN_LINES:
+        yield f"{path.name}: {len(differing) - SHOWN_LINES} more lines differ"

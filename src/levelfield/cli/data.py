@@ -1,0 +1,212 @@
+"""`levelfield data list|verify|prepare`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
+from rich.progress import Progress as RichProgress
+
+from levelfield.errors import UserError
+
+if TYPE_CHECKING:
+    from levelfield.data.datasets import MetricDataset
+
+USAGE = "levelfield data list|verify|prepare [NAME or your own FILE or FOLDER ...] [--root DIR] [--archive FILE ...]"
+DESCRIPTION = """\
+The data sets that have a name: what they are, where they lie, whether they are whole.
+
+  list            classes, samples, whether it is ready, split, licence, source; with a NAME all of it as a card
+  verify          compares the counts with the published ones and opens every sample, test classes too;
+                  lists what is wrong and exits with 2, and what is there more than once;
+                  your own data as well: a folder of class folders, or a table (.csv, .parquet)
+  prepare NAME    fetches the files (a transfer that stopped goes on), checks and unpacks them; what needs your
+                  agreement you fetch yourself and give as --archive FILE
+"""
+EPILOG = """\
+examples:
+  levelfield data list --root DIR
+  levelfield data prepare cub200 --root DIR
+  levelfield data verify omniglot --root DIR
+  levelfield data verify my_images.csv
+  levelfield fit --config configs/data/omniglot.yaml --data.root DIR --model.loss ArcFaceLoss
+
+Your own images need no name: --config configs/data/image_folder.yaml or configs/data/own_images.yaml (a table).
+"""
+COMMANDS = ("list", "verify", "prepare")
+OPTIONS = ("--root", "--data.root", "--archive")
+TABLE_WIDTH = 120
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser whose mistakes are UserErrors of one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; see levelfield data --help")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs `levelfield data` with `argv` (what follows `data`); returns the exit code, 2 where something is missing.
+
+    Raises:
+        UserError: a misspelt command, name or option.
+    """
+    parser = _Parser(
+        prog="levelfield data",
+        usage=USAGE,
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("command", help=argparse.SUPPRESS)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="data sets; without a name, all of them")
+    parser.add_argument(
+        "--root", "--data.root", metavar="DIR", help="the folder that named data sets lie in (default: LEVELFIELD_DATA)"
+    )
+    parser.add_argument(
+        "--archive", metavar="FILE", action="append", default=[], help="prepare: a file that you have fetched yourself"
+    )
+    arguments, unknown = parser.parse_known_intermixed_args(argv or ["--help"])
+    if unknown:
+        raise UserError(f"levelfield data has no option '{unknown[0]}'{_nearest(unknown[0], OPTIONS)}")
+    if arguments.command not in COMMANDS:
+        raise UserError(f"levelfield data has no command '{arguments.command}'{_nearest(arguments.command, COMMANDS)}")
+    if arguments.archive and (arguments.command != "prepare" or len(arguments.names) != 1):
+        raise UserError("--archive goes with levelfield data prepare and one NAME")
+    if arguments.command == "prepare" and not arguments.names:
+        raise UserError("prepare which data set? give its NAME (levelfield data list names them)")
+    datasets = _chosen(arguments.names, arguments.root, own=arguments.command == "verify")
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=TABLE_WIDTH)
+    if arguments.command == "list":
+        return _list(console, datasets, arguments.root, asked_for=bool(arguments.names))
+    if arguments.command == "prepare":
+        return max(_prepare(console, dataset, [Path(file) for file in arguments.archive]) for dataset in datasets)
+    return max(_verify(console, dataset, arguments.root, asked_for=bool(arguments.names)) for dataset in datasets)
+
+
+def named_datasets() -> dict[str, type[MetricDataset]]:
+    """The data sets with published counts, by the names that `levelfield data` calls them."""
+    from levelfield.data import datasets
+
+    kinds = (getattr(datasets, name) for name in datasets.__all__)
+    named = [
+        kind for kind in kinds if issubclass(kind, datasets.MetricDataset) and kind.num_classes_published is not None
+    ]
+    return {kind.name: kind for kind in sorted(named, key=lambda kind: kind.name)}
+
+
+def _chosen(names: Sequence[str], root: str | None, own: bool) -> list[MetricDataset]:
+    """The named data sets, all of them without a name; with `own` a name may be the path of one's own data."""
+    from levelfield.data.own import own_dataset
+
+    kinds = named_datasets()
+    chosen = []
+    for name in names or kinds:
+        dataset = _build(kinds[name], root) if name in kinds else own_dataset(name, root) if own else None
+        if dataset is None:
+            also = ", and it is no folder and no .csv or .parquet table" if own else ""
+            raise UserError(f"no data set '{name}'{_nearest(name, kinds)} (levelfield data list names them){also}")
+        chosen.append(dataset)
+    return chosen
+
+
+def _build(kind: type[MetricDataset], root: str | None) -> MetricDataset:
+    from levelfield.cli.data_cards import has_root
+
+    return kind(root=root) if has_root(kind) else kind()  # type: ignore[call-arg]
+
+
+def _list(console: Console, datasets: Sequence[MetricDataset], root: str | None, asked_for: bool) -> int:
+    from levelfield.cli.data_cards import card_of, table_of
+    from levelfield.data.places import root_in_vain
+
+    if asked_for:
+        _print(console, "\n\n".join("\n".join([card_of(one), *root_in_vain(one, root)]) for one in datasets))
+        return 0
+    table, broken = table_of(datasets)
+    console.print(table, highlight=False, markup=False)
+    hint = (
+        "levelfield data list NAME shows a card with the layout; levelfield data prepare NAME fetches what is missing"
+    )
+    _print(console, "\n".join([*broken, hint]))
+    return 0
+
+
+def _prepare(console: Console, dataset: MetricDataset, given: Sequence[Path]) -> int:
+    from levelfield.cli.data_cards import folder_of, has_root, why_not_ready
+    from levelfield.data.prepare import prepare
+
+    if not has_root(type(dataset)):
+        reason = why_not_ready(dataset)
+        _print(console, f"{dataset.name}: {reason or 'ready, nothing has to be fetched'}")
+        return 2 if reason else 0
+    folder = folder_of(dataset)
+    if folder is None:
+        raise UserError(f"{dataset.name} needs a folder to go to: give --root DIR or set LEVELFIELD_DATA")
+    if why_not_ready(dataset) is not None:
+        _print(console, f"{dataset.name}: to {folder}; licence: {dataset.licence}")
+        try:
+            prepare(dataset, folder.parent, given, lambda line: _print(console, line), partial(_bar, console))
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("what has arrived is kept, and the same command goes on there") from None
+        except OSError as error:
+            place = error.filename or folder
+            raise UserError(
+                f"cannot write {place} ({error.strerror}): make that possible or give another --root"
+            ) from None
+    index = dataset.read_index()
+    found = (len(index.class_names), len(index.keys))
+    counts = f"{dataset.name}: {found[0]:,} classes, {found[1]:,} samples in {folder}"
+    if found != dataset.expected_counts():
+        _print(console, f"{counts}; levelfield data verify {dataset.name} says what is wrong")
+        return 2
+    _print(console, f"{counts}, as published; levelfield data verify {dataset.name} opens each")
+    return 0
+
+
+@contextmanager
+def _bar(console: Console, caption: str) -> Iterator[Callable[[int, int | None], None]]:
+    columns = (TextColumn("  {task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with RichProgress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(caption, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+def _print(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _verify(console: Console, dataset: MetricDataset, root: str | None, asked_for: bool) -> int:
+    from levelfield.data.duplicates import describe_duplicates
+    from levelfield.data.places import root_in_vain
+
+    try:
+        with console.status(f"{dataset.name}: opening every sample"):
+            report = dataset.verify()
+    except UserError as error:
+        reason = f"not there: {error}" if dataset.num_classes_published is not None else error
+        _print(console, f"{dataset.name}: {reason}")
+        return 2 if asked_for else 0
+    published = "as published, " if dataset.num_classes_published is not None else ""
+    verdict = f"{published}every sample opens" if report.ok else f"{len(report.problems)} problems"
+    duplicates = describe_duplicates(report.duplicates)
+    found, *left_out = report.overview
+    left_out += root_in_vain(dataset, root)
+    lines = [f"{found}; {verdict}", *(f"  {line}" for line in (*left_out, *report.problems, *duplicates))]
+    _print(console, "\n".join(lines))
+    return 0 if report.ok else 2
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    from levelfield.training.parser import nearest  # imports Lightning, which only a mistake needs
+
+    return nearest(name, names)

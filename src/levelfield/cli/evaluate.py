@@ -1,0 +1,184 @@
+"""`validate`, `test` and `predict`: everything comes from the checkpoint, and what contradicts it is refused."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from lightning.pytorch import Callback, LightningModule, Trainer
+from safetensors.torch import save
+
+from levelfield.data.places import dataset_found_again
+from levelfield.errors import UserError
+from levelfield.storage.atomic import write_atomically
+from levelfield.training.build import TrainingCLI
+from levelfield.training.callbacks import RecordOpening
+from levelfield.training.checkpoint import data_config, learner_config, read_checkpoint
+from levelfield.training.contradictions import refuse_other_data, refuse_other_model, refuse_other_settings
+from levelfield.training.gathering import gather_rows
+from levelfield.training.learner import MetricLearner
+from levelfield.training.trust import named_by_options
+
+# What is written lies beside the checkpoint, and the seeds are the checkpoint's.
+OF_FIT = ("name", "output", "resume", "checkpoint_seconds", "seed_everything")
+# What else a Trainer takes is for training, or for another command's loader.
+OF_EVALUATION = (
+    *("accelerator", "strategy", "devices", "num_nodes", "precision", "deterministic", "benchmark", "inference_mode"),
+    *("plugins", "profiler", "callbacks", "enable_progress_bar"),
+)
+TRAINER = inspect.signature(Trainer).parameters
+LIMITS = {"validate": "limit_val_batches", "test": "limit_test_batches", "predict": "limit_predict_batches"}
+
+
+class EvaluationCLI(TrainingCLI):
+    """The command line of a checkpoint that was trained before.
+
+    Args:
+        args: command-line words, `--ckpt_path FILE` among them.
+
+    Raises:
+        UserError: no checkpoint, or options that contradict it.
+    """
+
+    def __init__(self, args: list[str]) -> None:
+        for word in args:
+            option = word.partition("=")[0]
+            if option.startswith("--") and _is_of_fit(option[2:], args[0]):
+                raise UserError(f"{option} is an option of fit: {args[0]} takes all from the checkpoint; leave it out")
+        _note_unused(args)
+        self.checkpoint_path = _checkpoint_path(args)
+        self.checkpoint = read_checkpoint(self.checkpoint_path)
+        if "datamodule_hyper_parameters" not in self.checkpoint:
+            raise UserError(
+                f"'{self.checkpoint_path}' was fitted with loaders of one's own, which it cannot name: in Python, "
+                "Trainer().test(MetricLearner.load_from_checkpoint(...), loader)"
+            )
+        self._trust, args = _trusted(args)
+        config = {
+            "model": learner_config(self.checkpoint, self.checkpoint_path, self._trust).arguments,
+            "data": data_config(self.checkpoint, self.checkpoint_path, self._trust),
+        }
+        beside = self.checkpoint_path.with_name("config.yaml")
+        config["data"]["dataset"] = dataset_found_again(config["data"]["dataset"], beside)
+        self._expected = config
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "checkpoint.yaml"
+            file.write_text(yaml.safe_dump(config))
+            super().__init__(args=[args[0], "--config", str(file), *args[1:]])
+
+    def link_seeds(self, parser: Any) -> None:
+        """Not linked: the seeds are the checkpoint's, whatever `seed_everything` would have given."""
+
+    def before_instantiate_classes(self) -> None:
+        given = self.plain_config()
+        refuse_other_model(self._expected["model"], given["model"], self.checkpoint_path)
+        refuse_other_settings(self._expected["data"], given["data"], self.checkpoint_path)
+
+    def after_instantiate_classes(self) -> None:
+        self.model = MetricLearner.load_from_checkpoint(self.checkpoint_path, trust=self._trust)
+        refuse_other_data(self.checkpoint["levelfield"]["data"], self.datamodule.identity(), self.checkpoint_path)
+
+    def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
+        kwargs = super()._prepare_subcommand_kwargs(subcommand)
+        kwargs["ckpt_path"] = None  # its weights are in the model already
+        return kwargs
+
+    def test(self, **kwargs: Any) -> None:
+        """Opens the test classes, which the ledger beside the checkpoint records before any test label is used."""
+        record = RecordOpening(reopen=self.config.test.reopen_test)
+        self.trainer.callbacks.append(record)  # type: ignore[attr-defined]
+        self.trainer.test(**kwargs)
+        if record.ledger is not None:
+            print(f"opening {record.opening} of the test classes, recorded in {record.ledger.path}")
+
+    def predict(self, **kwargs: Any) -> None:
+        """Embeds every sample of the data set, without a label, into `embeddings.safetensors` beside the checkpoint."""
+        path = self.checkpoint_path.parent / "embeddings.safetensors"
+        self.trainer.callbacks.append(EmbeddingWriter(path))  # type: ignore[attr-defined]
+        self.trainer.predict(**{**kwargs, "return_predictions": False})
+        print(f"embeddings and the samples' keys: {path}")
+
+    def add_arguments_to_parser(self, parser: Any) -> None:
+        super().add_arguments_to_parser(parser)
+        parser.add_argument(
+            "--reopen_test",
+            "--reopen-test",
+            type=str | None,
+            default=None,
+            help="Why the test classes are opened again.",
+        )
+
+
+class EmbeddingWriter(Callback):
+    """Writes what `predict` embeds, in the data set's order, from all processes, each sample once.
+
+    Args:
+        path: the safetensors file: `embeddings` (N, D) float32; the samples' keys, in order, as lines of the metadata.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._parts: list[dict[str, torch.Tensor]] = []
+
+    def on_predict_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *args: Any
+    ) -> None:
+        self._parts.append(outputs)
+
+    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        embeddings = gather_rows(pl_module, torch.cat([part["embeddings"] for part in self._parts]))
+        index = gather_rows(pl_module, torch.cat([part["index"] for part in self._parts]))
+        subset = trainer.datamodule.predict_subset  # type: ignore[attr-defined]
+        ordered = embeddings.new_empty((len(subset), embeddings.shape[1]))
+        ordered[index] = embeddings
+        if trainer.is_global_zero:
+            keys = "\n".join(subset.index.keys)
+            write_atomically(self.path, save({"embeddings": ordered.cpu().float()}, metadata={"keys": keys}))
+
+
+def _is_of_fit(key: str, command: str) -> bool:
+    """Whether a configuration's key changes nothing in `command`."""
+    part, _, rest = key.partition(".")
+    name = rest.partition(".")[0]
+    return part in OF_FIT or (part == "trainer" and name in TRAINER and name not in (*OF_EVALUATION, LIMITS[command]))
+
+
+def _note_unused(args: list[str]) -> None:
+    """Says which keys of the files given with `--config` are for another command, as in the config.yaml of a fit."""
+    words = [part for word in args for part in (word.split("=", 1) if word.startswith("--config=") else [word])]
+    for option, file in itertools.pairwise(words):
+        if option in ("--config", "-c") and Path(file).is_file():
+            try:
+                given = dict(yaml.safe_load(Path(file).read_text()) or {})
+                given |= {f"trainer.{key}": value for key, value in (given.pop("trainer", None) or {}).items()}
+            except (ValueError, TypeError, AttributeError, yaml.YAMLError):  # the parser says what is wrong with it
+                continue
+            unused = [key for key, value in given.items() if value and _is_of_fit(key, args[0])]
+            if unused:
+                print(f"note: {file}: {args[0]} does not use {', '.join(unused)}")
+
+
+def _trusted(args: list[str]) -> tuple[set[str], list[str]]:
+    """What the command line lets the checkpoint use, by `--trust` or as a class that it names, and the other words."""
+    names, words = named_by_options(args), iter(args)
+    left = []
+    for word in words:
+        option, equals, value = word.partition("=")
+        if option == "--trust":
+            names.add(value if equals else next(words, ""))
+        else:
+            left.append(word)
+    return names, left
+
+
+def _checkpoint_path(args: list[str]) -> Path:
+    for position, word in enumerate(args):
+        name, _, value = word.partition("=")
+        if name == "--ckpt_path":
+            return Path(value or (args[position + 1] if position + 1 < len(args) else ""))
+    raise UserError(f"levelfield {args[0]} needs --ckpt_path FILE, the best.ckpt of a fit")

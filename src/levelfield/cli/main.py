@@ -1,0 +1,170 @@
+"""The one command line: fit, validate, test, predict; study; data."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+
+from levelfield import __version__
+from levelfield.errors import UserError, refused_file
+from levelfield.runtime.signals import EXIT_CODE, Stopped, handling, is_first_rank, requeue, stop_at_once
+
+HELP = f"""\
+levelfield {__version__}: compares deep metric learning methods on a level playing field
+
+usage: levelfield COMMAND [OPTIONS]
+
+  study run FILE      compare methods: folds, runs, the test classes once, a table   (study --help)
+  fit                 train one method on one fold                                   (fit --help)
+  validate, test, predict
+                      score or embed with a checkpoint: --ckpt_path best.ckpt
+  data list           the data sets, and whether they are there                      (data --help)
+
+first steps
+  levelfield study run configs/study/quickstart.yaml
+  levelfield fit --config configs/data/glyphs.yaml --model.loss ArcFaceLoss --model.loss.margin 20
+
+  --debug             shows the traceback of an error
+  --version           prints the version
+"""
+
+EVALUATION_HELP = """\
+usage: levelfield {} --ckpt_path FILE [--KEY VALUE ...]
+
+All settings are read from the checkpoint, and an option that contradicts one is refused.
+
+  --ckpt_path FILE     the best.ckpt of a fit or of a study's job
+  --trust NAME         a module or class of your own, or of a library we do not know, that the checkpoint may use;
+                       may be given several times (docs/security.md)
+  --data.root DIR      where the data set lies now; --data.dataset.table or .folder where it was moved
+  --data.num_workers N, --trainer.devices N, --trainer.precision P
+                       and whatever else changes how it is computed, not what
+  --reopen-test WHY    (test) why the test classes are opened again; the ledger beside the checkpoint holds each opening
+
+validate scores the checkpoint's validation fold; test opens the test classes; predict writes embeddings.safetensors
+beside the checkpoint. --help-all lists every option of the Trainer and of model and data.
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one command; returns its exit code: 0, 2 for a mistake in the input, 130 after Ctrl-C, 75 after a signal."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in args
+    args = [word for word in args if word != "--debug"]
+    if not args or args[0] in ("-h", "--help", "help"):
+        print(HELP, end="")
+        return 0
+    if args[0] == "--version":
+        print(__version__)
+        return 0
+    try:
+        with handling(stop_at_once):
+            return _commands(args[0])(args)
+    except Stopped as stop:
+        return _stopped(stop)
+    except KeyboardInterrupt as stop:
+        print(f"\nstopped{f'; {stop}' if str(stop) else ''}", file=sys.stderr)
+        return 130
+    except Exception as error:
+        if debug or not _is_users(error):
+            traceback.print_exc()
+            return 2 if _is_users(error) else 1
+        print(f"levelfield: {_one_line(error)}", file=sys.stderr)
+        return 2
+
+
+def _commands(name: str) -> Callable[[list[str]], int]:
+    commands = {
+        "fit": _fit,
+        "validate": _evaluate,
+        "test": _evaluate,
+        "predict": _evaluate,
+        "study": _study,
+        "data": _data,
+    }
+    if name not in commands:
+        from levelfield.training.parser import nearest
+
+        raise UserError(f"no such command '{name}'{nearest(name, commands)} (levelfield --help lists them)")
+    return commands[name]
+
+
+def _fit(args: list[str]) -> int:
+    from levelfield.training.build import TrainingCLI
+    from levelfield.training.trust import own_packages
+
+    cli = TrainingCLI(args=[_plain_help(word) for word in args], full_help="--help-all" in args)
+    if cli.trainer.is_global_zero and cli.trainer.state.finished:
+        print(cli.datamodule.summary())
+        if cli.datamodule.notes:
+            print(f"note: {cli.datamodule.notes}")
+        if not cli.validated:
+            print("nothing was validated or kept: no best.ckpt")
+            return 0
+        print(f"best validation MAP@R {cli.best_score:.4f} in epoch {cli.best_epoch}: {cli.folder}/best.ckpt")
+        trusted = "".join(f" --trust {name}" for name in sorted(own_packages(cli.config_dump)))
+        print(f"next: levelfield validate --ckpt_path {cli.folder}/best.ckpt{trusted}")
+    return 0
+
+
+def _stopped(stop: Stopped) -> int:
+    """Says how to go on, and lets SLURM do it."""
+    from levelfield.training.run_claim import Claim
+
+    if os.environ.get("LOCAL_RANK", "0") != "0" and Claim.told() is not None:
+        return 0  # a process that the fit started itself: Lightning kills the fit if one fails
+    if is_first_rank():
+        print("; ".join(["levelfield: " + str(stop), *filter(None, [requeue(stop) or stop.remedy])]), file=sys.stderr)
+    return EXIT_CODE
+
+
+def _evaluate(args: list[str]) -> int:
+    if {"-h", "--help"} & set(args):
+        print(EVALUATION_HELP.format(args[0]), end="")
+    elif "--help-all" in args:
+        from levelfield.training.build import TrainingCLI
+
+        TrainingCLI(args=[_plain_help(word) for word in args], full_help=True)
+    else:
+        from levelfield.cli.evaluate import EvaluationCLI
+
+        EvaluationCLI(args)
+    return 0
+
+
+def _plain_help(word: str) -> str:
+    return "--help" if word == "--help-all" else word
+
+
+def _study(args: list[str]) -> int:
+    from levelfield.cli.study import main as study
+
+    return study(args[1:])
+
+
+def _data(args: list[str]) -> int:
+    from levelfield.cli.data import main as data
+
+    return data(args[1:])
+
+
+def _is_users(error: Exception) -> bool:
+    if isinstance(error, OSError):
+        return refused_file(error) is not None
+    if isinstance(error, UserError):
+        return True
+    from lightning.fabric.utilities.exceptions import MisconfigurationException  # takes seconds
+
+    return isinstance(error, MisconfigurationException)
+
+
+def _one_line(error: Exception) -> str:
+    """The message; of an error that crossed from a loader process, only what it said there."""
+    if isinstance(error, OSError):
+        error = refused_file(error) or error
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    if "Original Traceback" in str(error):
+        return lines[-1].partition(": ")[2]
+    return " ".join(lines)

@@ -1,0 +1,355 @@
+"""`levelfield study run|resume|status|report|verify`."""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NoReturn
+
+from rich.console import Console
+
+from levelfield.analysis.results import ResultRow, summarise, write_tables
+from levelfield.analysis.selection import selected
+from levelfield.analysis.statistics import SMALLEST_SAMPLE
+from levelfield.analysis.status import status_lines
+from levelfield.errors import UserError
+from levelfield.report.page import REPORT, write_report
+from levelfield.report.papers_table import print_papers
+from levelfield.report.ranks_page import write_ranks
+from levelfield.report.table import comparison_table, footnotes, print_report
+from levelfield.runtime.own_modules import find_own_modules
+from levelfield.runtime.signals import Stopped
+from levelfield.storage.ledger import Ledger
+from levelfield.study.begun import begun, said_difference, study_folder_of, with_options
+from levelfield.study.definition.added_method import added_methods
+from levelfield.study.definition.conditions import differing_conditions
+from levelfield.study.definition.configuration import nearest, parse_value
+from levelfield.study.definition.spec import BASELINE, COUNTS, STUDY, StudySpec, load_spec
+from levelfield.study.environment import mixed_lines
+from levelfield.study.execution.local_processes import Executor
+from levelfield.study.integrity import changed_files, gap_lines
+from levelfield.study.jobs.job import study_jobs
+from levelfield.study.jobs.state import StudyState
+
+STUDY_FILES = Path("configs/study")
+TABLE_WIDTH = 120
+
+DESCRIPTION = """\
+Compare methods under equal conditions: every method's arguments are searched on the validation folds (if the study
+says so), then it is trained on each fold in each run, then the test classes are opened once and all checkpoints are
+scored on them, beside the pretrained trunk without training. A study can be stopped at any moment and goes on where it
+stopped; started a second time while it runs, it shares the jobs.
+"""
+EPILOG = """\
+FILE is a study file; a bare name is sought in configs/study/. Any setting of `levelfield fit` can be given for all
+jobs (--data.root DIR, --trainer.max_epochs 2), and the study's own: --folds, --runs, --seed, --threads,
+--search.trials N, --search.sampler gp|tpe|random, --search.batch N, --search.prune true, --search.replicates N.
+--executor.workers N does the jobs in N processes, which take the GPUs in turn (--executor.devices [0,1]).
+
+  levelfield study run quickstart.yaml
+  levelfield study run quickstart.yaml --add-method my_loss.MyLoss
+  levelfield study run own_images_quick.yaml --data.dataset.table my_images.csv
+  levelfield study resume outputs/own_images_quick
+"""
+COMMANDS = {
+    "run": "train, test and print the table",
+    "resume": "go on with a study that was stopped, with the settings that it was begun with",
+    "status": "show jobs done, running, failed and to do, and the time left",
+    "report": "print the table again, derive its files and the page anew",
+    "verify": "compute the tables again from the stored embeddings and compare",
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser whose mistakes are UserErrors of one line."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{self.prog}: {message}; see {self.prog} --help")
+
+
+def study_parser() -> argparse.ArgumentParser:
+    """The parser of all but the dotted options."""
+    usage = "levelfield study COMMAND FILE [--output DIR] [--add-method MODULE.LOSS] [--ANY.SETTING VALUE]"
+    parser = _Parser(prog="levelfield study", usage=usage, description=DESCRIPTION, epilog=EPILOG)
+    commands = parser.add_subparsers(dest="command", title="commands", metavar="COMMAND", required=True)
+    for name, text in COMMANDS.items():
+        what = "a study file, or its name in configs/study/" + ("" if name == "run" else ", or a study's folder")
+        command = commands.add_parser(
+            name, prog=f"levelfield study {name}", help=text, description=f"{text.capitalize()}.", epilog=EPILOG
+        )
+        command.add_argument("file", metavar="FILE", help=what)
+        command.add_argument("--output", metavar="DIR", type=Path, help="study folder (default: outputs/<study>)")
+        command.add_argument(
+            "--add-method",
+            metavar="MODULE.LOSS",
+            action="append",
+            default=[],
+            help="compare one more loss, from the working directory or any package; repeatable",
+        )
+        if name == "report":
+            command.add_argument(
+                "--with",
+                dest="others",
+                metavar="DIR",
+                nargs="+",
+                type=Path,
+                default=[],
+                help="rank the methods over this study and those of these output folders",
+            )
+        if name in ("run", "resume"):
+            command.add_argument(
+                "--reopen-test", metavar="WHY", help="open the test classes again; the reason is kept and shown"
+            )
+            command.add_argument(
+                "--mixed-versions",
+                action="store_true",
+                help="go on though other versions or another GPU computed what is done; it is kept and shown",
+            )
+            command.add_argument(
+                "--test-without-failed-runs", action="store_true", help="open the test classes though runs failed"
+            )
+            command.add_argument(
+                "--dry-run", action="store_true", help="print the jobs and the hours they would take; train nothing"
+            )
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run `levelfield study` with `argv` (what follows `study`) and return the exit code.
+
+    Ctrl-C prints how to go on and returns 130.
+
+    Raises:
+        UserError: a mistake; the command line prints it and exits with 2.
+    """
+    words, overrides = split_dotted(argv)
+    parser = study_parser()
+    if not words:
+        words = ["--help"]
+    if not words[0].startswith("-") and words[0] not in COMMANDS:
+        raise UserError(f"levelfield study: no command {words[0]!r}{nearest(words[0], list(COMMANDS))}")
+    arguments, unknown = parser.parse_known_args(words)
+    if unknown:
+        options = [
+            "--output",
+            "--add-method",
+            "--with",
+            "--reopen-test",
+            "--mixed-versions",
+            "--dry-run",
+            "--test-without-failed-runs",
+            *(f"--{key}" for key in COUNTS),
+        ]
+        raise UserError(f"levelfield study: no option {unknown[0]!r}{nearest(unknown[0], options)}")
+    find_own_modules()
+    executor = Executor.of({key[9:]: overrides.pop(key) for key in list(overrides) if key.startswith("executor.")})
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=TABLE_WIDTH)
+    folder, spec = _asked(console, arguments, overrides)
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; choose another folder: --output")
+    if arguments.command == "status":
+        _print_lines(console, status_lines(folder, begun(folder)))
+    elif arguments.command == "report":
+        spec = begun(folder)
+        rows = write_tables(folder, spec)
+        print_study(console, folder, spec, rows)
+        print_papers(console, folder, spec, summarise(rows))
+        if arguments.others:
+            _print_lines(console, [str(write_ranks([folder, *arguments.others], folder / REPORT))])
+    elif arguments.command == "verify":
+        return _verify(console, folder, begun(folder))
+    elif arguments.dry_run:
+        from levelfield.study.dry_run.costs import dry_run
+
+        return dry_run(console, spec)
+    else:
+        return _run_study(console, folder, spec, executor, arguments)
+    return 0
+
+
+def _asked(console: Console, arguments: argparse.Namespace, options: dict[str, Any]) -> tuple[Path, StudySpec]:
+    """The study's folder, and the study: the folder's own where a begun one is resumed, else that of the study file."""
+    added, spaces = added_methods(arguments.add_method)
+    folder = study_folder_of(arguments.command, arguments.file, arguments.output)
+    if folder is None:
+        file = find_study(arguments.file)
+        spec = load_spec(file, options, added, spaces)
+        # A study with more methods is another study: its test classes are opened for it.
+        folder = arguments.output or default_folder("_".join([spec.name, *added]))
+        if arguments.command != "resume" or not (folder / STUDY).is_file():
+            return folder, spec
+        if not set(added) <= set(begun(folder).methods):
+            return folder, spec
+        _print_lines(console, said_difference(folder, spec, file))
+    elif not set(added) <= set(begun(folder).methods):
+        raise UserError(f"--add-method: {folder} has no such method; add it with `levelfield study run FILE`")
+    return folder, with_options(begun(folder), options).with_own_code()
+
+
+def default_folder(title: str) -> Path:
+    """The folder below `outputs` of a study with this title.
+
+    Raises:
+        UserError: a title that is no folder's name.
+    """
+    if title in ("", "..") or Path(title).name != title:
+        raise UserError(f"name: {title!r} cannot be the name of a folder; choose another, or give --output DIR")
+    return Path("outputs", title)
+
+
+def _verify(console: Console, folder: Path, spec: StudySpec) -> int:
+    from levelfield.analysis.verify import remarks, verify_study
+
+    problems = verify_study(folder, spec)
+    matches = f"{folder}: results.csv and summary.csv follow from the stored embeddings and results, to the last bit"
+    _print_lines(console, [*(problems or [matches]), *remarks(folder, spec)])
+    return 2 if problems else 0
+
+
+def _run_study(
+    console: Console,
+    folder: Path,
+    spec: StudySpec,
+    executor: Executor,
+    arguments: argparse.Namespace,
+) -> int:
+    from levelfield.study.run import run_study  # torch is not needed to say that an option is misspelt
+
+    trials = f"{spec.search.trials} trial{'s' * (spec.search.trials != 1)} of each, " if spec.search.trials else ""
+    _print_lines(
+        console,
+        [
+            f"{spec.name}: pretrained baseline and {', '.join(spec.methods)}; {trials}{spec.folds} folds, {spec.runs} "
+            f"run{'s' * (spec.runs != 1)}, {len(study_jobs(spec))} jobs in {folder}",
+            *_unsearched(spec),
+        ],
+    )
+    try:
+        ended = run_study(
+            folder,
+            spec,
+            console,
+            arguments.reopen_test,
+            executor,
+            arguments.mixed_versions,
+            arguments.test_without_failed_runs,
+        )
+    except (KeyboardInterrupt, Stopped) as stop:
+        state = StudyState(folder, spec)
+        words = ["levelfield", "study", "resume", str(folder)]
+        words += ["--reopen-test", arguments.reopen_test] if arguments.reopen_test else []
+        words += ["--test-without-failed-runs"] if arguments.test_without_failed_runs else []
+        words += [f"--executor.workers={executor.workers}"] if executor.workers > 1 else []
+        print(
+            f"stopped with {len(state.results)} of {len(state.jobs)} jobs done; go on with: {shlex.join(words)}",
+            file=sys.stderr,
+        )
+        if isinstance(stop, Stopped):
+            raise  # the command line says by which signal, and has SLURM requeue the job
+        return 130
+    print_study(console, folder, ended, write_tables(folder, ended))
+    if not arguments.add_method and not Path(arguments.file).is_dir():
+        again = shlex.join(["levelfield", "study", "run", arguments.file, "--add-method", "my_loss.MyLoss"])
+        _print_lines(console, [f"next: your own loss beside these: {again}"])
+    return 0
+
+
+def _unsearched(spec: StudySpec) -> list[str]:
+    names = [name for name in spec.methods if not spec.trials(name)] if spec.search.trials else []
+    return (
+        [f"trained as they are, for nothing says what to search: {', '.join(names)} (docs/losses.md)"] if names else []
+    )
+
+
+def _print_lines(console: Console, lines: Sequence[str]) -> None:
+    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+
+
+def split_dotted(argv: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """Take the overrides (`--data.root DIR`, `--runs=3`) out of the words of a command.
+
+    Raises:
+        UserError: an override without a value.
+    """
+    rest: list[str] = []
+    overrides: dict[str, Any] = {}
+    words = iter(argv)
+    for word in words:
+        key, equals, value = word.removeprefix("--").partition("=")
+        if not word.startswith("--") or ("." not in key and key not in COUNTS):
+            rest.append(word)
+            continue
+        if not equals:
+            value = next(words, "--")
+            if value.startswith("--"):
+                raise UserError(f"--{key} needs a value")
+        overrides[key] = parse_value(value)
+    return rest, overrides
+
+
+def find_study(name: str) -> Path:
+    """The study file of that path, or of that name in configs/study.
+
+    Raises:
+        UserError: there is none, with the nearest name.
+    """
+    for path in (Path(name), STUDY_FILES / name, STUDY_FILES / f"{name}.yaml"):
+        if path.is_file():
+            return path
+    if (Path(name) / STUDY).is_file():
+        raise UserError(f"{name} is the folder of a study; go on with it: levelfield study resume {name}")
+    names = sorted(path.name for path in STUDY_FILES.glob("*.yaml"))
+    close = get_close_matches(Path(name).name.removesuffix(".yaml") + ".yaml", names, n=1, cutoff=0.4)
+    if close:
+        raise UserError(f"no study file {name!r}; did you mean {close[0]!r}?")
+    raise UserError(f"no study file {name!r}; " + (f"there are: {', '.join(names)}" if names else "give its path"))
+
+
+def print_study(console: Console, folder: Path, spec: StudySpec, rows: Sequence[ResultRow]) -> None:
+    """The comparison table with what must be said beside it, and where the numbers lie."""
+    openings = [entry["reason"] for entry in Ledger(folder / "ledger.jsonl").openings]
+    table = comparison_table(spec.name, [BASELINE, *spec.methods], summarise(rows), summarise(rows, stage="run"))
+    notes = footnotes(spec.runs, spec.folds, openings, differing_conditions(spec))
+    state = StudyState(folder, spec)
+    print_report(console, table, [*notes, *mixed_lines(state), *gap_lines(changed_files(state))])
+    page = write_report(folder, spec)
+    places = f"{folder / 'results.csv'}, {folder / 'summary.csv'}, {page}"
+    _print_lines(console, [*_search_lines(folder, spec), *_verdict_lines(spec, rows), places])
+
+
+def _verdict_lines(spec: StudySpec, rows: Sequence[ResultRow]) -> list[str]:
+    """What the paired comparisons of separated MAP@R say; the page has the other metrics and every interval."""
+    from levelfield.analysis.comparison import PAIR, SAME_LOSS, compare_all  # numpy and scipy, which `status` can spare
+    from levelfield.analysis.verdicts import CAVEAT, all_in_words
+
+    comparisons = compare_all(rows, list(spec.methods))
+    sentences = dict(zip(comparisons, all_in_words(comparisons), strict=True))
+    pairs = [comparison for comparison in comparisons if comparison.kind == PAIR]
+    shown = [sentences[comparison] for comparison in pairs if comparison.shown]
+    lines = [*shown, *(sentences[comparison] for comparison in comparisons if comparison.kind == SAME_LOSS)]
+    if spec.runs >= SMALLEST_SAMPLE and len(pairs) > len(shown):
+        lines.append(f"No difference shown between {len(pairs) - len(shown)} of {len(pairs)} pairs of methods.")
+    return [*lines, CAVEAT] if lines else []
+
+
+def _search_lines(folder: Path, spec: StudySpec) -> list[str]:
+    """What each method's search found, failed at or ran into, and the runs that failed."""
+    lines = []
+    for method, selection in selected(folder, spec).items():
+        if selection.trial is not None:
+            setting = ", ".join(f"{key.rpartition('.')[2]} {value:.4g}" for key, value in selection.parameters.items())
+            lines.append(f"{method}: best of {spec.trials(method)} trials is number {selection.trial}: {setting}")
+        lines += [f"{method}: {sentence}" for sentence in (*selection.advice, *selection.failures)]
+    state = StudyState(folder, spec)
+    lines += [f"{method}: no trial had a score, so it has no runs" for method in state.without_setting()]
+    return [
+        *lines,
+        *(f"{job} failed and is left out with its run: {why}" for job, why in state.failures("run").items()),
+    ]

@@ -1,0 +1,1 @@
+"""What the papers published: their tables, and the searches behind one of them."""

@@ -1,0 +1,133 @@
+"""Published scores of losses on the papers' data sets, with the protocol behind each."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib.resources import files
+from typing import Any
+
+import yaml
+
+# Recall@1 and precision@1 are one number: whether the nearest neighbour is of the query's class.
+METRICS = {
+    "map_at_r": "map_at_r",
+    "r_precision": "r_precision",
+    "precision_at_1": "precision_at_1",
+    "recall_at_1": "precision_at_1",
+}
+ROW_SETTINGS = {
+    "trunk": "model.trunk",
+    "batch_size": "data.batch_size",
+    "embedding_size": "model.embedding_size",
+}
+
+
+# Arguments that make two methods of one loss, as the losses have them.
+DEFAULTS = {"beta_per_class": False, "triplets_per_anchor": "all"}
+
+
+@dataclass(frozen=True)
+class PublishedResult:
+    """One row of a paper's table.
+
+    Args:
+        paper: Key in `papers.yaml`.
+        title: Authors, year, title and tables.
+        method: The paper's name of the method.
+        embedding: `separated` (one model's) or `concatenated` (the folds' together).
+        protocol: What it was obtained with, in the keys of our configurations.
+        remarks: What else was different there.
+        scores: Metric to (mean, half width of the 95% interval or None), fractions.
+    """
+
+    paper: str
+    title: str
+    method: str
+    embedding: str
+    protocol: dict[str, Any]
+    remarks: tuple[str, ...]
+    scores: dict[str, tuple[float, float | None]]
+
+    def percent(self, metric: str) -> str:
+        """`21.5 ± 0.2`, `-` where the paper gives none."""
+        mean, half_width = self.scores.get(metric, (None, None))
+        if mean is None:
+            return "-"
+        return f"{100 * mean:.1f}" + ("" if half_width is None else f" ± {100 * half_width:.1f}")
+
+
+def published(
+    dataset: str, loss: str | None, miner: str | None = None, arguments: Mapping[str, Any] | None = None
+) -> list[PublishedResult]:
+    """What the papers report for a loss on a data set.
+
+    Args:
+        dataset: as `levelfield data list` names it.
+        loss: name of the loss' class; None is the pretrained trunk without training.
+        miner: name of the miner's class.
+        arguments: of the loss; `beta_per_class` and `triplets_per_anchor` tell methods of one loss apart.
+
+    Returns:
+        One result a row, in the papers' order; empty where nothing is published.
+
+    Example:
+        >>> [separated] = [r for r in published("cub200", "ArcFaceLoss") if r.embedding == "separated"
+        ...                and r.paper == "reality_check" and r.protocol["data.batch_size"] == 32]
+        >>> separated.scores["map_at_r"]
+        (0.2149, 0.0016)
+    """
+    found = []
+    for result, method in _results(dataset):
+        wanted = method.get("arguments", {})
+        given = {key: (arguments or {}).get(key, DEFAULTS[key]) for key in wanted}
+        if (method.get("loss"), method.get("miner")) == (loss, miner) and given == wanted:
+            found.append(result)
+    return found
+
+
+@lru_cache(maxsize=1)
+def papers() -> dict[str, dict[str, Any]]:
+    """The content of `papers.yaml`."""
+    return yaml.safe_load(files("levelfield.published").joinpath("papers.yaml").read_text(encoding="utf-8"))
+
+
+def _results(dataset: str) -> Iterator[tuple[PublishedResult, dict[str, Any]]]:
+    """Every row of every paper on a data set that names one of our losses, with its entry in `papers.yaml`."""
+    for paper, content in papers().items():
+        for (name, embedding, row_settings), scores in _rows(paper, dataset).items():
+            method = content["methods"].get(name)
+            if method is None:
+                continue
+            protocol = {
+                **content["protocol"],
+                **content.get("datasets", {}).get(dataset, {}),
+                **dict(row_settings),
+                **method.get("protocol", {}),
+            }
+            protocol = {key: value for key, value in protocol.items() if value is not None}
+            remarks = tuple(content.get("remarks", ()))
+            yield PublishedResult(paper, content["title"], name, embedding, protocol, remarks, scores), method
+
+
+@cache
+def _rows(paper: str, dataset: str) -> dict[tuple[str, str, tuple[tuple[str, Any], ...]], dict[str, Any]]:
+    """Scores by (the paper's method, embedding, the row's own settings); a row printed in two tables counts once."""
+    rows: dict[tuple[str, str, tuple[tuple[str, Any], ...]], dict[str, Any]] = {}
+    with files("levelfield.published").joinpath(f"{paper}_tables.csv").open(encoding="utf-8") as file:
+        for line in csv.DictReader(file):
+            metric = METRICS.get(line["metric"])
+            if line["dataset"] != dataset or metric is None:
+                continue
+            settings = {key: line[column] for column, key in ROW_SETTINGS.items() if line.get(column)}
+            if settings.get("model.embedding_size", "").endswith("bits"):
+                settings["model.embedding_size"] = settings["model.embedding_size"].removesuffix("bits")
+                settings["model.distance"] = "hamming"
+            typed = tuple((key, int(value) if value.isdecimal() else value) for key, value in settings.items())
+            mean = float(line.get("mean_percent") or line["percent"]) / 100
+            half_width = float(line["ci95_half_width"]) / 100 if line.get("ci95_half_width") else None
+            key = line["method"], line.get("embedding") or "separated", typed
+            rows.setdefault(key, {})[metric] = round(mean, 6), None if half_width is None else round(half_width, 6)
+    return rows

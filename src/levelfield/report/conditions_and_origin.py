@@ -1,0 +1,110 @@
+"""What a study compared and what its numbers came from, read from its folder."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from levelfield.study.definition.search_settings import REPLICATE
+from levelfield.study.definition.spec import BASELINE, StudySpec
+from levelfield.study.execution.progress import duration
+from levelfield.study.jobs.job import EMBEDDINGS, Job
+from levelfield.study.jobs.written_config import class_name, whole_config
+
+Result = dict[str, Any]
+Facts = list[tuple[str, str]]
+
+
+def compared(study_folder: Path, spec: StudySpec, results: Sequence[Result]) -> Facts:
+    """Data, split, trunk, steps and tuning budget, each with its name; what the methods do not share is the first's."""
+    first = next(iter(spec.methods))
+    config = whole_config(study_folder, first)
+    facts = [("methods", ", ".join(spec.methods))]
+    data = next((result["data"] for result in results if result.get("data")), None)
+    if data is not None:
+        facts.append(("data set", _call(data["dataset"])))
+        facts.append(("split", _split(data, spec, _test_half(study_folder, spec))))
+    if config is not None:
+        model, batches, trainer = config["model"], config["data"], config["trainer"]
+        frozen = "batch norm frozen" if model["freeze_batch_norm"] else "batch norm trains"
+        facts.append(("trunk", f"{_call(model['trunk'], ('mean', 'std'))}; {frozen}"))
+        facts.append(("embedding", f"{model['embedding_size']} numbers from {_call(model['embedder'])}"))
+        per_class = batches["samples_per_class"]
+        facts.append(("batch", f"{batches['batch_size']} samples, {per_class} of a class"))
+        facts.append(("training", f"at most {trainer['max_epochs']} epochs of {batches['steps_per_epoch']} steps"))
+        facts.append(
+            ("optimizer", f"{class_name(model['optimizer'])}, learning rate {model['trunk_lr']:g} of the trunk")
+        )
+    copies = [method for method in spec.methods if REPLICATE in method]
+    seeds = "the same seeds for all methods" + (f" but {', '.join(copies)}" if copies else "")
+    facts.append(("repetitions", f"{spec.runs} run{'s' * (spec.runs != 1)} of {spec.folds} folds, {seeds}"))
+    return facts
+
+
+def _call(value: Any, hidden: Sequence[str] = ()) -> str:
+    """`TimmTrunk(name: resnet50, weights: pretrained)` from a class path with its arguments."""
+    arguments = value.get("init_args") if isinstance(value, Mapping) else None
+    said = ", ".join(f"{key}: {_say(v)}" for key, v in (arguments or {}).items() if key not in (*hidden, "root"))
+    return f"{class_name(value)}({said})" if said else class_name(value)
+
+
+def _say(value: Any) -> str:
+    from levelfield.data.places import without_way  # with torch, which `study status` can spare
+
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(without_way(value))
+
+
+def _split(data: Mapping[str, Any], spec: StudySpec, test: tuple[int, int] | None) -> str:
+    classes = len({*data["train_classes"], *data["val_classes"]})
+    text = f"{data['split']}: {classes} classes train and validate in {spec.folds} class-disjoint folds"
+    return text if test is None else f"{text}; {test[0]} test classes with {test[1]:,} samples"
+
+
+def _test_half(study_folder: Path, spec: StudySpec) -> tuple[int, int] | None:
+    """(classes, samples) that were tested; None before the test classes were opened."""
+    from safetensors import safe_open
+
+    path = study_folder / Job(BASELINE, "run", 0, 0).path / EMBEDDINGS
+    if not path.exists():
+        return None
+    with safe_open(path, framework="numpy") as file:
+        labels = file.get_tensor("labels")
+    return len(set(labels.tolist())), len(labels)
+
+
+def origin(spec: StudySpec, results: Sequence[Result]) -> Facts:
+    """Code, libraries, device, seeds, data and compute behind the numbers; several values stand with their counts."""
+    known = [r["provenance"] for r in results if r.get("provenance")]
+    facts = [
+        ("code", _counted(_version(p["code"]) for p in known)),
+        ("libraries", _counted(", ".join(f"{k} {v}" for k, v in p["libraries"].items()) for p in known)),
+        ("levelfield's computing files", _counted(p.get("files", "not known")[:12] for p in known)),
+        ("device", _counted(p.get("gpu") or p["device"] for p in known)),
+        ("processor", _counted(p.get("processor", "not known") for p in known)),
+        ("trunk weights", _counted(p.get("weights") or "not known" for p in known)),
+        ("threads a job", str(spec.threads)),
+        ("study seed", str(spec.seed)),
+        ("data fingerprint", _counted(r["data"]["fingerprint"] for r in results if r.get("data"))),
+        ("study", spec.configuration_hash()),
+    ]
+    seconds = sum(r.get("seconds", 0.0) for r in results)
+    facts.append(("compute", f"{duration(seconds)} in {len(results)} jobs, tests not counted"))
+    return facts
+
+
+def _version(code: Mapping[str, Any]) -> str:
+    commit = f", commit {code['commit'][:12]}" if code["commit"] else ", not from a checkout"
+    return f"levelfield {code['levelfield']}{commit}{' with changes' if code['modified'] else ''}"
+
+
+def _counted(values: Any) -> str:
+    counts = Counter(values)
+    if len(counts) == 1:
+        return next(iter(counts))
+    return "; ".join(f"{value} ({count} jobs)" for value, count in sorted(counts.items())) or "not known"
+
+
+def said_setting(parameters: Mapping[str, Any]) -> str:
+    """`loss.margin 23.2, loss_lr 0.00514`: a setting found by a search, without what all keys share."""
+    short = {key.removeprefix("model.").replace("init_args.", ""): value for key, value in parameters.items()}
+    return ", ".join(f"{key} {value:.4g}" for key, value in short.items())

@@ -1,0 +1,70 @@
+"""Forest plot of the paired differences: how much better one method is than another, with intervals and zero."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from levelfield.analysis.comparison import SAME_LOSS, Comparison
+from levelfield.analysis.names import METRIC_TITLES
+from levelfield.analysis.verdicts import turned
+from levelfield.report.figures.style import BLUE, FAINT, INK, VERMILION, new_figure, rows_of_methods
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_ROWS = 30
+SHOWN, NOT_SHOWN, SAME = "difference shown", "no difference shown", "the same loss under two names"
+LOOKS = {SHOWN: (BLUE, "o", BLUE), NOT_SHOWN: (INK, "o", "white"), SAME: (VERMILION, "D", VERMILION)}
+
+
+def differences_figure(comparisons: Sequence[Comparison]) -> "Figure":
+    """One row a pair, the better method by the first embedding named first; a panel an embedding.
+
+    Args:
+        comparisons: Pairs of methods by one metric. Of more than 30 pairs those with the best method are drawn.
+    """
+    embeddings = list(dict.fromkeys(c.embedding for c in comparisons))
+    rows = [_better_first(c) for c in comparisons if c.embedding == embeddings[0]]
+    if len(rows) > MOST_ROWS:
+        best = next(c.method for c in rows if not any(c.method == other.other for other in rows))
+        rows = [c for c in rows if c.method == best or c.kind == SAME_LOSS]
+    places = {frozenset((c.method, c.other)): (place, c.method) for place, c in enumerate(rows)}
+    figure = new_figure(1.2 + 0.27 * len(rows))
+    panels = figure.subplots(1, len(embeddings), sharey=True, squeeze=False)[0]
+    for axes, embedding in zip(panels, embeddings, strict=True):
+        rows_of_methods(axes, [f"{c.method} over {c.other}" for c in rows])
+        axes.axvline(0, color=FAINT, linewidth=1)
+        axes.set_title(embedding, fontweight="bold")
+        axes.set_xlabel(f"difference in {METRIC_TITLES[comparisons[0].metric]}, points")
+        for c in comparisons:
+            place, first = places.get(frozenset((c.method, c.other)), (None, ""))
+            if c.embedding == embedding and place is not None:
+                _draw(axes, place, c if c.method == first else turned(c))
+    kinds = {_kind(c) for c in comparisons}
+    figure.legend(handles=_legend(kinds), loc="outside upper center", ncols=3, fontsize=8.5)
+    return figure
+
+
+def _better_first(c: Comparison) -> Comparison:
+    return turned(c) if c.difference < 0 else c
+
+
+def _kind(comparison: Comparison) -> str:
+    return SAME if comparison.kind == SAME_LOSS else SHOWN if comparison.shown else NOT_SHOWN
+
+
+def _draw(axes: "Axes", row: int, comparison: Comparison) -> None:
+    colour, marker, face = LOOKS[_kind(comparison)]
+    if comparison.low is not None and comparison.high is not None:
+        axes.plot([100 * comparison.low, 100 * comparison.high], [row, row], color=colour, linewidth=1.6)
+    axes.plot([100 * comparison.difference], [row], marker, color=colour, markerfacecolor=face, markersize=5.5)
+
+
+def _legend(kinds: set[str]) -> list:
+    from matplotlib.lines import Line2D
+
+    return [
+        Line2D([], [], color=colour, marker=marker, markerfacecolor=face, markersize=5.5, linewidth=1.6, label=kind)
+        for kind, (colour, marker, face) in LOOKS.items()
+        if kind in kinds
+    ]

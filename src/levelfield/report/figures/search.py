@@ -1,0 +1,67 @@
+"""Search curves: the best validation score so far against the trial, a panel a method."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from levelfield.report.figures.style import BLUE, FAINT, INK, VERMILION, small_panels, whole_numbers
+from levelfield.study.search.suggest import Trial, best_trial
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def best_so_far(trials: Sequence[Trial]) -> list[tuple[int, float]]:
+    """(trial, best value of the trials up to it) from the first trial that has a value on."""
+    curve: list[tuple[int, float]] = []
+    for trial in sorted(trials, key=lambda trial: trial.number):
+        best = max([value for _, value in curve[-1:]] + ([] if trial.value is None else [trial.value]), default=None)
+        if best is not None:
+            curve.append((trial.number, best))
+    return curve
+
+
+def search_figure(searches: Mapping[str, Sequence[Trial]]) -> "Figure":
+    """A panel a method: every trial a dot, the best so far a line, the chosen one ringed, trials without value below.
+
+    Args:
+        searches: Method to its trials.
+    """
+    figure, panels = small_panels(len(searches), 1.6, "trial", "validation MAP@R, percent")
+    for axes, (method, trials) in zip(panels, searches.items(), strict=True):
+        axes.set_title(method)
+        curve = best_so_far(trials)
+        scored = [(trial.number, trial.value) for trial in trials if trial.value is not None]
+        axes.plot([n for n, _ in scored], [100 * v for _, v in scored], "o", color=FAINT, markersize=4, mew=0)
+        axes.step([n for n, _ in curve], [100 * v for _, v in curve], where="post", color=BLUE, linewidth=1.5)
+        chosen = best_trial(trials)
+        if chosen is not None and chosen.value is not None:
+            axes.plot([chosen.number], [100 * chosen.value], "o", color=BLUE, markerfacecolor="none", markersize=7)
+        _without_value(axes, [t.number for t in trials if t.failure is not None], "x", VERMILION)
+        _without_value(axes, [t.number for t in trials if t.pruned], "v", INK)
+        whole_numbers(axes)
+    figure.legend(handles=_legend(searches), loc="outside upper center", ncols=5, fontsize=8.5, handletextpad=0.3)
+    return figure
+
+
+def _without_value(axes: "Axes", numbers: Sequence[int], marker: str, colour: str) -> None:
+    """Mark trials on the lower edge of the panel."""
+    edge = axes.get_xaxis_transform()
+    (marks,) = axes.plot(numbers, [0.03] * len(numbers), marker, color=colour, markersize=4, transform=edge)
+    marks.set_in_layout(False)
+
+
+def _legend(searches: Mapping[str, Sequence[Trial]]) -> list:
+    from matplotlib.lines import Line2D
+
+    trials = [trial for found in searches.values() for trial in found]
+    handles = [
+        Line2D([], [], color=FAINT, marker="o", markersize=4, linewidth=0, mew=0, label="a trial"),
+        Line2D([], [], color=BLUE, linewidth=1.5, label="best so far"),
+        Line2D([], [], color=BLUE, marker="o", markerfacecolor="none", markersize=7, linewidth=0, label="chosen"),
+    ]
+    if any(trial.failure is not None for trial in trials):
+        handles.append(Line2D([], [], color=VERMILION, marker="x", markersize=4, linewidth=0, label="failed"))
+    if any(trial.pruned for trial in trials):
+        handles.append(Line2D([], [], color=INK, marker="v", markersize=4, linewidth=0, label="given up after a fold"))
+    return handles

@@ -1,0 +1,51 @@
+"""Validation curves: MAP@R on the validation fold after each epoch, a panel a method, a colour a fold."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from levelfield.report.figures.style import INK, PALETTE, small_panels, whole_numbers
+from levelfield.study.integrity import validation_scores
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Curve(NamedTuple):
+    """Validation scores of one training: epochs trained, scores, and the epoch whose checkpoint was kept."""
+
+    fold: int
+    epochs: list[int]
+    scores: list[float]
+    best: int
+
+
+def read_curve(metrics: Path, fold: int, best_epoch: int) -> Curve:
+    """The validation scores in a job's `metrics.csv`; epochs count from 0 there and from 1 in the curve."""
+    scores = validation_scores(metrics)
+    return Curve(fold, [epoch + 1 for epoch in scores], list(scores.values()), best_epoch + 1)
+
+
+def validation_figure(curves: Mapping[str, Sequence[Curve]]) -> "Figure":
+    """A panel a method; a line is one training, its dot the checkpoint that was kept.
+
+    Args:
+        curves: Method to the curves of its runs.
+    """
+    from matplotlib.lines import Line2D
+
+    figure, panels = small_panels(len(curves), 1.6, "epochs trained", "validation MAP@R, percent")
+    folds = sorted({curve.fold for found in curves.values() for curve in found})
+    colours = {fold: PALETTE[number % len(PALETTE)] for number, fold in enumerate(folds)}
+    for axes, (method, found) in zip(panels, curves.items(), strict=True):
+        axes.set_title(method)
+        for curve in found:
+            colour = colours[curve.fold]
+            axes.plot(curve.epochs, [100 * s for s in curve.scores], color=colour, linewidth=0.9, alpha=0.7)
+            kept = [(e, 100 * s) for e, s in zip(curve.epochs, curve.scores, strict=True) if e == curve.best]
+            axes.plot([e for e, _ in kept], [s for _, s in kept], "o", color=colour, markersize=3.5, mew=0)
+        whole_numbers(axes)
+    handles = [Line2D([], [], color=colours[fold], label=f"fold {fold}") for fold in folds]
+    handles.append(Line2D([], [], color=INK, marker="o", markersize=3.5, linewidth=0, mew=0, label="kept"))
+    figure.legend(handles=handles, loc="outside upper center", ncols=8, fontsize=8.5)
+    return figure

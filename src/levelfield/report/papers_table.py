@@ -1,0 +1,43 @@
+"""The papers' tables next to a study's on the terminal."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from levelfield.analysis.names import EMBEDDINGS, METRIC_TITLES
+from levelfield.analysis.papers import PaperBeside, papers_beside
+from levelfield.report.table import Summary, percent
+from levelfield.study.definition.spec import StudySpec
+
+
+def print_papers(console: Console, study_folder: Path, spec: StudySpec, test: Sequence[Summary]) -> None:
+    """Print what the papers report for the study's losses on its data set; nothing where they report nothing."""
+    for paper in papers_beside(study_folder, spec):
+        console.print(paper_table(paper, test))
+        console.print("The protocols differ, so a gap between the two is no verdict on either:", style="bold")
+        for sentence in paper.differences:
+            console.print(f"  {sentence}", highlight=False, markup=False, soft_wrap=True)
+        console.print()
+
+
+def paper_table(paper: PaperBeside, test: Sequence[Summary]) -> Table:
+    """Each method's scores in percent with the paper's below; it fits a terminal of 80 columns."""
+    table = Table(title=Text(paper.title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    table.add_column("", no_wrap=True)
+    for heading in METRIC_TITLES.values():
+        table.add_column(heading, justify="right", no_wrap=True)
+    scores = {(row.method, row.embedding, row.metric): row for row in test}
+    for embedding in EMBEDDINGS:
+        rows = [row for row in paper.counterparts if row.result.embedding == embedding]
+        if rows:
+            table.add_row(Text(embedding, style="bold"))
+        for row in rows:
+            ours = (percent(scores.get((row.method, embedding, metric))) for metric in METRIC_TITLES)
+            table.add_row(Text(f"  {row.method}"), *ours)
+            theirs = (row.result.percent(metric) for metric in METRIC_TITLES)
+            table.add_row(Text(f"    {row.said_name}"), *theirs, style="dim", end_section=row is rows[-1])
+    return table

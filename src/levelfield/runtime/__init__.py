@@ -1,0 +1,1 @@
+"""What surrounds a computation: signals, child processes, and the modules of one's own."""

@@ -1,0 +1,1 @@
+"""What a study is: its YAML file resolved, its methods, spaces and conditions."""

@@ -1,0 +1,96 @@
+"""Whether a study that is asked for is the one that a folder holds: its settings, its methods, one's own code."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from levelfield.errors import UserError
+from levelfield.study.definition.configuration import first_difference
+from levelfield.study.definition.spec import BASELINE, StudySpec, spec_from_yaml
+from levelfield.study.jobs.job import RESULT
+
+
+class MethodsAdded(Exception):  # noqa: N818  # it says what happened to a study
+    """Another process has added methods to a study while this one worked on it."""
+
+
+def check_same_study(path: Path, asked: StudySpec) -> None:
+    """Refuse to mix two studies in one folder; methods may be added to those of `path`.
+
+    Raises:
+        UserError: names the first key, or file of one's own, that differs, and the remedy.
+    """
+    begun = spec_from_yaml(path)
+    old, new = begun.identity(), asked.identity()
+    for identity in (old, new):
+        identity.pop("own_code", None)
+    if set(old["methods"]) <= set(new["methods"]):
+        for part in ("methods", "spaces"):
+            new[part] = {name: config for name, config in new[part].items() if name in old["methods"]}
+    difference = first_difference(old, new)
+    if difference is not None:
+        key, before, now = difference
+        raise UserError(
+            f"{path}: {key} is {before!r} there and {now!r} in the study asked for; "
+            "choose another --output, or ask for the old value again"
+        )
+    for change in changed_code(begun, asked):
+        jobs = path.parent / "jobs" / change.method
+        if any(jobs.glob(f"*/*/{RESULT}")):
+            raise UserError(
+                f"{jobs} was computed with another {change.file} ({change}); restore it, choose another --output, or "
+                "delete that folder to compute it again"
+            )
+
+
+@dataclass(frozen=True)
+class CodeChange:
+    """A file of one's own that is not what a study was begun with.
+
+    Args:
+        method: Which uses it.
+        file: Its name, as a module's.
+        before: SHA-256 when the study was begun; None where that is not recorded.
+        now: SHA-256 here; None where the file is not here, or not used.
+    """
+
+    method: str
+    file: str
+    before: str | None
+    now: str | None
+
+    def __str__(self) -> str:
+        if self.now is None:
+            return "not found here"
+        return "not recorded then" if self.before is None else f"SHA-256 {self.before[:12]} then, {self.now[:12]} now"
+
+
+def changed_code(begun: StudySpec, now: StudySpec) -> list[CodeChange]:
+    """All code of one's own that the methods of `begun` use and that `now` has otherwise."""
+    changes = []
+    for method in (BASELINE, *begun.methods):
+        before, after = begun.own_code.get(method, {}), now.own_code.get(method, {})
+        both = (CodeChange(method, file, before.get(file), after.get(file)) for file in sorted({*before, *after}))
+        changes += [change for change in both if change.before != change.now]
+    return changes
+
+
+def check_whole_study(path: Path, spec: StudySpec) -> None:
+    """Whether `spec` has all methods of a study folder's `study.yaml`.
+
+    Raises:
+        MethodsAdded: it has not.
+    """
+    if added := [name for name in spec_from_yaml(path).methods if name not in spec.methods]:
+        raise MethodsAdded(", ".join(added))
+
+
+def check_code_here(spec: StudySpec) -> None:
+    """Refuse to work on a study with other code of one's own than its `study.yaml` records.
+
+    Raises:
+        UserError: names the file and the remedy.
+    """
+    for change in changed_code(spec, spec.with_own_code()):
+        raise UserError(
+            f"{change.file}, which {change.method} uses, has changed since the study was started ({change}); restore it"
+        )

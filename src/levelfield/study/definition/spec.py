@@ -1,0 +1,282 @@
+"""A study's definition: a small YAML file that stacks others, resolved into one plain configuration a method."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from levelfield.errors import UserError
+from levelfield.runtime.own_code import own_code
+from levelfield.study.definition.configuration import (
+    Config,
+    merge,
+    nearest,
+    read_yaml,
+    set_dotted,
+    stack,
+    whole_number,
+)
+from levelfield.study.definition.search_settings import (
+    REPLICATE,
+    SearchSettings,
+    further_searches,
+    read_spaces,
+    search_settings,
+)
+from levelfield.study.search.suggest import Space, read_space
+
+STUDY = "study.yaml"
+BASELINE = "pretrained"
+COUNTS = {"folds": 4, "runs": 2, "seed": 0, "threads": 2}
+SMALLEST = {"folds": 2, "seed": 0}
+KEYS = ("name", "base", "overrides", "methods", "search", "spaces", "a_a", "metrics", *COUNTS)
+SECTIONS = ("model", "data", "trainer")
+# Where the data lies, how many processes read it and from what prepared file change no number.
+NOT_IDENTITY = ("root", "num_workers", "cache")
+TRAINING_BATCHES = ("batch_size", "samples_per_class", "replacement", "steps_per_epoch")
+# Test scores that a study computes when it is asked to; `nmi_geometric` divides by the geometric mean of the entropies.
+FURTHER_METRICS = ("map", "mrr", "nmi", "nmi_geometric", "ami", "f1")
+# The study sets these for each job.
+PER_JOB = ("data.fold", "data.num_folds", "seed_everything")
+
+
+@dataclass(frozen=True)
+class StudySpec:
+    """What is compared and how.
+
+    Args:
+        name: Title of the study; the default output folder is `outputs/<name>`.
+        folds: Class folds of the training classes; each is validated once.
+        runs: Repetitions with fresh seeds.
+        seed: Every job's seed is a function of this and its run.
+        threads: CPU threads of a job, whoever executes it: 1 and 2 threads give different weights.
+        methods: Method name to the configuration that `levelfield fit --config` takes; `arcface@2` is a second search
+            and other seeds of `arcface`, for the difference that a method has with itself.
+        search: How arguments are searched.
+        spaces: Method name to its search space, dotted keys to ranges; a method without one is not searched.
+        metrics: Test scores beside MAP@R, R-precision and precision@1, as `test_scores.py` names them.
+        own_code: Method, or the baseline, to the files of one's own that it uses and their SHA-256; none for one that
+            uses levelfield and installed packages alone.
+    """
+
+    name: str
+    folds: int
+    runs: int
+    seed: int
+    threads: int
+    methods: dict[str, Config]
+    search: SearchSettings = field(default_factory=SearchSettings)
+    spaces: dict[str, Config] = field(default_factory=dict)
+    metrics: list[str] = field(default_factory=list)
+    own_code: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def trials(self, method: str) -> int:
+        """Number of trials of a method, 0 for one that is not searched."""
+        return self.search.trials if self.spaces.get(method) else 0
+
+    def space(self, method: str) -> Space:
+        """What is searched for a method."""
+        return read_space(self.spaces.get(method, {}), f"spaces of {self.name}: {method}")
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def to_yaml(self) -> str:
+        return yaml.safe_dump(self.to_dict(), sort_keys=False)
+
+    def identity(self) -> dict[str, Any]:
+        """All that determines the results: the definition without name, roots and executor."""
+        plain = self.to_dict()
+        del plain["name"]
+        for key in ("metrics", "own_code"):  # a study without them is what it was before there were any
+            if not plain[key]:
+                del plain[key]
+        for config in plain["methods"].values():
+            if config.get("trainer", {}).get("devices") == 1:  # as in studies from before a study said how many
+                del config["trainer"]["devices"]
+            for place in (config.get("data", {}), _init_args(config.get("data", {}).get("dataset"))):
+                for key in NOT_IDENTITY:
+                    place.pop(key, None)
+        return plain
+
+    def configuration_hash(self) -> str:
+        """SHA-256 of the identity; equal for equal studies, wherever they run."""
+        return digest(self.identity())
+
+    def method_hash(self, method: str) -> str:
+        """SHA-256 of what determines one method's jobs, so that adding a method leaves the others' valid."""
+        identity = self.identity()
+        identity.pop("metrics", None)  # of the test alone
+        if code := identity.pop("own_code", {}).get(method):
+            identity["own_code"] = code
+        identity["methods"] = identity["methods"][method]
+        identity["spaces"] = identity["spaces"].get(method, {})
+        del identity["runs"]
+        return digest(identity)
+
+    def baseline_hash(self) -> str:
+        """SHA-256 of what determines the pretrained baseline: its trunk, the embedding size and the data."""
+        identity = self.identity()
+        config = identity["methods"][next(iter(self.methods))]
+        plain = {
+            "folds": self.folds,
+            "seed": self.seed,
+            "threads": self.threads,
+            "model": {key: config["model"].get(key) for key in ("trunk", "embedding_size")},
+            "data": {key: value for key, value in config["data"].items() if key not in TRAINING_BATCHES},
+        }
+        code = self.own_code.get(BASELINE)
+        return digest({**plain, "own_code": code} if code else plain)
+
+    def with_own_code(self) -> "StudySpec":
+        """This study with one's own code as it lies here now."""
+        first = self.baseline_config
+        of_baseline = {"model": {"trunk": first["model"].get("trunk")}, "data": first["data"]}
+        code = {name: own_code(config) for name, config in [(BASELINE, of_baseline), *self.methods.items()]}
+        return replace(self, own_code={name: files for name, files in code.items() if files})
+
+    @property
+    def baseline_config(self) -> Config:
+        """The configuration whose trunk and data the pretrained baseline uses: the first method's."""
+        return next(iter(self.methods.values()))
+
+
+def digest(plain: Any) -> str:
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+
+def _init_args(dataset: Any) -> Config:
+    return (dataset.get("init_args") or {}) if isinstance(dataset, dict) else {}
+
+
+def load_spec(
+    path: Path,
+    overrides: Mapping[str, Any] | None = None,
+    added_methods: Mapping[str, Config] | None = None,
+    added_spaces: Mapping[str, Config] | None = None,
+) -> StudySpec:
+    """Read a study file and resolve it.
+
+    Args:
+        path: The study file; the files it names are relative to it.
+        overrides: Dotted keys and values for all methods (`data.dataset.table`) or the study itself (`runs`).
+        added_methods: Further methods, laid over the same base.
+        added_spaces: The search spaces of some of these.
+
+    Raises:
+        UserError: a missing file, an unknown key, a count that is not one, a space that is none.
+    """
+    content = read_yaml(path)
+    overrides = dict(overrides or {})
+    for key in content:
+        if key not in KEYS:
+            raise UserError(f"{path}: unknown key {key!r}{nearest(key, KEYS)}")
+    methods = content.get("methods")
+    if not isinstance(methods, dict) or not methods:
+        raise UserError(f"{path}: 'methods' must map method names to lists of configuration files")
+    counts = {key: content.get(key, default) for key, default in COUNTS.items()}
+    search = dict(content.get("search") or {})
+    for key in list(overrides):
+        check_override(key)
+        if key in COUNTS:
+            counts[key] = overrides.pop(key)
+        elif key.startswith("search."):
+            search[key.removeprefix("search.")] = overrides.pop(key)
+    base = merge(stack(content.get("base", []), path.parent, f"base of {path}"), content.get("overrides") or {})
+    layers = {
+        **{name: stack(method, path.parent, f"method {name} of {path}") for name, method in methods.items()},
+        **_without_clash(added_methods or {}, methods),
+    }
+    replicates = whole_number(path, "search.replicates", search.pop("replicates", 1), 1)
+    settings = search_settings(path, search)
+    resolved = {name: _resolve(name, merge(base, layer), overrides) for name, layer in layers.items()}
+    spaces = {**read_spaces(path, content, settings), **(added_spaces or {} if settings.trials else {})}
+    for name, number in further_searches(path, content.get("a_a") or [], list(resolved), replicates):
+        resolved[f"{name}{REPLICATE}{number}"] = resolved[name]
+        if name in spaces:
+            spaces[f"{name}{REPLICATE}{number}"] = spaces[name]
+    whole: dict[str, Any] = {key: whole_number(path, key, value, SMALLEST.get(key, 1)) for key, value in counts.items()}
+    return StudySpec(
+        name=str(content.get("name", path.stem)),
+        **whole,
+        methods=resolved,
+        search=settings,
+        spaces={name: spaces[name] for name in resolved if spaces.get(name)},
+        metrics=_metrics(path, content.get("metrics") or []),
+    ).with_own_code()
+
+
+def check_override(key: str) -> None:
+    """Refuse an option that is none of a study's.
+
+    Raises:
+        UserError: says which are.
+    """
+    if key == "name" or key in PER_JOB:
+        raise UserError(f"--{key} cannot be overridden: a study sets it itself (--folds, --runs and --seed can)")
+    if key in ("model.loss", "model.miner"):
+        raise UserError(f"--{key} would give every method of the study the same one; use --add-method")
+    section = key.split(".")[0]
+    if section not in (*SECTIONS, "search", *COUNTS):
+        raise UserError(f"unknown option --{key}{nearest(section, [*SECTIONS, *COUNTS])}")
+
+
+def _metrics(path: Path, names: Any) -> list[str]:
+    for name in names if isinstance(names, list) else [names]:
+        if name not in FURTHER_METRICS and not re.fullmatch(r"recall_at_[1-9]\d*", str(name)):
+            known = [*FURTHER_METRICS, "recall_at_2"]
+            raise UserError(f"{path}: metrics: no metric {name!r}{nearest(str(name), known)}")
+    return list(names) if isinstance(names, list) else [names]
+
+
+def _without_clash(added: Mapping[str, Config], methods: Mapping[str, Any]) -> Mapping[str, Config]:
+    for name in added:
+        if name in methods:
+            raise UserError(f"--add-method: the study has a method named {name!r} already; rename the class")
+    return added
+
+
+def _resolve(name: str, config: Config, overrides: Mapping[str, Any]) -> Config:
+    if name == BASELINE or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", str(name)):
+        raise UserError(f"method name {name!r}: use letters, digits, '_', '-' and '.'; {BASELINE!r} is the baseline's")
+    for key, value in overrides.items():
+        config = set_dotted(config, key, value)
+    config.pop("seed_everything", None)
+    config = {section: dict(config.get(section) or {}) for section in (*SECTIONS, *config)}
+    config["trainer"]["devices"] = _devices(name, config["trainer"])
+    for key in PER_JOB:
+        if key.startswith("data."):
+            config["data"].pop(key.removeprefix("data."), None)
+    return config
+
+
+def _devices(name: str, trainer: Mapping[str, Any]) -> int:
+    """Devices of each job, part of a study's identity: how a batch is shared changes the numbers."""
+    devices = trainer.get("devices", 1)
+    if isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
+        raise UserError(
+            f"method {name!r}: trainer.devices is {devices!r}; a study's job has the same number of devices "
+            "wherever it runs: give a whole number of at least 1 (--executor.devices says which)"
+        )
+    if trainer.get("num_nodes", 1) != 1:
+        raise UserError(f"method {name!r}: trainer.num_nodes is {trainer['num_nodes']!r}; a study's job has one node")
+    return devices
+
+
+def spec_from_yaml(path: Path) -> StudySpec:
+    """Read the resolved `study.yaml` of a study folder."""
+    content = read_yaml(path)
+    try:
+        spec = StudySpec(**{**content, "search": SearchSettings(**content.get("search", {}))})
+        for method in spec.methods:
+            spec.method_hash(method)
+    except (TypeError, AttributeError):
+        raise UserError(
+            f"{path} is damaged, or not the study.yaml of a study folder; restore it, or choose another --output"
+        ) from None
+    return spec

@@ -1,0 +1,1 @@
+"""What a study would cost, without a job."""

@@ -1,0 +1,120 @@
+"""A job on several devices: a group of processes of its own, so that no other job is drawn into it."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from levelfield.errors import OutOfMemory, TrainingFailed, UserError
+from levelfield.runtime.signals import is_first_rank
+from levelfield.study.definition.configuration import Config
+from levelfield.study.jobs.job import Job
+
+
+class GroupDied(Exception):  # noqa: N818  # it says what happened to the processes
+    """The processes that trained together ended without a word."""
+
+
+def train_in_group(study_folder: Path, job: Job, config: Config, checkpoint_seconds: float) -> dict[str, Any]:
+    """`training_job.train` in processes of its own, one a device.
+
+    Args:
+        study_folder: The study's folder.
+        job: Which training.
+        config: What `levelfield fit --config` would take to do it.
+        checkpoint_seconds: How often, at an epoch's end, `last.ckpt` is written.
+
+    Returns:
+        The training's part of `result.json`.
+
+    Raises:
+        TrainingFailed: the loss is not finite.
+        OutOfMemory: memory is exhausted.
+        GroupDied: a process was killed, or ended with an error that it has printed.
+        UserError: a setting or the data is not usable.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        request = Path(folder) / "request.json"
+        words = {
+            "parent": os.getpid(),
+            "study_folder": str(study_folder.absolute()),
+            "job": asdict(job),
+            "config": config,
+            "checkpoint_seconds": checkpoint_seconds,
+        }
+        request.write_text(json.dumps(words))
+        process = subprocess.Popen(
+            # Lightning starts the further processes by this same command.
+            [sys.executable, "-m", "levelfield.study.execution.group_process", str(request)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={name: value for name, value in os.environ.items() if name not in OF_A_LAUNCHER},
+            start_new_session=True,
+        )
+        try:
+            answer = process.communicate()[0].strip()
+        except BaseException:
+            _stop(process)
+            raise
+    if not answer:
+        code = process.returncode
+        raise GroupDied(f"its processes died (signal {-code})" if code < 0 else f"its processes ended with {code}")
+    kind, found = json.loads(answer)
+    if kind == "result":
+        return found
+    raise {"memory": OutOfMemory, "failure": TrainingFailed, "mistake": UserError}[kind](found)
+
+
+def _stop(process: subprocess.Popen) -> None:
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=20)
+    process.kill()
+    process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+# What launchers say of how many processes they have started for one command.
+LAUNCHERS = {
+    "torchrun": "WORLD_SIZE",
+    "srun": "SLURM_STEP_NUM_TASKS",
+    "sbatch": "SLURM_NTASKS",
+    "mpirun": "OMPI_COMM_WORLD_SIZE",
+}
+# A group that read these would wait for processes that nobody starts, or meet another one at its port.
+OF_A_LAUNCHER = {
+    *LAUNCHERS.values(),
+    *("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID"),
+    *("LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"),
+}
+
+
+def refuse_to_be_one_of_many() -> None:
+    """A study takes jobs in one process and starts the others itself.
+
+    Raises:
+        UserError: a launcher has started this process as one of several.
+    """
+    alone = (
+        "and a study starts its own: start it once (srun --ntasks=1), with --executor.workers N for jobs side by side "
+        "and --trainer.devices N for jobs on several devices"
+    )
+    step = "SLURM_STEP_NUM_TASKS" in os.environ
+    for launcher, name in LAUNCHERS.items():
+        count = os.environ.get(name, "1")
+        if launcher == "sbatch" and (step or "SLURM_PROCID" not in os.environ):
+            continue
+        if count.isdigit() and int(count) > 1:
+            raise UserError(f"{launcher} started this study as one of {count} processes ({name}={count}), {alone}")
+    if not is_first_rank():
+        raise UserError(
+            f"RANK, LOCAL_RANK or SLURM_PROCID is set, and not to 0, as for one of several processes, {alone}; "
+            "unset it if nothing else runs"
+        )

@@ -1,0 +1,59 @@
+"""One process of a job on several devices: `python -m levelfield.study.execution.group_process REQUEST`.
+
+`group.train_in_group` starts the first, which by Lightning starts the others.
+"""
+
+import sys
+
+from levelfield.runtime.own_modules import find_own_modules, working_directory_last
+
+if __name__ == "__main__":
+    working_directory_last()  # before a library is looked for
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from levelfield.errors import OutOfMemory, TrainingFailed, UserError, refused_file
+from levelfield.runtime.processes import end_with_parent
+from levelfield.study.definition.spec import spec_from_yaml
+from levelfield.study.jobs.job import Job
+from levelfield.training.run_folder import is_first_process
+
+
+def main(request: Path) -> int:
+    """Do the training; the first process says on standard output, as a line of JSON, what came of it."""
+    answer, sys.stdout = sys.stdout, sys.stderr  # whatever a library prints is no answer
+    words = json.loads(request.read_text())
+    end_with_parent(words["parent"] if is_first_process() else os.getppid())
+    find_own_modules()
+    said = _train(words)
+    if is_first_process():
+        print(json.dumps(said), file=answer, flush=True)
+    return 0
+
+
+def _train(words: dict[str, Any]) -> tuple[str, Any]:
+    from levelfield.study.execution.worker import fixed_threads
+    from levelfield.study.jobs.train import train
+
+    study_folder = Path(words["study_folder"])
+    try:
+        spec = spec_from_yaml(study_folder / "study.yaml")
+        job, seconds = Job(**words["job"]), words["checkpoint_seconds"]
+        with fixed_threads(spec.threads):
+            return "result", train(study_folder, spec, job, words["config"], lambda *_: None, seconds)
+    except OutOfMemory as error:
+        return "memory", str(error)
+    except TrainingFailed as error:
+        return "failure", str(error)
+    except (UserError, OSError) as error:
+        mistake = refused_file(error) if isinstance(error, OSError) else error
+        if mistake is None:
+            raise
+        return "mistake", str(mistake)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,281 @@
+"""A pool of local worker processes that share a study's jobs, each with its device."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from levelfield.errors import UserError
+from levelfield.storage.lock import left_by_the_dead
+from levelfield.study.definition.configuration import nearest
+from levelfield.study.definition.spec import StudySpec
+from levelfield.study.execution.progress import StudyProgress
+from levelfield.study.jobs.state import StudyState
+
+# A worker that ends this often without having begun a job is not started again.
+DEATHS = 3
+LOOK_SECONDS = 0.5
+# Exit code of a worker whose job ended with an error; the others leave that job alone and do the rest.
+JOB_FAILED = 3
+
+
+@dataclass(frozen=True)
+class Executor:
+    """Who does the jobs; it changes no number.
+
+    Args:
+        workers: Local processes; 1 is this process.
+        devices: GPUs that the workers take in turn, each as many as a job has; None takes all that CUDA shows.
+        checkpoint_seconds: How often a long job's last state is written, at an epoch's end.
+    """
+
+    workers: int = 1
+    devices: tuple[int, ...] | None = None
+    checkpoint_seconds: float = 30.0
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> "Executor":
+        """From the command line's `--executor.<key> value`.
+
+        Raises:
+            UserError: an unknown key or a value that is not accepted.
+        """
+        names = [known.name for known in fields(cls)]
+        for key in options:
+            if key not in names:
+                raise UserError(f"unknown option --executor.{key}{nearest(key, names)}")
+        plain = dict(options)
+        if "devices" in plain:
+            devices = plain["devices"] if isinstance(plain["devices"], list) else [plain["devices"]]
+            if not all(isinstance(device, int) for device in devices):
+                raise UserError(f"--executor.devices {plain['devices']!r}: give numbers, such as [0, 1]")
+            plain["devices"] = tuple(devices)
+        workers, seconds = plain.get("workers", 1), plain.get("checkpoint_seconds", 0)
+        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+            raise UserError(f"--executor.workers must be a whole number of at least 1, not {workers!r}")
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds < 0:
+            raise UserError(f"--executor.checkpoint_seconds must be a number of at least 0, not {seconds!r}")
+        return cls(**plain)
+
+
+class WorkerPool:
+    """Local worker processes, started before there is work: what they import takes as long as the study's first look.
+
+    Args:
+        study_folder: The study's folder.
+        spec: The study.
+        executor: How many; one is this process, which needs no other.
+    """
+
+    def __init__(self, study_folder: Path, spec: StudySpec, executor: Executor) -> None:
+        number = executor.workers if executor.workers > 1 else 0
+        devices = _devices(executor) if number else []
+        command = [
+            sys.executable,
+            "-m",
+            "levelfield.study.execution.worker_process",
+            str(os.getpid()),
+            str(study_folder),
+        ]
+        command.append(str(executor.checkpoint_seconds))
+        self._workers = [_Worker(command, _environment(spec, devices, each), each) for each in range(number)]
+
+    def __enter__(self) -> "WorkerPool":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        _stop(self._workers)
+
+    def work(self, state: StudyState, progress: StudyProgress) -> None:
+        """Let the workers do the jobs until none is left; one that dies or fails is replaced.
+
+        Raises:
+            UserError: what a worker could not go on for, or workers that die before they begin a job.
+            KeyboardInterrupt: Ctrl-C; the workers are interrupted too, and killed by a second one.
+        """
+        progress.start(f"{len(self._workers)} workers")
+        for worker in self._workers:
+            worker.begin()
+        while state.to_do:
+            progress.note_finished(state.refresh())
+            for worker in self._workers:
+                worker.look_after(state, progress)
+            if state.to_do and all(worker.given_up for worker in self._workers):
+                raise UserError(
+                    f"no worker could begin a job ({DEATHS} times each): what they printed above says why; if it is "
+                    "nothing, there may be too little memory for so many: lower --executor.workers and resume"
+                )
+            time.sleep(LOOK_SECONDS)
+        _stop(self._workers)
+
+
+class _Worker:
+    """One process of the pool, in a session of its own so that Ctrl-C reaches this process alone."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], number: int) -> None:
+        self.number = number
+        self.deaths = 0
+        self.given_up = False
+        self._command = command
+        self._environment = environment
+        self.start()
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=self._environment,
+            start_new_session=True,
+        )
+
+    def begin(self) -> None:
+        """Tell it that `study.yaml` is there."""
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):  # it has died: `look_after` sees to that
+            self.process.stdin.write("begin\n")
+            self.process.stdin.flush()
+
+    def look_after(self, state: StudyState, progress: StudyProgress) -> None:
+        """Raise what it ended with, or start it again if something killed it."""
+        code = self.process.poll()
+        if code is None or self.given_up or (code == 0 and not state.to_do):
+            return
+        assert self.process.stdout is not None
+        words = self.process.stdout.read().strip()
+        if words:
+            raise UserError(json.loads(words)["error"])
+        if code == 0:
+            return
+        how = "ended with an error, which it printed above" if code > 0 else f"died (signal {-code})"
+        in_a_job = code == JOB_FAILED or any(
+            left["process"] == self.process.pid for left in left_by_the_dead(state.study_folder)
+        )
+        self.deaths = 0 if in_a_job else self.deaths + 1
+        if self.deaths == DEATHS:
+            self.given_up = True
+            progress.line(f"worker {self.number} {how}, {DEATHS} times without a job; the others go on without it")
+            return
+        progress.line(f"worker {self.number} {how}; another takes its place")
+        self.start()
+        self.begin()
+
+    def stop(self, kill: bool) -> None:
+        if self.process.poll() is None:
+            (self.process.kill if kill else self.process.terminate)()
+
+
+def _stop(pool: Sequence[_Worker]) -> None:
+    """End all workers; nothing that is done is lost, and what they were doing goes on from its last state."""
+    for worker in pool:
+        worker.stop(kill=False)
+    for worker in pool:
+        try:
+            worker.process.wait(timeout=20)
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            worker.stop(kill=True)
+            worker.process.wait()
+        for pipe in (worker.process.stdin, worker.process.stdout):
+            assert pipe is not None
+            with suppress(BrokenPipeError):
+                pipe.close()
+
+
+def _environment(spec: StudySpec, devices: Sequence[str], number: int) -> dict[str, str]:
+    """What a worker runs in: the study's threads and, in turn, as many devices as a job has."""
+    threads = str(spec.threads)
+    environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    each = max(config["trainer"].get("devices", 1) for config in spec.methods.values())
+    groups = [devices[first : first + each] for first in range(0, len(devices) - each + 1, each)]
+    if groups:
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(groups[number % len(groups)])
+    return environment
+
+
+@contextmanager
+def only_devices(executor: Executor) -> Iterator[None]:
+    """This process, too, sees no other GPUs than the executor names.
+
+    Raises:
+        UserError: CUDA has begun here, and takes no other choice.
+    """
+    if executor.devices is None:
+        yield
+        return
+    import torch
+
+    before, chosen = os.environ.get("CUDA_VISIBLE_DEVICES"), ",".join(map(str, executor.devices))
+    if torch.cuda.is_initialized() and before != chosen:
+        raise UserError("--executor.devices: this process uses CUDA already; set CUDA_VISIBLE_DEVICES before it starts")
+    os.environ["CUDA_VISIBLE_DEVICES"] = chosen
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["CUDA_VISIBLE_DEVICES"]
+        else:
+            os.environ["CUDA_VISIBLE_DEVICES"] = before
+
+
+@contextmanager
+def test_in_processes(study_folder: Path, spec: StudySpec, executor: Executor, opening: int) -> Iterator[None]:
+    """Let as many processes, this one among them, score the runs of an opening of the test classes.
+
+    One that dies or fails leaves its run to the others; this process meets the same mistake and reports it.
+    """
+    devices = _devices(executor) if executor.workers > 1 else []
+    command = [
+        sys.executable,
+        "-m",
+        "levelfield.study.execution.worker_process",
+        str(os.getpid()),
+        str(study_folder),
+        "test",
+        str(opening),
+    ]
+    others = [
+        subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            env=_environment(spec, devices, number),
+            start_new_session=True,
+        )
+        for number in range(1, executor.workers)
+    ]
+    try:
+        for process in others:
+            assert process.stdin is not None
+            with suppress(BrokenPipeError):
+                process.stdin.write(b"begin\n")
+                process.stdin.flush()
+        yield
+    finally:
+        for process in others:
+            process.kill()
+            process.wait()
+            assert process.stdin is not None
+            with suppress(BrokenPipeError):
+                process.stdin.close()
+
+
+def _devices(executor: Executor) -> list[str]:
+    """What `CUDA_VISIBLE_DEVICES` is for the workers in turn; empty without a GPU."""
+    if executor.devices is not None:
+        return [str(device) for device in executor.devices]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [device for device in visible.split(",") if device]
+    import torch
+
+    return [str(device) for device in range(torch.cuda.device_count())]

@@ -1,0 +1,225 @@
+"""Does the jobs of a study one after the other, sharing them with any other process that works on the same folder."""
+
+import gc
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from levelfield.errors import OutOfMemory, TrainingFailed, UserError
+from levelfield.runtime.processes import is_running
+from levelfield.storage.lock import Lock, is_held, running
+from levelfield.study.definition.spec import BASELINE
+from levelfield.study.environment import check_environment
+from levelfield.study.execution.group import GroupDied, train_in_group
+from levelfield.study.execution.progress import StudyProgress
+from levelfield.study.jobs.attempts import Attempts, part_of
+from levelfield.study.jobs.baseline import TrunkFeatures, fit_baseline
+from levelfield.study.jobs.job import Job, finish_job, job_config, read_job
+from levelfield.study.jobs.state import StudyState
+from levelfield.study.jobs.train import train
+
+# Seconds between looks at what other processes have finished, when they hold all that could be done.
+PATIENCE = 0.5
+# Who holds this part does a job that must have no other beside it.
+ALONE = "alone"
+
+
+class JobError(Exception):
+    """An error, no user's mistake, ended a job; the process may be the worse for it."""
+
+
+def work(state: StudyState, progress: StudyProgress, checkpoint_seconds: float, keeper: int | None = None) -> None:
+    """Do jobs until none is left, waiting for those that others do; a dead process' jobs are done here.
+
+    A job that memory did not suffice for, or that processes died over, comes after the others and has none beside it.
+
+    Args:
+        state: The study.
+        progress: Shows what is done, by whomever.
+        checkpoint_seconds: How often a job's last state is written.
+        keeper: The study's process where this one is a worker of its pool.
+
+    Raises:
+        UserError: a setting, the data or a result is not usable, or jobs that nothing helps are all that is left.
+        JobError: an error ended a job of a pool's worker; it is noted, so that the others leave the job alone.
+    """
+    worker = _Worker(state, progress, checkpoint_seconds, keeper)
+    while state.to_do:
+        done_one = worker.do_next()
+        progress.note_finished(state.refresh())
+        if not done_one:
+            worker.refuse_to_wait_in_vain()
+            time.sleep(PATIENCE)
+
+
+class _Worker:
+    """One process that does jobs; the arguments are those of `work`."""
+
+    def __init__(
+        self, state: StudyState, progress: StudyProgress, checkpoint_seconds: float, keeper: int | None
+    ) -> None:
+        self.state = state
+        self.progress = progress
+        self.checkpoint_seconds = checkpoint_seconds
+        self.keeper = keeper
+        self.study = keeper or os.getpid()
+        self.folder = state.study_folder
+        self.features = TrunkFeatures()
+        self.alone = Lock(self.folder, ALONE, ALONE, keeper)
+        self._locks: dict[str, Lock] = {}
+
+    def do_next(self) -> bool:
+        """Do the first job that is ready and that nobody holds; False if there is none."""
+        later = []
+        for job in self.state.ready():
+            attempts = Attempts.of(self.folder, job)
+            if attempts.alone:
+                later.append((job, attempts))
+            elif self._attempt(job):
+                return True
+        return any(self._attempt_alone(job) for job, attempts in later if not attempts.given_up(self.study))
+
+    def refuse_to_wait_in_vain(self) -> None:
+        """Raise if all that is left are jobs that are given up, and what waits for them."""
+        ready = list(self.state.ready())
+        lost = [(job, attempts) for job in ready if (attempts := Attempts.of(self.folder, job)).given_up(self.study)]
+        if lost and len(lost) == len(ready) and not self._others_work():
+            job, attempts = lost[0]
+            more = f"; so for {len(lost) - 1} more: {', '.join(str(job) for job, _ in lost[1:])}" if lost[1:] else ""
+            raise UserError(f"{attempts.remedy(job)}; the results of the other jobs are kept{more}")
+
+    def _attempt(self, job: Job) -> bool:
+        """Do a job unless another process does it, works alone, or has died over it; whether the job is done."""
+        lock = self._lock(job)
+        if not lock.acquire():
+            return False
+        try:
+            if read_job(self.folder, self.state.spec, job) is not None:
+                return True
+            if lock.predecessor is not None and self._died_over_it(lock.predecessor):
+                lock.predecessor = None
+                Attempts.of(self.folder, job).note_death(self.folder / job.path, among_others=self.keeper is not None)
+                return False
+            if not self.alone.held and is_held(self.folder, ALONE):
+                return False
+            return self._do(job)
+        finally:
+            lock.release()
+
+    def _attempt_alone(self, job: Job) -> bool:
+        """The same with no other job beside it."""
+        if not self.alone.acquire():
+            return False
+        try:
+            while self._others_work():
+                time.sleep(PATIENCE)
+            return self._attempt(job)
+        finally:
+            self.alone.release()
+
+    def _others_work(self) -> bool:
+        parts = {part_of(job) for job in self.state.jobs}
+        own = socket.gethostname(), os.getpid()
+        return any(
+            entry["part"] in parts and (entry["host"], entry["process"]) != own for entry in running(self.folder)
+        )
+
+    def _died_over_it(self, predecessor: dict[str, Any]) -> bool:
+        """Whether a process died by itself, and not with a whole study that was ended."""
+        keeper = predecessor["keeper"]
+        return keeper is None or (predecessor["host"] == socket.gethostname() and is_running(keeper))
+
+    def _lock(self, job: Job) -> Lock:
+        part = part_of(job)
+        lock = self._locks.setdefault(part, Lock(self.folder, part, str(job), self.keeper))
+        lock.title = str(job)
+        return lock
+
+    def _do(self, job: Job) -> bool:
+        attempts = Attempts.of(self.folder, job)
+        self.progress.start(str(job))
+        try:
+            result = do_job(self.state, job, self.features, self.progress, self.checkpoint_seconds, attempts)
+        except OutOfMemory as error:
+            attempts.note_memory(str(error))
+            self.progress.line(f"{job}: {error}; it is tried again with no other job beside it")
+        except GroupDied as error:
+            attempts.note_death(self.folder / job.path, among_others=True)
+            self.progress.line(f"{job}: {error}; it is tried again with no other job beside it")
+        except UserError:
+            raise
+        except Exception as error:
+            if self.keeper is None:
+                raise
+            attempts.note_error(error, self.study)
+            raise JobError(str(job)) from error
+        else:
+            attempts.forget()
+            self.state.add(job, result)
+            self.progress.note_finished([job])
+            return True
+        _free_memory()
+        return False
+
+
+def do_job(
+    state: StudyState,
+    job: Job,
+    features: TrunkFeatures,
+    progress: StudyProgress,
+    checkpoint_seconds: float,
+    attempts: Attempts,
+) -> dict:
+    """Do one job and write its result; a training that cannot be finished is a result too.
+
+    Raises:
+        OutOfMemory: memory is exhausted, for the first time in this job.
+        GroupDied: the processes that trained together were killed.
+    """
+    folder, spec, parameters = state.study_folder, state.spec, state.parameters(job)
+    started = time.monotonic()
+    try:
+        if job.method == BASELINE:
+            found = fit_baseline(folder, spec, job, features, progress.advance)
+        else:
+            config = job_config(spec, job, parameters)
+            if config["trainer"]["devices"] > 1:
+                found = train_in_group(folder, job, config, checkpoint_seconds)
+            else:
+                found = train(folder, spec, job, config, progress.advance, checkpoint_seconds)
+    except OutOfMemory as error:
+        if not attempts.memory:
+            raise
+        found = {"failure": f"{error}; twice, the second time with no other job beside it"}
+    except TrainingFailed as error:
+        found = {"failure": str(error)}
+    else:
+        state.check_data(found["data"])
+        check_environment(state, [(job.method, found["provenance"])])
+    found = {"seconds": time.monotonic() - started, **found}
+    if attempts.reasons:
+        found["earlier_attempts"] = attempts.reasons
+    gc.collect()  # a Trainer's objects refer to each other: without this a study grows by megabytes a job
+    return finish_job(folder, spec, job, parameters, found)
+
+
+def _free_memory() -> None:
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+@contextmanager
+def fixed_threads(number: int) -> Iterator[None]:
+    """Fix the number of threads: it changes the last bits of sums, and with them the weights."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,73 @@
+"""One worker of a pool, started by the study's process.
+
+`python -m levelfield.study.execution.worker_process PARENT FOLDER SECONDS` does jobs;
+`... FOLDER test OPENING` scores runs.
+"""
+
+import sys
+
+from levelfield.runtime.own_modules import find_own_modules, working_directory_last
+
+if __name__ == "__main__":
+    working_directory_last()  # before a library is looked for
+
+import json
+import os
+import signal
+import traceback
+from pathlib import Path
+
+from rich.console import Console
+
+from levelfield.errors import UserError, refused_file
+from levelfield.runtime.processes import end_with_parent
+from levelfield.runtime.signals import Stopped, handling, stop_at_once
+from levelfield.storage.provenance import computing_files
+from levelfield.study.definition.same_study import check_code_here
+from levelfield.study.definition.spec import spec_from_yaml
+from levelfield.study.execution.progress import StudyProgress
+from levelfield.study.jobs.state import StudyState
+
+
+def main(parent: int, study_folder: Path, *what: str) -> int:
+    """Do jobs, or score runs, until none is left; a mistake goes to standard output as a line of JSON."""
+    end_with_parent(parent)
+    answer, sys.stdout = sys.stdout, sys.stderr  # whatever a library prints is no answer
+    find_own_modules()
+    from levelfield.study.execution.local_processes import JOB_FAILED
+    from levelfield.study.execution.worker import JobError, fixed_threads, work
+    from levelfield.study.sealed_test.opening import take_part
+
+    if not sys.stdin.readline():  # what there was to import is imported: now the study's process says when to begin
+        return 1
+    try:
+        spec = spec_from_yaml(study_folder / "study.yaml")
+        check_code_here(spec)
+        computing_files()  # as they are now, when they are imported
+        state = StudyState(study_folder, spec)
+        with handling(stop_at_once), open(os.devnull, "w") as nowhere, fixed_threads(spec.threads):
+            progress = StudyProgress(Console(file=nowhere), spec.name, state, {})
+            if what[0] == "test":
+                take_part(state, int(what[1]), progress)
+            else:
+                work(state, progress, float(what[0]), keeper=parent)
+    except (UserError, OSError) as error:
+        mistake = refused_file(error) if isinstance(error, OSError) else error
+        if mistake is None:
+            raise
+        print(json.dumps({"error": str(mistake)}), file=answer, flush=True)
+        return 2
+    except JobError:
+        traceback.print_exc()
+        return JOB_FAILED
+    except Stopped as stop:  # by the study, which ends its workers, or by the cluster
+        signal.signal(stop.number, signal.SIG_DFL)
+        signal.raise_signal(stop.number)
+    except KeyboardInterrupt:  # a lock that another process has taken over
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGTERM)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:]))

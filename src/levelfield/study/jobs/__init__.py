@@ -1,0 +1,1 @@
+"""The jobs of a study: what each is, does and leaves, and where the study stands."""

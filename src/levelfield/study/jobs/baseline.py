@@ -1,0 +1,105 @@
+"""The pretrained baseline: trunk features, reduced to the embedding size by a PCA of the fold's training classes."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import safetensors.torch
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from levelfield.data.datasets.base import SampleIndex
+from levelfield.data.subset import ClassSubset
+from levelfield.metrics import retrieval_metrics
+from levelfield.metrics.pca import PCA
+from levelfield.storage.atomic import write_atomically
+from levelfield.storage.provenance import provenance
+from levelfield.study.definition.spec import StudySpec
+from levelfield.study.jobs.job import Job, empty_folder, job_config
+from levelfield.training.embed import embed
+
+if TYPE_CHECKING:
+    from levelfield.training.build import TrainingCLI
+
+
+class TrunkFeatures:
+    """Features of training and validation samples, computed once for all folds.
+
+    The samples are embedded in an order that no fold changes: float32 features differ with the composition of a batch,
+    and a resumed study must get the same ones.
+    """
+
+    def __init__(self) -> None:
+        self._keys: tuple[tuple[int, str], ...] = ()
+        self._features: Float[Tensor, "samples features"] = torch.empty(0, 0)
+
+    def of(
+        self, training: "TrainingCLI", progress: Callable[[int, int], Any]
+    ) -> tuple[dict[tuple[int, str], int], Tensor]:
+        """Position of each (class, key) and the features (samples, F) of the training half of `training`'s data."""
+        data = training.datamodule
+        parts = [subset.index for subset in (data.train_subset, data.val_subset)]
+        keys = tuple(
+            sorted({(int(c), key) for index in parts for c, key in zip(index.labels, index.keys, strict=True)})
+        )
+        if keys != self._keys:
+            labels = np.array([c for c, _ in keys], dtype=np.int64)
+            index = SampleIndex(tuple(key for _, key in keys), labels, parts[0].class_names)
+            subset = ClassSubset(data.train_subset.dataset, index, data.transform())
+            device = training.trainer.strategy.root_device
+            loader = data.eval_dataloader(subset)
+            self._features = embed(training.model.trunk, loader, device=device, progress=progress).embeddings
+            self._keys = keys
+        return {key: position for position, key in enumerate(keys)}, self._features
+
+
+def fit_baseline(
+    study_folder: Path, spec: StudySpec, job: Job, features: TrunkFeatures, progress: Callable[[int, int], Any]
+) -> dict[str, Any]:
+    """Fit the PCA on a fold's training classes and score it on its validation classes: the job's part of its result."""
+    from levelfield.training.build import build
+
+    folder = study_folder / job.path
+    empty_folder(folder)
+    started = time.monotonic()
+    training = build(job_config(spec, job, {}), folder, progress=False)
+    data = training.datamodule
+    data.setup("fit")
+    positions, features_NF = features.of(training, progress)
+
+    def of(subset: ClassSubset) -> tuple[Float[Tensor, "samples features"], Int[Tensor, " samples"]]:
+        index = subset.index
+        rows = [positions[int(c), key] for c, key in zip(index.labels, index.keys, strict=True)]
+        return features_NF[rows], torch.from_numpy(subset.labels)
+
+    train_NF, _ = of(data.train_subset)
+    val_NF, val_labels = of(data.val_subset)
+    pca = PCA(min(training.model.embedding_size, *train_NF.shape)).fit(train_NF)
+    assert pca.mean_D is not None
+    assert pca.components_DC is not None
+    tensors = {"mean": pca.mean_D, "components": pca.components_DC.contiguous()}
+    write_atomically(study_folder / job.checkpoint, safetensors.torch.save(tensors))
+    scores = retrieval_metrics(reduce(pca, val_NF), val_labels, metrics=("map_at_r",))
+    return {
+        "validation": {"map_at_r": scores["map_at_r"]},
+        "seconds": time.monotonic() - started,
+        "data": data.identity(),
+        "provenance": provenance(training.trainer, training.model),
+    }
+
+
+def load_pca(path: Path) -> PCA:
+    """The projection of a finished baseline job."""
+    tensors = safetensors.torch.load(path.read_bytes())
+    pca = PCA(tensors["components"].shape[1])
+    pca.mean_D, pca.components_DC = tensors["mean"], tensors["components"]
+    return pca
+
+
+def reduce(pca: PCA, features_NF: Float[Tensor, "samples features"]) -> Float[Tensor, "samples components"]:
+    """Project and L2-normalise."""
+    return normalize(pca.transform(features_NF))

@@ -1,0 +1,243 @@
+"""Jobs of a study: their order, folders, seeds, configurations and results."""
+
+import copy
+import hashlib
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from levelfield.errors import UserError
+from levelfield.storage.atomic import make_durable, storing, write_json
+from levelfield.study.definition.configuration import Config, set_dotted
+from levelfield.study.definition.search_settings import REPLICATE
+from levelfield.study.definition.spec import BASELINE, StudySpec
+
+RESULT = "result.json"
+CHECKPOINT = "best.ckpt"
+BASELINE_CHECKPOINT = "pca.safetensors"
+CONFIG = "config.yaml"
+METRICS = "metrics.csv"
+LOGS = (CONFIG, METRICS)
+EMBEDDINGS = "embeddings.safetensors"
+FAILURE_KEYS = ("parameters", "seed", "seconds")
+RESULT_KEYS = (*FAILURE_KEYS, "checkpoint", "validation")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training (or, for the baseline, one fit of a PCA): a method in one trial or run on one fold.
+
+    Args:
+        method: Name in the study.
+        stage: What `number` counts: `trial` (of the search) or `run` (of the setting that it found).
+        number: Which trial or run, from 0.
+        fold: Which fold is validated, from 0.
+    """
+
+    method: str
+    stage: str
+    number: int
+    fold: int
+
+    @property
+    def path(self) -> Path:
+        """Folder of the job, relative to the study's."""
+        return Path("jobs", self.method, f"{self.stage}{self.number}", f"fold{self.fold}")
+
+    @property
+    def checkpoint(self) -> Path:
+        """What the job learnt, relative to the study's folder: a learner, or the baseline's projection."""
+        return self.path / (BASELINE_CHECKPOINT if self.method == BASELINE else CHECKPOINT)
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.stage} {self.number} fold {self.fold}"
+
+
+def study_jobs(spec: StudySpec) -> list[Job]:
+    """All jobs in the order they are done: the baseline, then trial by trial and run by run through all methods."""
+    trials = [
+        Job(method, "trial", trial, fold)
+        for trial in range(spec.search.trials)
+        for fold in range(spec.folds)
+        for method in spec.methods
+        if trial < spec.trials(method)
+    ]
+    runs = [
+        Job(method, "run", run, fold)
+        for run in range(spec.runs)
+        for fold in range(spec.folds)
+        for method in spec.methods
+    ]
+    return [*folds_of(spec, BASELINE, 0), *trials, *runs]
+
+
+def method_runs(spec: StudySpec) -> list[tuple[str, int]]:
+    """Every (method, run) that is tested; the baseline has one run, for nothing in it is random."""
+    return [(BASELINE, 0), *((method, run) for method in spec.methods for run in range(spec.runs))]
+
+
+def folds_of(spec: StudySpec, method: str, number: int, stage: str = "run") -> list[Job]:
+    """The jobs of one run, or trial, of a method."""
+    return [Job(method, stage, number, fold) for fold in range(spec.folds)]
+
+
+def job_seed(study_seed: int, job: Job) -> int:
+    """Seed of a job; folds and methods share it, for equal conditions, and a method searched again has its own."""
+    replicate = job.method.partition(REPLICATE)[2]
+    text = f"{study_seed}/{job.stage}/{job.number}" + (f"/{replicate}" if replicate else "")
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
+
+
+def job_config(spec: StudySpec, job: Job, parameters: Mapping[str, Any]) -> Config:
+    """The configuration that `levelfield fit --config` would take to do the job.
+
+    Args:
+        spec: The study.
+        job: Which job.
+        parameters: What the search gives it, dotted key to value; laid over the method's own.
+    """
+    config = copy.deepcopy(spec.baseline_config if job.method == BASELINE else spec.methods[job.method])
+    for key, value in parameters.items():
+        config = set_dotted(config, key, value)
+    config["data"]["fold"] = job.fold
+    config["data"]["num_folds"] = spec.folds
+    config["trainer"].setdefault("devices", 1)  # a study begun before studies said so
+    config["seed_everything"] = job_seed(spec.seed, job)
+    return config
+
+
+def job_hash(spec: StudySpec, job: Job) -> str:
+    return spec.baseline_hash() if job.method == BASELINE else spec.method_hash(job.method)
+
+
+def file_hash(path: Path) -> str:
+    """SHA-256 of a file."""
+    with open(path, "rb") as file:
+        digest = hashlib.sha256()
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def checkpoint_hash(study_folder: Path, job: Job, result: dict[str, Any]) -> str:
+    """SHA-256 of a finished job's checkpoint.
+
+    Raises:
+        UserError: the file is not the one the job wrote.
+    """
+    found = file_hash(study_folder / job.checkpoint)
+    if found != result["checkpoint"]:
+        raise UserError(
+            f"{study_folder / job.checkpoint} has changed since its job ended; "
+            f"delete {study_folder / job.path / RESULT} and resume to do this job again"
+        )
+    return found
+
+
+def empty_folder(folder: Path) -> None:
+    """Begin a job again from its start: nothing of an earlier attempt is left."""
+    with storing(folder):
+        if folder.exists():
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True)
+
+
+def read_result(path: Path) -> dict[str, Any] | None:
+    """Read a `result.json`; None where the job is still to do.
+
+    Raises:
+        UserError: the file is damaged. It is never replaced silently: it was written whole, so the disk or a hand
+            changed it.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        content = None
+    if isinstance(content, dict):
+        check_whole(path, content, ("method", "configuration"))
+        return content
+    raise _damaged(path)
+
+
+def check_whole(path: Path, content: Mapping[str, Any], needed: Iterable[str]) -> None:
+    """Refuse what a `result.json` holds if a key is missing.
+
+    Raises:
+        UserError: names the file and the remedy.
+    """
+    if not set(needed) <= set(content):
+        raise _damaged(path)
+
+
+def _damaged(path: Path) -> UserError:
+    return UserError(f"{path} is damaged; delete it and resume the study to do this job again")
+
+
+def failed(result: dict[str, Any]) -> bool:
+    """Whether a job ended without a model; `failure` says why."""
+    return "failure" in result
+
+
+def read_job(study_folder: Path, spec: StudySpec, job: Job) -> dict[str, Any] | None:
+    """The result of a job, None where it is to do.
+
+    Raises:
+        UserError: the result is damaged, or belongs to another job or configuration.
+    """
+    path = study_folder / job.path / RESULT
+    result = read_result(path)
+    if result is None:
+        return None
+    check_whole(path, result, FAILURE_KEYS if failed(result) else RESULT_KEYS)
+    place = {"method": job.method, "stage": job.stage, "number": job.number, "fold": job.fold}
+    found = {key: result.get(key) for key in place}
+    if found != place or result["configuration"] != job_hash(spec, job):
+        raise UserError(
+            f"{path} is the result of another job or configuration ({found}); delete it and resume to do this job again"
+        )
+    if job.stage == "run" and not failed(result) and not (study_folder / job.checkpoint).is_file():
+        raise UserError(
+            f"{study_folder / job.checkpoint} is missing beside a finished {RESULT}; "
+            f"delete that {RESULT} and resume to do this job again"
+        )
+    return result
+
+
+def finish_job(
+    study_folder: Path, spec: StudySpec, job: Job, parameters: Mapping[str, Any], result: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Write the job's `result.json`, its last file: from here on the job is done.
+
+    Args:
+        study_folder: The study's folder.
+        spec: The study.
+        job: Which job.
+        parameters: What the search gave it.
+        result: What the job found, or `failure` and why.
+    """
+    whole: dict[str, Any] = {
+        "method": job.method,
+        "stage": job.stage,
+        "number": job.number,
+        "fold": job.fold,
+        "configuration": job_hash(spec, job),
+        "parameters": dict(parameters),
+        "seed": job_seed(spec.seed, job),
+    }
+    if "failure" not in result:
+        make_durable(study_folder / job.checkpoint)
+        whole["checkpoint"] = file_hash(study_folder / job.checkpoint)
+    written = [name for name in LOGS if (study_folder / job.path / name).is_file()]
+    for name in written:
+        make_durable(study_folder / job.path / name)
+    whole["files"] = {name: file_hash(study_folder / job.path / name) for name in written}
+    whole |= result
+    write_json(study_folder / job.path / RESULT, whole)
+    if job.stage == "trial":  # nothing is tested with it, and hundreds of them fill a disk
+        (study_folder / job.checkpoint).unlink(missing_ok=True)
+    return whole

@@ -1,0 +1,182 @@
+"""Where a study stands, from its `result.json` files alone: what is done, what can be done next, with which setting."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from levelfield.errors import UserError
+from levelfield.study.definition.spec import BASELINE, StudySpec
+from levelfield.study.jobs.job import Job, failed, folds_of, read_job, study_jobs
+from levelfield.study.search.suggest import Trial, best_trial, is_unpromising, suggest
+
+
+class StudyState:
+    """The finished jobs of a study and what follows from them.
+
+    Every answer is a function of the definition and of the results, so all processes that share a study agree.
+
+    Args:
+        study_folder: The study's folder.
+        spec: The study.
+
+    Raises:
+        UserError: a `result.json` is damaged or of another configuration.
+    """
+
+    def __init__(self, study_folder: Path, spec: StudySpec) -> None:
+        self.study_folder = study_folder
+        self.spec = spec
+        self.results: dict[Job, dict[str, Any]] = {}
+        self._all = study_jobs(spec)
+        self._parameters: dict[tuple[str, str, int], dict[str, Any]] = {}
+        self._ended: dict[tuple[str, int], Trial] = {}
+        self.refresh()
+
+    def refresh(self) -> list[Job]:
+        """Look for results of jobs that were not done before, and return those jobs."""
+        new = {}
+        for job in self._all:
+            if job not in self.results and (result := read_job(self.study_folder, self.spec, job)) is not None:
+                new[job] = result
+        self.results |= new
+        return list(new)
+
+    def add(self, job: Job, result: dict[str, Any]) -> None:
+        """Note a job that this process has just done."""
+        self.results[job] = result
+
+    def check_data(self, identity: Mapping[str, Any]) -> None:
+        """Refuse to go on with other data than the finished jobs had.
+
+        Args:
+            identity: The training half as it is now, by `MetricDataModule.identity()`.
+
+        Raises:
+            UserError: names the job, what has changed and the remedy.
+        """
+        for job, result in self.results.items():
+            before = result.get("data", identity)
+            if before["fingerprint"] != identity["fingerprint"]:
+                raise UserError(
+                    f"{self.study_folder / job.path}: the data set has changed on disk since this job "
+                    f"({_difference(before, identity)}); restore it, or choose another --output"
+                )
+
+    @property
+    def jobs(self) -> list[Job]:
+        """All jobs but those never done: later folds of a pruned trial, runs of a method without a setting."""
+        unsettled = self.without_setting()
+        wanted = [job for job in self._all if job.stage == "trial" or job.method not in unsettled]
+        return [job for job in wanted if not self._given_up(job)]
+
+    @property
+    def to_do(self) -> list[Job]:
+        """Jobs that are not done."""
+        return [job for job in self.jobs if job not in self.results]
+
+    def ready(self) -> Iterator[Job]:
+        """Jobs to do whose setting is known, in order."""
+        return (job for job in self.to_do if self._is_ready(job))
+
+    def parameters(self, job: Job) -> dict[str, Any]:
+        """What the search gives a job that is ready, dotted key to value."""
+        if job.method == BASELINE or not self.spec.trials(job.method):
+            return {}
+        key = (job.method, job.stage, job.number)
+        if key not in self._parameters:
+            self._parameters[key] = self._search(job)
+        return self._parameters[key]
+
+    def _search(self, job: Job) -> dict[str, Any]:
+        if job.stage == "run":
+            best = best_trial(self.trials(job.method))
+            assert best is not None
+            return best.parameters
+        for sibling in folds_of(self.spec, job.method, job.number, "trial"):
+            if sibling in self.results:
+                return self.results[sibling]["parameters"]
+        first = self._first_of_batch(job.number)
+        finished = [trial for trial in self.trials(job.method) if trial.number < first]
+        space, search = self.spec.space(job.method), self.spec.search
+        return suggest(space, finished, job.number, self.spec.seed, job.method, search.sampler)
+
+    def trials(self, method: str) -> list[Trial]:
+        """The trials of a method that have ended."""
+        found = (self._trial(method, number) for number in range(self.spec.trials(method)))
+        return [trial for trial in found if trial is not None]
+
+    def without_setting(self) -> list[str]:
+        """Methods whose trials have all ended without a score: they have no runs."""
+        methods = [method for method in self.spec.methods if self._search_ended(method)]
+        return [method for method in methods if self.spec.trials(method) and best_trial(self.trials(method)) is None]
+
+    def failures(self, stage: str) -> dict[Job, str]:
+        """Failed trials or runs with their reasons."""
+        return {
+            job: self.results[job]["failure"]
+            for job in self._all
+            if job.stage == stage and job in self.results and failed(self.results[job])
+        }
+
+    def tested_runs(self) -> list[tuple[str, int]]:
+        """Every (method, run) that has a model a fold, the baseline first."""
+        found = dict.fromkeys((job.method, job.number) for job in self._all if job.stage == "run")
+        return [each for each in found if all(self._score(job) is not None for job in folds_of(self.spec, *each))]
+
+    def _score(self, job: Job) -> float | None:
+        result = self.results.get(job)
+        return None if result is None or failed(result) else result["validation"]["map_at_r"]
+
+    def _trial(self, method: str, number: int) -> Trial | None:
+        if (method, number) not in self._ended and (trial := self._collect(method, number)) is not None:
+            self._ended[method, number] = trial
+        return self._ended.get((method, number))
+
+    def _collect(self, method: str, number: int) -> Trial | None:
+        jobs = folds_of(self.spec, method, number, "trial")
+        first = self.results.get(jobs[0])
+        pruned = self._pruned(method, number)
+        if first is None or not (pruned or all(job in self.results for job in jobs)):
+            return None
+        failure = next((why for job in jobs if (why := self.results.get(job, {}).get("failure"))), None)
+        scores = [self._score(job) for job in jobs]
+        complete = [score for score in scores if score is not None]
+        value = fmean(complete) if len(complete) == len(jobs) and not pruned else None
+        return Trial(number, first["parameters"], value, failure, pruned=pruned)
+
+    def _pruned(self, method: str, number: int) -> bool:
+        """Whether the trial's first fold is too low, or failed, for the others to be trained."""
+        first = Job(method, "trial", number, 0)
+        if not self.spec.search.prune or first not in self.results:
+            return False
+        score = self._score(first)
+        before = [self._score(Job(method, "trial", k, 0)) for k in range(self._first_of_batch(number))]
+        return score is None or is_unpromising(score, [other for other in before if other is not None])
+
+    def _first_of_batch(self, trial: int) -> int:
+        return trial - trial % self.spec.search.batch
+
+    def _search_ended(self, method: str, before: int | None = None) -> bool:
+        """Whether a method's trials, or those before number `before`, have ended."""
+        numbers = range(self.spec.trials(method) if before is None else before)
+        return all(self._trial(method, number) is not None for number in numbers)
+
+    def _given_up(self, job: Job) -> bool:
+        return job.stage == "trial" and job.fold > 0 and self._pruned(job.method, job.number)
+
+    def _is_ready(self, job: Job) -> bool:
+        if job.method == BASELINE or not self.spec.trials(job.method):
+            return True
+        if job.stage == "run":
+            return self._search_ended(job.method)
+        if self.spec.search.prune and job.fold > 0 and Job(job.method, "trial", job.number, 0) not in self.results:
+            return False
+        return self._search_ended(job.method, before=self._first_of_batch(job.number))
+
+
+def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    old, new = ({*identity["train_classes"], *identity["val_classes"]} for identity in (before, now))
+    changes = [f"class {min(old - new)!r} has left the training half"] if old - new else []
+    changes += [f"class {min(new - old)!r} has joined it"] if new - old else []
+    return ", ".join(changes) or "a class of the test half, or a sample, its class or its size in the training half"

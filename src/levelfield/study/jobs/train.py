@@ -1,0 +1,107 @@
+"""One training of a study: all of a job but its `result.json`."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from levelfield.errors import OutOfMemory, TrainingFailed
+from levelfield.storage.provenance import provenance
+from levelfield.study.definition.configuration import Config
+from levelfield.study.definition.spec import StudySpec
+from levelfield.study.jobs.job import CHECKPOINT, Job, empty_folder
+from levelfield.training.callbacks.last_checkpoint import LAST, LastCheckpoint
+from levelfield.training.run_folder import is_first_process
+
+
+class _Steps(Callback):
+    """Reports the steps done."""
+
+    def __init__(self, progress: Callable[[int, int], Any]) -> None:
+        self._progress = progress
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
+        self._progress(trainer.global_step, int(trainer.estimated_stepping_batches))
+
+
+def train(
+    study_folder: Path,
+    spec: StudySpec,
+    job: Job,
+    config: Config,
+    progress: Callable[[int, int], Any],
+    checkpoint_seconds: float = 30.0,
+) -> dict[str, Any]:
+    """Do a job's training, from `last.ckpt` if it was begun before, else from its start in an emptied folder.
+
+    Args:
+        study_folder: The study's folder.
+        spec: The study.
+        job: Which training.
+        config: What `levelfield fit --config` would take to do it.
+        progress: Called with (steps done, steps in all).
+        checkpoint_seconds: How often `last.ckpt` is written.
+
+    Returns:
+        The training's part of `result.json`.
+
+    Raises:
+        TrainingFailed: the loss is not finite.
+        OutOfMemory: memory is exhausted.
+        Stopped: a signal came; `last.ckpt` has the step that it ended.
+        UserError: a setting or the data is not usable.
+    """
+    from levelfield.training.build import build
+    from levelfield.training.interruption import interruptible
+
+    folder = study_folder / job.path
+    started = time.monotonic()
+    try:
+        with _memory_limits():
+            training = build(config, folder, progress=False, group=spec.name, name=str(job))
+            identity = partial(training.identity, config, spec.own_code.get(job.method, {}))
+            last = LastCheckpoint(folder, identity, checkpoint_seconds, started)
+            goes_on = last.can_go_on()
+            if goes_on:
+                for torn in folder.glob(".*.tmp"):
+                    torn.unlink(missing_ok=True)
+            elif is_first_process():
+                empty_folder(folder)
+                training.write_config()
+            callbacks = training.trainer.callbacks  # type: ignore[attr-defined]
+            training.trainer.callbacks = [last.first, *callbacks, _Steps(progress), last]  # type: ignore[attr-defined]
+            with interruptible(training.trainer):
+                training.trainer.fit(
+                    training.model, datamodule=training.datamodule, ckpt_path=last.path if goes_on else None
+                )
+    except TrainingFailed:
+        for name in (CHECKPOINT, LAST):
+            (folder / name).unlink(missing_ok=True)
+        raise
+    result = {
+        "validation": {"map_at_r": training.best_score},
+        "best_epoch": training.best_epoch,
+        "seconds": last.elapsed,
+        "data": training.datamodule.identity(),
+        "provenance": provenance(training.trainer, training.model),
+    }
+    last.path.unlink(missing_ok=True)
+    return result
+
+
+@contextmanager
+def _memory_limits() -> Iterator[None]:
+    """Turn exhausted memory into an `OutOfMemory`."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        text = " ".join(str(error).split())
+        if not isinstance(error, MemoryError) and "out of memory" not in text and "can't allocate memory" not in text:
+            raise
+        raise OutOfMemory(
+            f"out of memory ({text[:160] or type(error).__name__}): lower --data.batch_size, or the size of the samples"
+        ) from error

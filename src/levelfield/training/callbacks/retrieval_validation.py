@@ -1,0 +1,167 @@
+"""Scores the held-out classes by retrieval each time that Lightning validates or tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Sized
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool
+from lightning.fabric.utilities.data import sized_len
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
+from torch.utils.data import DistributedSampler
+
+from levelfield.errors import TrainingFailed, UserError
+from levelfield.metrics import RetrievalMetrics, embedding_health
+from levelfield.training.gathering import gather_rows
+
+HEALTH = ("intra_class_similarity", "inter_class_similarity", "effective_rank")
+
+
+class RetrievalValidation(Callback):
+    """Logs `val/map_at_r` (and `test/...`) from all embeddings of the fold, gathered over processes.
+
+    Every process computes the same scores from the same gathered embeddings, so nothing is averaged over processes.
+    Test samples with roles are scored query against gallery. The distance is the learner's. How often is the Trainer's
+    `check_val_every_n_epoch`. A score needs all samples: Lightning's sanity check and `fast_dev_run`, which embed some,
+    score nothing.
+
+    Args:
+        metrics: names of `levelfield.metrics.retrieval_metrics`.
+        health: whether the mean similarities within and between classes and the effective rank are logged too.
+
+    Raises:
+        TrainingFailed: an embedding that is not finite, on every process.
+        UserError: the Trainer leaves samples out, or several processes share a loader that tells no index.
+    """
+
+    def __init__(
+        self, metrics: tuple[str, ...] = ("map_at_r", "r_precision", "precision_at_1"), health: bool = False
+    ) -> None:
+        self.metrics = metrics
+        self.health = health
+        self._parts: list[dict[str, Tensor]] = []
+        self._scores: RetrievalMetrics | None = None
+        self._seen = 0
+        self._is_finite = True
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        _refuse_a_part(trainer, trainer.val_dataloaders, trainer.num_val_batches, "val")
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        _refuse_a_part(trainer, trainer.test_dataloaders, trainer.num_test_batches, "test")
+
+    def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._start(trainer, pl_module, _only(trainer.val_dataloaders))
+
+    def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        loader = _only(trainer.test_dataloaders)
+        self._start(trainer, pl_module, loader, getattr(getattr(loader, "dataset", None), "is_query", None))
+
+    def on_validation_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *args: Any
+    ) -> None:
+        self._update(trainer, outputs)
+
+    def on_test_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *args: Any
+    ) -> None:
+        self._update(trainer, outputs)
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._end(trainer, pl_module, "val")
+
+    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._end(trainer, pl_module, "test")
+
+    def _start(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        loader: Any,
+        is_query: Bool[np.ndarray, " samples"] | None = None,
+    ) -> None:
+        self._scores = None
+        if _embeds_some(trainer):
+            return
+        self._parts, self._seen, self._is_finite = [], 0, True
+        self._scores = RetrievalMetrics(
+            metrics=self.metrics,
+            num_samples=_num_samples(loader),
+            distance=getattr(pl_module, "distance", "cosine"),
+            is_query=is_query,
+        ).to(pl_module.device)
+
+    def _update(self, trainer: Trainer, outputs: dict[str, Any]) -> None:
+        if self._scores is None:
+            return
+        embeddings, labels, index = (outputs[name] for name in ("embeddings", "labels", "index"))
+        if index is None:
+            if trainer.world_size > 1:
+                raise UserError(
+                    "the loader yields (samples, labels): where several processes share it, some samples come twice "
+                    "and count once, so yield (samples, labels, index) with index the position in the data set"
+                )
+            index = torch.arange(self._seen, self._seen + len(labels), device=labels.device)
+        self._seen += len(labels)
+        if not torch.isfinite(embeddings).all():
+            self._is_finite = False  # raised at the end of the epoch: no process leaves while others wait for it
+            return
+        self._scores.update(embeddings, labels, index)
+        if self.health:
+            self._parts.append({"embeddings": embeddings, "labels": labels, "index": index})
+
+    def _end(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if self._scores is None:
+            return
+        if not trainer.strategy.reduce_boolean_decision(self._is_finite, all=True):
+            raise TrainingFailed(
+                "the embeddings are not finite: lower the learning rates (--model.trunk_lr, --model.embedder_lr)"
+            )
+        scores = self._scores.compute()
+        del scores["num_skipped"]
+        if self.health:
+            scores |= self._health(pl_module)
+        for name, value in scores.items():
+            # Equal on all processes; their maximum is that number to the bit, which their mean need not be.
+            pl_module.log(f"{stage}/{name}", float(value), prog_bar=name == "map_at_r", sync_dist=True, reduce_fx="max")
+        self._scores, self._parts = None, []
+
+    def _health(self, pl_module: LightningModule) -> dict[str, float]:
+        names = ("embeddings", "labels", "index")
+        embeddings, labels, index = (gather_rows(pl_module, torch.cat([p[n] for p in self._parts])) for n in names)
+        once = torch.full((int(index.max()) + 1,), -1, device=index.device)
+        once[index] = torch.arange(len(index), device=index.device)  # one of a sample's repeats
+        once = once[once >= 0]
+        health = embedding_health(embeddings[once], labels[once])
+        return {name: float(getattr(health, name)) for name in HEALTH}
+
+
+def _embeds_some(trainer: Trainer) -> bool:
+    return trainer.sanity_checking or bool(trainer.fast_dev_run)  # type: ignore[attr-defined]
+
+
+def _refuse_a_part(trainer: Trainer, loaders: Any, num_batches: Any, stage: str) -> None:
+    there, planned = sized_len(_only(loaders)), _only(num_batches)
+    if there is not None and planned < there and not _embeds_some(trainer):
+        raise UserError(
+            f"limit_{stage}_batches leaves {there - planned} of {there} batches out, and retrieval is scored among all "
+            "samples: give 1.0, or 0 for no scores"
+        )
+
+
+def _only(loaders: Any) -> Any:
+    """The one loader (or its number of batches) of what may be a collection; of several Lightning asks for an index."""
+    if isinstance(loaders, Mapping):
+        loaders = list(loaders.values())
+    return loaders[0] if isinstance(loaders, Sequence) else loaders
+
+
+def _num_samples(loader: Any) -> int | None:
+    """How many different samples a loader goes through, where its sampler tells."""
+    sampler = getattr(loader, "sampler", None)
+    samples = getattr(sampler, "dataset", None) if isinstance(sampler, DistributedSampler) else None
+    samples = getattr(sampler, "data_source", samples)
+    return len(samples) if isinstance(samples, Sized) else None

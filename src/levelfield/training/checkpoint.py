@@ -1,0 +1,267 @@
+"""Checkpoints that load alone: import paths and plain values, and how a learner comes out of them."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import torch
+import yaml
+from jsonargparse import ArgumentParser
+from torch import nn
+
+from levelfield.errors import UserError
+from levelfield.models.text_files import check_architecture
+from levelfield.storage.places import without_places
+from levelfield.training.instantiation import instantiate, restrict_parser
+from levelfield.training.loss_factory import SUPPLIED, given_arguments, loss_class
+from levelfield.training.trust import PARTS, Missing, check_kinds, check_names, importing_only
+
+if TYPE_CHECKING:
+    from levelfield.training.learner import MetricLearner
+
+# What stands for the parts that the caller of `load_from_checkpoint` has.
+STAND_INS = {
+    "trunk": {"class_path": "torch.nn.Identity"},
+    "embedder": {"class_path": "torch.nn.Linear"},
+    "loss": {"class_path": "torch.nn.Identity"},
+    "miner": None,
+}
+
+Learner = TypeVar("Learner", bound="MetricLearner")
+
+
+def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
+    """A checkpoint's content, read without running code.
+
+    Raises:
+        UserError: no such file, unreadable, or not written by levelfield.
+    """
+    if not Path(path).is_file():
+        raise UserError(f"no checkpoint '{path}': give the best.ckpt of a fit with --ckpt_path")
+    try:
+        checkpoint = torch.load(path, map_location=map_location, weights_only=True)
+    except Exception as error:
+        raise UserError(f"cannot read checkpoint '{path}' ({type(error).__name__}): is it a complete file?") from error
+    if not isinstance(checkpoint, dict) or "levelfield" not in checkpoint:
+        raise UserError(f"'{path}' is not a levelfield checkpoint: give the best.ckpt of a fit")
+    return checkpoint
+
+
+class LearnerConfig(NamedTuple):
+    """What a checkpoint says of its learner, looked at.
+
+    Attributes:
+        arguments: the learner's, as plain values: a trunk without pretrained weights, and `torch.nn.Identity` for a
+            loss that is left out.
+        missing: why the loss is left out; None where it is there.
+    """
+
+    arguments: dict[str, Any]
+    missing: str | None
+
+
+def learner_config(
+    checkpoint: dict[str, Any], origin: Path | str, trust: Iterable[str] = (), kind: type[MetricLearner] | None = None
+) -> LearnerConfig:
+    """The arguments that a checkpoint's learner is rebuilt from. Only trusted modules are imported; nothing is built.
+
+    A loss or miner that was an object, or that is of a library which is not installed here, is left out.
+
+    Args:
+        checkpoint: its content.
+        origin: where it lies, for messages.
+        trust: modules, or classes, that may be used beside the known libraries'.
+        kind: the learner's class; None takes MetricLearner.
+
+    Raises:
+        UserError: a class that nobody trusts or that is of another kind than its place asks for, or a damaged
+            checkpoint.
+    """
+    from levelfield.training.learner import MetricLearner
+
+    trusted, origin, missing = tuple(trust), str(origin), None
+    with _described(origin):
+        arguments = dict(checkpoint["hyper_parameters"])
+        arguments["trunk"] = _with_arguments(arguments["trunk"], checkpoint["levelfield"])
+        if not _has_name(arguments.get("loss")):
+            arguments["loss"], missing = None, "it was an object"
+        if not _has_name(arguments.get("miner")):
+            arguments["miner"] = None
+        check_names("model", arguments, trusted, origin)
+        for place in (place for place in PARTS if place.startswith("model.")):
+            key = place.removeprefix("model.")
+            try:
+                check_kinds(place, arguments.get(key), trusted, origin)
+            except Missing as absent:
+                if key not in ("loss", "miner"):
+                    raise UserError(f"{absent}: install it") from None
+                arguments[key] = None
+                if key == "loss":
+                    missing = str(absent)
+        if arguments["loss"] is None:
+            arguments["loss"] = {"class_path": "torch.nn.Identity"}
+        resolved = _resolved("model", kind or MetricLearner, arguments, trusted, origin)
+        for key in ("trunk", "embedder"):
+            resolved[key] = _without_files(resolved[key], origin)
+        return LearnerConfig(resolved, missing)
+
+
+def data_config(checkpoint: dict[str, Any], origin: Path | str, trust: Iterable[str] = ()) -> dict[str, Any]:
+    """The arguments of a checkpoint's datamodule, as plain values; see `learner_config`.
+
+    Raises:
+        UserError: a class that nobody trusts or that is no data set, or a checkpoint without our datamodule.
+    """
+    from levelfield.data.datamodule import MetricDataModule
+
+    trusted, origin = tuple(trust), str(origin)
+    with _described(origin):
+        arguments = dict(checkpoint["datamodule_hyper_parameters"])
+        check_names("data", arguments, trusted, origin)
+        try:
+            check_kinds("data.dataset", arguments.get("dataset"), trusted, origin)
+        except Missing as absent:
+            raise UserError(f"{absent}: install it") from None
+        return _resolved("data", MetricDataModule, arguments, trusted, origin)
+
+
+def with_parts_given(checkpoint: dict[str, Any], parts: Collection[str], origin: Path | str) -> dict[str, Any]:
+    """The checkpoint with stand-ins for the parts that the caller has, which its configuration then need not name.
+
+    Raises:
+        UserError: a part that there is none of, or one that the checkpoint cannot name and nobody gives.
+    """
+    for name in parts:
+        if name not in STAND_INS:
+            raise UserError(f"'{origin}' takes {', '.join(STAND_INS)} from its caller, no '{name}'")
+    arguments = {**checkpoint.get("hyper_parameters", {}), **{name: STAND_INS[name] for name in parts}}
+    for name in ("trunk", "embedder"):
+        if name in arguments and arguments[name] is None:
+            raise UserError(
+                f"'{origin}' was trained with its {name} an object of Python: give it again, "
+                f"MetricLearner.load_from_checkpoint(..., {name}={name})"
+            )
+    own = {**checkpoint["levelfield"], **({"trunk_args": {}} if "trunk" in parts else {})}
+    return {**checkpoint, "hyper_parameters": arguments, "levelfield": own}
+
+
+def build_learner(
+    config: LearnerConfig, kind: type[Learner], origin: Path | str, parts: Mapping[str, Any] = MappingProxyType({})
+) -> Learner:
+    """The learner of a configuration, with random weights.
+
+    Args:
+        config: what the checkpoint says.
+        kind: the learner's class.
+        origin: where the checkpoint lies, for messages.
+        parts: objects in place of what the checkpoint says.
+
+    Raises:
+        UserError: a class of the checkpoint does not take what the checkpoint has for it.
+    """
+    parser = _parser("model", kind)
+    with _described(str(origin)):
+        arguments = {**copy.deepcopy(config.arguments), **parts}
+        learner = instantiate(parser, parser.parse_object({"model": arguments})).model
+    learner.save_hyperparameters(config.arguments)
+    return learner
+
+
+def import_spec(thing: Any) -> Any:
+    """A module, class or partial as import path and plain arguments; None for an object that does not know its own."""
+    if "<locals>" in getattr(thing, "__qualname__", type(thing).__qualname__):
+        return None
+    if isinstance(thing, nn.Module):
+        kind, arguments = type(thing), getattr(thing, "init_args", None)
+    elif isinstance(thing, partial):
+        kind = loss_class(thing)
+        arguments = {name: value for name, value in given_arguments(thing).items() if name not in SUPPLIED}
+    else:
+        return {"class_path": _import_path(thing)} if inspect.isclass(thing) else None
+    if arguments is None or not inspect.isclass(kind) or "<locals>" in kind.__qualname__ or not _is_plain(arguments):
+        return None
+    return {"class_path": _import_path(kind), "init_args": without_places(arguments)}
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value can be written into a checkpoint, which holds no objects."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(part) for key, part in value.items())
+    if isinstance(value, list | tuple):
+        return all(_is_plain(part) for part in value)
+    return value is None or type(value) in (bool, int, float, str)
+
+
+def _import_path(thing: Any) -> str:
+    return f"{thing.__module__}.{thing.__qualname__}"
+
+
+def _has_name(spec: Any) -> bool:
+    """Whether a part is described by a name; a class within a function has none by which it can be imported."""
+    return spec is not None and "<locals>" not in str(spec.get("class_path") if isinstance(spec, dict) else spec)
+
+
+def _with_arguments(trunk: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """The trunk with what builds it where the files it was made from are missing."""
+    return {**trunk, "init_args": {**trunk.get("init_args", {}), **own.get("trunk_args", {})}}
+
+
+def _without_files(value: Any, origin: str) -> Any:
+    """A part as a checkpoint may build it: it and the networks within it without weights, and without anything that
+    they would have to fetch."""
+    if isinstance(value, list | tuple):
+        return [_without_files(part, origin) for part in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {key: _without_files(part, origin) for key, part in value.items()}
+    if "class_path" not in kept:
+        return kept
+    arguments = {**kept.get("dict_kwargs", {}), **kept.get("init_args", {})}
+    if "weights" in arguments:
+        arguments["weights"] = None
+    if kept["class_path"].startswith("levelfield.") and "config" in arguments:
+        check_architecture(arguments["config"], origin)
+    return {"class_path": kept["class_path"], "init_args": arguments}
+
+
+def _resolved(
+    section: str, kind: type, arguments: dict[str, Any], trusted: tuple[str, ...], origin: str
+) -> dict[str, Any]:
+    """The arguments with all defaults and full names, each class looked at again: a string may have named one."""
+    parser = _parser(section, kind)
+    with importing_only(section, arguments, trusted):
+        parsed = parser.parse_object({section: copy.deepcopy(arguments)})
+        plain = yaml.safe_load(parser.dump(parsed, skip_unset=False))[section]
+    check_names(section, plain, trusted, origin)
+    for place in PARTS:
+        if place.startswith(f"{section}."):
+            check_kinds(place, plain.get(place.partition(".")[2]), trusted, origin)
+    return plain
+
+
+def _parser(section: str, kind: type) -> ArgumentParser:
+    restrict_parser()
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(kind, section, fail_untyped=False)
+    return parser
+
+
+@contextmanager
+def _described(origin: str) -> Iterator[None]:
+    """Turns whatever goes wrong with a damaged or a foreign checkpoint into one line."""
+    try:
+        yield
+    except UserError as error:
+        raise error if origin in str(error) else UserError(f"'{origin}': {error}") from error
+    except Exception as error:
+        problem = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"'{origin}' describes no learner of this version of levelfield ({type(error).__name__}: {problem})"
+        ) from error

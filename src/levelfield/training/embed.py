@@ -1,0 +1,56 @@
+"""Embeddings of a whole data loader, outside of a Trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from levelfield.training.batches import Batch
+
+
+class EmbeddedSet(NamedTuple):
+    """Embeddings with the labels and data set positions they belong to, on the CPU."""
+
+    embeddings: Float[Tensor, "samples embedding"]
+    labels: Int[Tensor, " samples"]
+    index: Int[Tensor, " samples"]  # type: ignore[assignment] # a field, not tuple's method of that name
+
+
+@torch.inference_mode()
+def embed(
+    module: nn.Module,
+    dataloader: DataLoader,
+    device: torch.device | str | None = None,
+    progress: Callable[[int, int], Any] | None = None,
+) -> EmbeddedSet:
+    """What `module` makes of each sample of `dataloader`; without an index, samples count in their order.
+
+    Args:
+        module: a `MetricLearner` (embeddings) or a trunk (features); its training mode is restored afterwards.
+        dataloader: batches in any order.
+        device: where to compute; None stays where the module is.
+        progress: called with (batches done, batches in all).
+    """
+    if device is None:
+        device = next((p.device for p in module.parameters()), torch.device("cpu"))
+    modes = [(part, part.training) for part in module.modules()]  # batch norm may be frozen inside a training trunk
+    module.to(device).eval()
+    parts = []
+    seen = 0
+    for number, batch in enumerate(dataloader, start=1):
+        samples, labels, index = Batch.read(batch)
+        index = torch.arange(seen, seen + len(labels)) if index is None else index
+        seen += len(labels)
+        samples = samples.to(device) if isinstance(samples, Tensor) else samples
+        parts.append((module(samples).float().cpu(), labels, index))
+        if progress is not None:
+            progress(number, len(dataloader))
+    for part, training in modes:
+        part.training = training
+    embeddings, labels, index = (torch.cat(part) for part in zip(*parts, strict=True))
+    return EmbeddedSet(embeddings, labels, index)

@@ -1,0 +1,365 @@
+"""The LightningModule: trunk -> embedder -> L2 normalisation -> miner and loss."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from levelfield.errors import TrainingFailed, UserError
+from levelfield.losses.base import MetricLoss
+from levelfield.miners import Miner
+from levelfield.models import LinearEmbedder
+from levelfield.models.embedders import check_embedder
+from levelfield.models.ensemble import EnsembleEmbedder, EnsembleTrunk
+from levelfield.models.trunks import as_trunk
+from levelfield.training.batches import Batch, samples_of
+from levelfield.training.callbacks import RecordOpening, RetrievalValidation
+from levelfield.training.checkpoint import build_learner, import_spec, learner_config, read_checkpoint, with_parts_given
+from levelfield.training.gathering import gather_rows
+from levelfield.training.loss_factory import LossFactory, MetricLossFactory, check_call, make_loss, supplied_arguments
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+OptimizerFactory = Callable[[Iterable], Optimizer]
+SchedulerFactory = Callable[[Optimizer], LRScheduler]
+
+
+def adamw(parameters: Iterable) -> Optimizer:
+    """AdamW at torch's defaults; the learner's groups set the learning rates and weight decays."""
+    return torch.optim.AdamW(parameters)
+
+
+class MetricLearner(LightningModule):
+    """Learns embeddings with any metric loss.
+
+    A plain Trainer fits it: the learner brings `RetrievalValidation`, which logs `val/map_at_r`, and `RecordOpening`,
+    which keeps the ledger of the test classes, unless the Trainer has its own. Loaders yield (samples, labels),
+    (samples, labels, index) or dictionaries with these keys, where index is the position in the data set.
+
+    Args:
+        trunk: network that turns samples into features: one of ours, or any module with an attribute `num_features`.
+        loss: a loss of ours, or any module with `forward(embeddings, labels)`. A loss with class weights is given as a
+            class or partial; whatever the class, arguments named `num_classes` and `embedding_size` are supplied once
+            the training classes are known.
+        embedder: class, built with the trunk's number of features and `embedding_size`.
+        embedding_size: length D of an embedding.
+        miner: chooses the pairs or triplets of a batch that the loss sees.
+        normalize: whether embeddings are L2-normalised before the loss and for retrieval.
+        distance: what retrieval ranks by; euclidean is for methods whose embeddings stay raw, hamming keeps the signs
+            alone, a bit each.
+        freeze_batch_norm: keeps the trunk's batch norm layers in eval mode; their scale and shift still train.
+        optimizer: class; its groups carry the rates below.
+        trunk_lr: learning rate of the trunk.
+        embedder_lr: learning rate of the embedder.
+        loss_lr: learning rate of the loss' own weights (class weights, learnt margins).
+        weight_decay: of trunk and embedder.
+        loss_weight_decay: of the loss' own weights.
+        lr_scheduler: class; steps once an epoch.
+        seed: of the random choices in dropout, losses and miners.
+        members: copies of trunk and embedder side by side, each with its share of the embedding (DREML's ensemble).
+        num_features: length of a feature vector, for a trunk that does not say so itself.
+
+    Attributes:
+        checkpoint_path: the file that the learner was loaded from; None once it is trained.
+
+    Raises:
+        UserError: a class-weight loss without data, a trunk of unknown length, or labels that the loss cannot take.
+        TrainingFailed: a loss that is not finite.
+
+    Example:
+        >>> from levelfield.losses import ArcFaceLoss
+        >>> from levelfield.models import TimmTrunk
+        >>> learner = MetricLearner(TimmTrunk("resnet10t", weights=None), loss=ArcFaceLoss, embedding_size=64)
+        >>> learner(torch.rand(2, 3, 32, 32)).shape
+        torch.Size([2, 64])
+    """
+
+    checkpoint_path: Path | None = None
+
+    def __init__(
+        self,
+        trunk: nn.Module,
+        loss: MetricLossFactory | LossFactory,
+        embedder: Callable[[int, int], nn.Module] = LinearEmbedder,
+        embedding_size: int = 128,
+        miner: Miner | nn.Module | None = None,
+        normalize: bool = True,
+        distance: Literal["cosine", "euclidean", "hamming"] = "cosine",
+        freeze_batch_norm: bool = True,
+        optimizer: OptimizerFactory = adamw,
+        trunk_lr: float = 1e-4,
+        embedder_lr: float = 1e-3,
+        loss_lr: float = 1e-2,
+        weight_decay: float = 1e-4,
+        loss_weight_decay: float = 0.0,
+        lr_scheduler: SchedulerFactory | None = None,
+        seed: int = 0,
+        members: int = 1,
+        num_features: int | None = None,
+    ) -> None:
+        super().__init__()
+        if embedding_size < 1:
+            raise UserError(f"--model.embedding_size {embedding_size}: give 1 or more")
+        member = as_trunk(trunk, num_features)
+        self.trunk = member if members == 1 else EnsembleTrunk(member, members)
+        self.embedder = (
+            embedder(member.num_features, embedding_size)
+            if members == 1
+            else EnsembleEmbedder(member.num_features, embedding_size, embedder, members)
+        )
+        self.members = members
+        self.embedding_size = embedding_size
+        self.loss: nn.Module | None = loss if isinstance(loss, nn.Module) else None
+        self.miner = miner
+        self.normalize = normalize
+        self.distance = distance
+        self.freeze_batch_norm = freeze_batch_norm
+        self.seed = seed
+        self.num_classes: int | None = None
+        self._unchecked: list[tuple[int, Tensor]] = []  # the steps and losses since the last look at them
+        self._loss_factory = None if isinstance(loss, nn.Module) else loss
+        if self._loss_factory is not None and "num_classes" not in supplied_arguments(self._loss_factory):
+            self.loss, self._loss_factory = make_loss(self._loss_factory, None, embedding_size), None
+        self._optimizer_factory = optimizer
+        self._scheduler_factory = lr_scheduler
+        self._rates = {
+            "trunk": {"lr": trunk_lr, "weight_decay": weight_decay},
+            "embedder": {"lr": embedder_lr, "weight_decay": weight_decay},
+            "loss": {"lr": loss_lr, "weight_decay": loss_weight_decay},
+        }
+        self.save_hyperparameters(
+            {
+                "trunk": import_spec(trunk),
+                "loss": import_spec(loss),
+                "embedder": import_spec(embedder),
+                "embedding_size": embedding_size,
+                "normalize": normalize,
+                "distance": distance,
+                "freeze_batch_norm": freeze_batch_norm,
+                "seed": seed,
+                "members": members,
+                "num_features": num_features,
+            }
+        )
+        self.train()
+
+    def train(self, mode: bool = True) -> MetricLearner:
+        super().train(mode)
+        if self.freeze_batch_norm:
+            for module in self.trunk.modules():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    module.eval()
+        return self
+
+    def forward(self, samples: Any) -> Float[Tensor, "batch embedding"]:
+        """Embeddings of a batch of samples, L2-normalised if `normalize`."""
+        embeddings = self.embedder(self.trunk(samples))
+        embeddings = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
+        return nn.functional.normalize(embeddings) if self.normalize else embeddings
+
+    def setup(self, stage: str) -> None:
+        if stage != "fit":
+            return
+        self.checkpoint_path = None
+        datamodule = getattr(self.trainer, "datamodule", None)
+        self._check_modality(getattr(datamodule, "dataset", None))
+        num_classes = getattr(datamodule, "num_train_classes", None)
+        self.build_loss(num_classes)
+        if self.loss is None:
+            raise UserError("this checkpoint was loaded without its loss: train a new learner with --model.loss")
+        self.check_parts()
+
+    def check_parts(self) -> None:
+        """Raises UserError for a loss, miner or embedder that cannot be called as the learner calls it."""
+        assert self.loss is not None
+        check_call(self.loss, self.miner)
+        check_embedder(self.embedder, self.trunk.num_features, self.embedding_size)
+
+    def configure_callbacks(self) -> list[Callback]:
+        """What a Trainer without them would silently lack: validation scores, and the ledger of the test classes."""
+        given = self.trainer.callbacks  # type: ignore[attr-defined]
+        kinds = (RetrievalValidation, RecordOpening)
+        return [kind() for kind in kinds if not any(isinstance(callback, kind) for callback in given)]
+
+    def _check_modality(self, dataset: Any) -> None:
+        given = getattr(dataset, "modality", self.trunk.modality)
+        if self.trunk.modality is not None and given != self.trunk.modality:
+            known = {"text": "configs/trunk/minilm.yaml", "image": "configs/trunk/efficientnet_lite0.yaml"}
+            raise UserError(
+                f"{type(dataset).__name__} holds {given}s, {type(self.trunk).__name__} takes {self.trunk.modality}s: "
+                f"give another --model.trunk, e.g. --config {known[str(given)]}"
+            )
+
+    def build_loss(self, num_classes: int | None) -> None:
+        """Gives the loss the number of training classes; does nothing when it was given before."""
+        if self.num_classes is not None or (num_classes is None and self._loss_factory is None):
+            return
+        if num_classes is None:
+            raise UserError(
+                "this loss needs the number of classes: fit with a MetricDataModule, or build the loss first"
+            )
+        self.num_classes = num_classes
+        if self._loss_factory is not None:
+            self.loss = make_loss(self._loss_factory, num_classes, self.embedding_size)
+        if getattr(self.loss, "members", self.members) != self.members:
+            raise UserError(
+                f"--model.members {self.members} and --model.loss.members {self.loss.members} must be one number"  # type: ignore[union-attr]
+            )
+        if isinstance(self.loss, MetricLoss):
+            self.loss.set_num_classes(num_classes)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        samples, labels, _ = Batch.read(batch)
+        # Of the batches whose gradients are accumulated into one step, each draws its own.
+        draw = (self.seed, self.global_step, batch_idx % self.trainer.accumulate_grad_batches)
+        torch.manual_seed(step_seed(*draw, self.global_rank + 1))
+        embeddings = self(samples)
+        # Every process computes the full loss of the gathered batch; the gather's backward sums over processes and DDP
+        # divides by as many, so the gradient is exactly that of one process.
+        embeddings, labels = gather_rows(self, embeddings, sync_grads=True), gather_rows(self, labels)
+        torch.manual_seed(step_seed(*draw, 0))
+        with torch.autocast(embeddings.device.type, enabled=False):
+            loss = self.compute_loss(embeddings, labels)
+        self._unchecked.append((self.global_step, loss.detach()))
+        every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if every and self.global_step % every == 0:
+            self._check_finite()
+        self.log("train/loss", loss, prog_bar=True, batch_size=len(labels))
+        return loss
+
+    def compute_loss(self, embeddings: Float[Tensor, "batch embedding"], labels: Int[Tensor, " batch"]) -> Tensor:
+        """The loss of a whole (gathered) batch, with the miner's choice if there is one."""
+        assert self.loss is not None
+        if self.miner is None:
+            return self.loss(embeddings, labels)
+        return self.loss(embeddings, labels, self.miner(embeddings, labels))
+
+    def _check_finite(self) -> None:
+        """Looks at the losses since the last look; not each by itself, for on a GPU each look waits for the step."""
+        unchecked, self._unchecked = self._unchecked, []
+        if unchecked and not torch.isfinite(torch.stack([loss for _, loss in unchecked])).all():
+            step, loss = next((step, loss) for step, loss in unchecked if not torch.isfinite(loss))
+            raise TrainingFailed(
+                f"the loss is {loss.item()} at step {step}: lower the learning rates "
+                "(--model.trunk_lr, --model.loss_lr) or the loss' scale"
+            )
+
+    def on_validation_start(self) -> None:
+        self._check_finite()
+
+    def on_train_epoch_end(self) -> None:
+        self._check_finite()
+
+    def validation_step(self, batch: Any) -> dict[str, Tensor | None]:
+        samples, labels, index = Batch.read(batch)
+        return {"embeddings": self(samples), "labels": labels, "index": index}
+
+    def test_step(self, batch: Any) -> dict[str, Tensor | None]:
+        return self.validation_step(batch)
+
+    def predict_step(self, batch: Any) -> dict[str, Tensor | None]:
+        samples, index = samples_of(batch)
+        return {"embeddings": self(samples), "index": index}
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        groups = []
+        for name, rates in self._rates.items():
+            parameters = [p for p in getattr(self, name).parameters() if p.requires_grad]
+            if parameters:
+                groups.append({"params": parameters, "name": name, **rates})
+        optimizer = self._optimizer_factory(groups)
+        if self._scheduler_factory is None:
+            return optimizer
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": self._scheduler_factory(optimizer)}}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        datamodule = getattr(self._trainer, "datamodule", None)
+        data = datamodule.identity() if datamodule is not None and hasattr(datamodule, "identity") else None
+        checkpoint["levelfield"] = {
+            "num_classes": self.num_classes,
+            "data": data,
+            "trunk_args": dict(self.trunk.checkpoint_args),
+            "weights": self.trunk.weights_origin,
+        }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.build_loss(checkpoint.get("levelfield", {}).get("num_classes"))
+
+    @classmethod
+    def load_from_checkpoint(  # type: ignore[override]
+        cls,
+        checkpoint_path: str | Path,
+        map_location: Any = "cpu",
+        strict: bool = True,
+        trust: Iterable[str] = (),
+        **parts: Any,
+    ) -> Self:
+        """The learner of a checkpoint, from nothing but the checkpoint: no command line, no weight file, no data.
+
+        It runs no code but that of levelfield and of the libraries it stands on, of modules of your own that are
+        imported already, and of those that `trust` names (docs/security.md).
+
+        Args:
+            checkpoint_path: the file.
+            map_location: device of the tensors.
+            strict: whether the tensors must be just those of the learner.
+            trust: modules, or classes, that the checkpoint may use beside the known libraries', e.g. `["my_loss"]`.
+            parts: `trunk`, `embedder`, `loss` or `miner` as MetricLearner takes them, in place of the checkpoint's: for
+                those that were objects in Python, which a checkpoint cannot name.
+
+        Raises:
+            UserError: no such file, not a checkpoint of levelfield, a class that nobody trusts or that is of the wrong
+                kind, or tensors of another architecture.
+        """
+        checkpoint = with_parts_given(read_checkpoint(checkpoint_path, map_location), parts, checkpoint_path)
+        config = learner_config(checkpoint, checkpoint_path, trust, cls)
+        state, whole = checkpoint["state_dict"], config.missing is None
+        if not whole:
+            warnings.warn(
+                f"'{checkpoint_path}' is loaded for embedding, without its loss: {config.missing}",
+                UserWarning,
+                stacklevel=2,
+            )
+            state = {name: tensor for name, tensor in state.items() if not name.startswith("loss.")}
+        learner = build_learner(config, cls, checkpoint_path, parts)
+        learner.on_load_checkpoint(checkpoint if whole else {})
+        try:
+            learner.load_state_dict(state, strict=strict)
+        except RuntimeError as error:
+            line = " ".join(str(error).split())[:200]
+            raise UserError(
+                f"'{checkpoint_path}' is of another architecture than its configuration says: {line}"
+            ) from error
+        learner.checkpoint_path = Path(checkpoint_path)
+        return learner.eval()
+
+
+def step_seed(seed: int, step: int, batch: int, stream: int) -> int:
+    """A seed that depends on nothing but its arguments, so that a resumed run draws what an undisturbed one would.
+
+    The arguments go through xxHash's 64-bit rounds, with the constants and the ending of CPython's tuples (3.8 to
+    3.14), so that `step_seed(seed, step, 0, stream)` is `hash((seed, step, stream)) % 2**63` on every interpreter.
+
+    Args:
+        seed: the learner's, from 0.
+        step: optimizer steps done before.
+        batch: which of the batches that are accumulated into the step; the first, 0, does not enter.
+        stream: 0 for miner and loss, the same on all processes; rank + 1 for trunk and embedder.
+    """
+    lanes = (seed, step, stream, batch) if batch else (seed, step, stream)
+    state = 2870177450012600261
+    for lane in lanes:
+        state = (state + lane % (2**61 - 1) * 14029467366897019727) % 2**64
+        state = (state << 31 | state >> 33) % 2**64 * 11400714785074694791 % 2**64
+    return (state + (len(lanes) ^ 2870177450012600261 ^ 3527539)) % 2**63

@@ -1,0 +1,116 @@
+"""A loss that is made once the training classes are known: the learner supplies `num_classes` and `embedding_size`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+from jsonargparse._parameter_resolvers import ParamData, get_signature_parameters
+from torch import nn
+
+from levelfield.errors import UserError
+from levelfield.losses.base import MetricLoss
+from levelfield.training.instantiation import find_stubs
+
+SUPPLIED = ("num_classes", "embedding_size")
+
+
+class LossFactory(Protocol):
+    """A class, partial or function that gives a loss. It gets those of the two arguments that it names.
+
+    An argument that may be None is left alone: `num_classes=None` says that the loss does without.
+    """
+
+    def __call__(self, *, num_classes: int, embedding_size: int) -> nn.Module: ...
+
+
+class MetricLossFactory(Protocol):
+    """A `LossFactory` of ours; by itself, for short names to mean ours before those of torch.nn."""
+
+    def __call__(self, *, num_classes: int, embedding_size: int) -> MetricLoss: ...
+
+
+def supplied_arguments(factory: Callable) -> list[str]:
+    """Which of `num_classes` and `embedding_size` a class, partial or function is to be given.
+
+    Those that have no default or a number, also where the `**kwargs` of a base class take them.
+    """
+    parameters = {parameter.name: parameter for parameter in _parameters(factory)}
+    return [name for name in SUPPLIED if name in parameters and parameters[name].default is not None]
+
+
+def make_loss(factory: Callable, num_classes: int | None, embedding_size: int) -> nn.Module:
+    """The loss that `factory` makes.
+
+    Args:
+        factory: class, partial or function.
+        num_classes: None where the factory takes none.
+        embedding_size: length D of an embedding.
+
+    Raises:
+        UserError: a partial that says another number.
+    """
+    supplied = dict(zip(SUPPLIED, (num_classes, embedding_size), strict=True))
+    given = given_arguments(factory)
+    for name in supplied_arguments(factory):
+        if given.get(name, supplied[name]) != supplied[name]:
+            raise UserError(
+                f"--model.loss.{name} {given[name]} is not the training's {supplied[name]}: leave it out, for it is "
+                "supplied"
+            )
+    return factory(**{name: supplied[name] for name in supplied_arguments(factory) if name not in given})
+
+
+def check_call(loss: nn.Module, miner: nn.Module | None) -> None:
+    """Raises UserError unless loss and miner can be called with a batch, and the loss with the miner's choice."""
+    name = type(loss).__name__
+    if not _takes(loss, 2):
+        raise UserError(f"--model.loss {name} is no loss: its forward does not take (embeddings, labels)")
+    if miner is None:
+        return
+    if not _takes(loss, 3):
+        raise UserError(
+            f"--model.loss {name} takes no miner's choice: leave out --model.miner {type(miner).__name__}, or write "
+            "forward(embeddings, labels, indices_tuple=None)"
+        )
+    if not _takes(miner, 2):
+        raise UserError(
+            f"--model.miner {type(miner).__name__} is no miner: its forward does not take (embeddings, labels)"
+        )
+
+
+def _takes(module: nn.Module, arguments: int) -> bool:
+    try:
+        inspect.signature(module.forward).bind(*(None,) * arguments)
+    except TypeError:
+        return False
+    return True
+
+
+def given_arguments(factory: Callable) -> dict[str, Any]:
+    """What a partial has been given, by name."""
+    if not isinstance(factory, partial):
+        return {}
+    positional = () if _in_parser(factory) else factory.args
+    names = [parameter.name for parameter in _parameters(factory)]
+    inner = {} if _in_parser(factory) else given_arguments(factory.func)
+    return {**inner, **dict(zip(names, positional, strict=False)), **factory.keywords}
+
+
+def loss_class(factory: Any) -> Any:
+    """The class or function behind a partial, ours or the command line's."""
+    while isinstance(factory, partial):
+        factory = factory.args[-1] if _in_parser(factory) else factory.func
+    return factory
+
+
+def _parameters(factory: Callable) -> list[ParamData]:
+    find_stubs()
+    return get_signature_parameters(loss_class(factory), None)
+
+
+def _in_parser(factory: partial) -> bool:
+    """Whether the command line's parser made this partial: of its own function, whose last argument is the class."""
+    return factory.func.__module__.startswith("jsonargparse")

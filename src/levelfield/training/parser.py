@@ -1,0 +1,232 @@
+"""The argument parser: no abbreviations, short help, and one line for each mistake, with the nearest right name."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import pkgutil
+import re
+import textwrap
+from argparse import SUPPRESS
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+from jsonargparse import Namespace
+from lightning.pytorch.cli import LightningArgumentParser
+
+from levelfield.errors import UserError
+from levelfield.runtime.import_path import why_not_importable
+
+# Where the short names of a key are found, and the class that they extend.
+SHORT_NAMES = {
+    "model.loss": ("levelfield.losses", "MetricLoss"),
+    "model.miner": ("levelfield.miners", "Miner"),
+    "model.trunk": ("levelfield.models", "Trunk"),
+    "model.embedder": ("levelfield.models", "Embedder"),
+    "data.dataset": ("levelfield.data.datasets", "MetricDataset"),
+}
+# In the options' own words or of no use on the command line.
+HIDDEN = ("help", "config", "print_config", "weights_only", "return_predictions", "verbose", "checkpoint_seconds")
+CLASS_PATH = r"class_path['\"]?[=:] ?['\"]?([\w.]+)"  # as messages quote a configuration
+SHORT_TEXTS = {"ckpt_path": "a checkpoint: fit goes on from it, validate, test and predict read all settings from it"}
+EXAMPLES = {
+    "data.dataset": " (for instance --config configs/data/glyphs.yaml)",
+    "model.loss": " (for instance --model.loss ArcFaceLoss)",
+}
+
+
+class LevelfieldParser(LightningArgumentParser):
+    """LightningArgumentParser with a help of one page and a `UserError` of one line for each mistake.
+
+    Args:
+        full_help: whether help is jsonargparse's own, with every option of the Trainer and every class that fits.
+    """
+
+    def __init__(self, *args: Any, full_help: bool = False, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._full_help = full_help
+
+    def format_help(self, formatter: Any = None) -> str:
+        if self._full_help:
+            return super().format_help(formatter)
+        return short_help(self)
+
+    def parse_args(self, args: Any = None, *more: Any, **kwargs: Any) -> Namespace:  # type: ignore[override]
+        with _failing_imports(args):
+            return super().parse_args(args, *more, **kwargs)
+
+    def parse_object(self, cfg_obj: Any, *more: Any, **kwargs: Any) -> Namespace:
+        with _failing_imports(cfg_obj):
+            return super().parse_object(cfg_obj, *more, **kwargs)
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        raise UserError(one_line(message, self)) from ex
+
+
+@contextmanager
+def _failing_imports(given: Any) -> Iterator[None]:
+    """Says in a line which class of the words or the configuration lies in a module that raises when it is imported."""
+    try:
+        yield
+    except (UserError, OSError):
+        raise
+    except Exception as error:
+        for key, path in _class_paths(given):
+            reason = why_not_importable(path)
+            if reason is not None:
+                raise UserError(f"--{key}: {reason}") from error
+        raise
+
+
+def _class_paths(given: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Keys and import paths of the classes that words, files or a configuration name."""
+    if isinstance(given, Namespace):
+        given = given.as_dict()
+    if isinstance(given, dict):
+        for name, value in given.items():
+            yield from _class_paths(value, key if name in ("class_path", "init_args") else f"{key}.{name}".strip("."))
+    elif isinstance(given, list | tuple):
+        words = iter(given)
+        for word in words:
+            name, equals, value = word.partition("=") if isinstance(word, str) else ("", "", "")
+            if not name.startswith("--"):
+                yield from _class_paths(word, key)
+                continue
+            text = value if equals else next(words, "")
+            is_file = name == "--config"
+            content = yaml.safe_load(Path(text).read_text(encoding="utf-8") if is_file else str(text))
+            yield from _class_paths(content, "" if is_file else name.removeprefix("--").rstrip("+"))
+    elif isinstance(given, str) and re.fullmatch(r"[A-Za-z_]\w*(\.\w+)*\.[A-Z]\w*", given):
+        yield key, given
+
+
+def short_help(parser: LightningArgumentParser) -> str:
+    """What a training is made of: model and data, a line or two for each option."""
+    sections: dict[str, list[str]] = {"run": [], "model": [], "data": []}
+    for action in parser._actions:
+        section = "run" if "." not in action.dest else action.dest.partition(".")[0]
+        shown = action.option_strings and action.default != SUPPRESS and action.dest.rpartition(".")[2] not in HIDDEN
+        if section in sections and shown:
+            sections[section].append(_option_help(action))
+    command = parser.prog.split()[-1].rpartition("/")[2]
+    lines = [
+        f"usage: levelfield {command} [--config FILE ...] [--KEY VALUE ...]",
+        "",
+        "  --config FILE  a YAML file; several stack, the later one wins, options win over files",
+        "  --print_config prints the resulting configuration and exits",
+        *sections["run"],
+        "",
+        "model: trunk -> embedder -> loss",
+        *sections["model"],
+        "",
+        "data: M-per-class batches of the training classes, a held-out fold for validation",
+        *sections["data"],
+        "",
+        "A class takes its arguments behind its key: --model.loss ArcFaceLoss --model.loss.margin 20",
+        "trainer: any argument of Lightning's Trainer, e.g. --trainer.max_epochs 5 --trainer.devices 2;",
+        "  --help-all lists them",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _option_help(action: Any) -> str:
+    text = SHORT_TEXTS.get(action.dest) or " ".join(str(action.help).split())
+    names = class_names(action.dest)
+    default = action.default
+    if getattr(default, "class_path", None) or isinstance(default, dict):
+        arguments = default.get("init_args") or {}
+        default = default["class_path"].rpartition(".")[2] + (f" {arguments['name']}" if "name" in arguments else "")
+    suffix = f" (default {default})" if isinstance(default, int | float | str) else ""
+    head = f"  --{action.dest}{suffix}"
+    body = textwrap.wrap(text + (f" One of: {', '.join(names)}." if names else ""), width=104)
+    return "\n".join([head, *(f"      {line}" for line in body)])
+
+
+def nearest(name: str, names: Iterable[str], cutoff: float = 0.5) -> str:
+    """` (did you mean 'x'?)`, or nothing where no name is near."""
+    found = difflib.get_close_matches(name, list(names), n=1, cutoff=cutoff)
+    return f"; did you mean '{found[0]}'?" if found else ""
+
+
+def one_line(message: str, parser: LightningArgumentParser) -> str:
+    """The cause in a message of jsonargparse, which can run over sixty lines, with the nearest right name."""
+    key = _search(r'Parser key "([^"]+)"', message) or _search(r"for key \"?([\w.]+)", message)
+    if denied := _search(r"Importing '([\w.]+)' is not allowed", message):
+        return f"--{key}: '{denied}' cannot stand in a configuration: its module runs commands or changes files"
+    if unknown := _search(r"unrecognized arguments: (--?[\w.-]+)", message):
+        return f"no such option '{unknown}'{nearest(unknown, _options(parser))}"
+    if option := _search(r"no such argument '(num_classes|embedding_size)'", message):
+        return f"--{key}.{option} is supplied, for folds differ in their classes: leave it out"
+    if argument := _search(r"(no such argument '[\w.]+'(; did you mean '[\w.-]+'\?)?)", message):
+        return f"--{key}: {argument.replace('--', '')}" if key else argument
+    if option := _search(r"Option '([\w.]+)' is not accepted", message):
+        owner = _search(r"given class_path '([\w.]+)'", message)
+        names = _parameters(owner) if owner else [name.removeprefix("--") for name in _options(parser)]
+        return (f"--{key}: " if key else "") + f"no such argument '{option}'{nearest(option, names)}"
+    if key and (name := _search(r"(?:--|\b)([\w.]+) is required", message)):
+        return f"--{key}.{name} is required"
+    if missing := _search(r"arguments are required: ([\w., ]+)", message):
+        keys = [name.strip().removeprefix("fit.") for name in missing.split(",")]
+        return "; ".join(f"--{name} is required{EXAMPLES.get(name, '')}" for name in keys)
+    if option := _search(r"Key '([\w.]+)' is not expected", message) or _search(
+        r"No action for key \"([\w.]+)\"", message
+    ):
+        return f"no such key '{option}'{nearest('--' + option, _options(parser)).replace('--', '')}"
+    if several := re.search(r"Multiple subclasses with name (\w+)\. .*?: ([\w., ]+)", message):
+        return f"--{key}: '{several[1]}' names several classes; give one whole: {several[2].strip()}"
+    for path in _import_paths(message):
+        if reason := why_not_importable(path):
+            return f"--{key}: {reason}"
+    if name := _search(r"Expected a dot import path string: (\S+)", message):
+        return f"--{key}: no '{name}'{nearest(name, class_names(key or ''))}"
+    lines = [line.strip(" -") for line in message.splitlines() if line.strip(" -")]
+    return re.sub(r'^Parser key "([^"]+)":', r"--\1:", " ".join(lines))[:300]
+
+
+def _import_paths(message: str) -> list[str]:
+    """The dotted names that a message says could not be had."""
+    places = (
+        r"Expected a path but ([\w.]+) either",
+        r"given class_path '([\w.]+)'",
+        r"Got value: ([\w.]+)",
+        CLASS_PATH,
+    )
+    found = [path for place in places for path in re.findall(place, message)]
+    return [path for path in found if re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", path)]
+
+
+def class_names(key: str) -> list[str]:
+    """The classes that `--<key>` takes by their short names."""
+    import importlib
+
+    for suffix, (package, base) in SHORT_NAMES.items():
+        if key.endswith(suffix):
+            module = importlib.import_module(package)
+            classes = {name: getattr(module, name) for name in module.__all__ if inspect.isclass(getattr(module, name))}
+            return [name for name, kind in classes.items() if _is_choice(kind, getattr(module, base, None))]
+    return []
+
+
+def _is_choice(kind: type, base: type | None) -> bool:
+    """Whether a class can be built: it is not abstract, and not a base that others extend."""
+    if base is not None and not issubclass(kind, base):
+        return False
+    extending: list[type] = kind.__subclasses__()
+    ours = any(each.__module__.startswith("levelfield.") for each in extending)
+    return not inspect.isabstract(kind) and not (base is not None and ours and base in kind.__mro__[:2])
+
+
+def _parameters(class_path: str) -> list[str]:
+    return list(inspect.signature(pkgutil.resolve_name(class_path)).parameters)
+
+
+def _options(parser: LightningArgumentParser) -> list[str]:
+    return [option for action in parser._actions for option in action.option_strings if option.startswith("--")]
+
+
+def _search(pattern: str, text: str) -> str | None:
+    found = re.search(pattern, text)
+    return found.group(1) if found else None

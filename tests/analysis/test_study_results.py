@@ -1,0 +1,179 @@
+"""results.csv and summary.csv are derived from the result files alone, and damage is named."""
+
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from levelfield.analysis.results import collect_rows, write_tables
+from levelfield.errors import UserError
+from levelfield.storage.atomic import write_json
+from levelfield.storage.ledger import Ledger
+from levelfield.storage.lock import Lock
+from levelfield.study.definition.conditions import differing_conditions
+from levelfield.study.definition.spec import StudySpec
+from levelfield.study.jobs.job import (
+    RESULT,
+    Job,
+    empty_folder,
+    finish_job,
+    job_config,
+    job_seed,
+    read_job,
+    study_jobs,
+)
+from levelfield.study.sealed_test import tested
+
+
+def config(loss: str, samples_per_class: int) -> dict:
+    return {
+        "model": {"loss": {"class_path": loss}, "loss_lr": 0.01 * samples_per_class},
+        "data": {"dataset": {"class_path": "Glyphs"}, "samples_per_class": samples_per_class},
+        "trainer": {"max_epochs": 1},
+    }
+
+
+@pytest.fixture
+def spec() -> StudySpec:
+    methods = {"b": config("ContrastiveLoss", 4), "a": config("ArcFaceLoss", 1), "c": config("TripletMarginLoss", 4)}
+    return StudySpec(name="toy", folds=2, runs=3, seed=5, threads=1, methods=methods)
+
+
+def validation_score(job: Job) -> float:
+    return len(job.method) / 10 + job.number / 7 + job.fold / 100
+
+
+def fill(folder: Path, spec: StudySpec) -> None:
+    for job in study_jobs(spec):
+        empty_folder(folder / job.path)
+        (folder / job.checkpoint).touch()
+        finish_job(folder, spec, job, {}, {"validation": {"map_at_r": validation_score(job)}, "seconds": 1.0})
+    Ledger(folder / "ledger.jsonl").open("configuration", {})
+    for method, run in [("pretrained", 0), *((m, r) for m in spec.methods for r in range(spec.runs))]:
+        write_json(
+            folder / tested.tested_path(method, run),
+            {
+                "method": method,
+                "opening": 1,
+                "configuration": tested.tested_hash(spec, method, run),
+                "separated": [{"map_at_r": 0.1 * run + 0.1}, {"map_at_r": 0.1 * run + 0.3}],
+                "concatenated": {"map_at_r": 0.1 * run + 0.25},
+            },
+        )
+
+
+def test_tables_hold_every_score_and_their_means(tmp_path: Path, spec: StudySpec) -> None:
+    fill(tmp_path, spec)
+    write_tables(tmp_path, spec)
+    table = pd.read_csv(tmp_path / "results.csv")
+    assert list(table) == ["method", "stage", "trial", "run", "fold", "embedding", "metric", "value"]
+    assert len(table) == 20 + 10 * 3
+    keys = table.drop(columns="value").fillna(-1)
+    assert keys.equals(keys.sort_values(list(keys), ignore_index=True)), "sorted by key"
+    one = table.query("method == 'a' and stage == 'run' and run == 2 and fold == 1")
+    assert one.value.item() == validation_score(Job("a", "run", 2, 1)), "every bit of a score survives"
+
+    summary = pd.read_csv(tmp_path / "summary.csv")
+    assert list(summary) == ["method", "embedding", "metric", "mean", "ci95", "n"]
+    separated = summary.query("method == 'a' and embedding == 'separated'").iloc[0]
+    # Runs score 0.2, 0.3, 0.4: mean 0.3, s = 0.1, t(0.975, 2) = 4.3027.
+    assert separated["mean"] == pytest.approx(0.3)
+    assert separated["ci95"] == pytest.approx(4.3027 * 0.1 / 3**0.5, abs=1e-5)
+    assert separated["n"] == 3
+    baseline = summary.query("method == 'pretrained' and embedding == 'concatenated'").iloc[0]
+    assert baseline["mean"] == 0.25
+    assert pd.isna(baseline["ci95"])
+
+
+def test_tables_do_not_depend_on_the_order_of_the_work(tmp_path: Path, spec: StudySpec) -> None:
+    fill(tmp_path / "one", spec)
+    turned = replace(spec, methods=dict(reversed(spec.methods.items())))
+    fill(tmp_path / "two", turned)
+    # The first method lends the baseline its configuration, here the same trunk and data.
+    write_tables(tmp_path / "one", spec)
+    write_tables(tmp_path / "two", turned)
+    for name in ("results.csv", "summary.csv"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+def test_a_report_that_began_before_the_last_score_does_not_undo_its_table(tmp_path: Path, spec: StudySpec) -> None:
+    fill(tmp_path, spec)
+    write_tables(tmp_path, spec)
+    whole = (tmp_path / "results.csv").read_bytes()
+    last = tmp_path / tested.tested_path("c", 2)
+    content = last.read_bytes()
+    last.unlink()
+    with ThreadPoolExecutor() as threads:
+        with Lock(tmp_path, "tables", "tables"):  # the study writes its tables meanwhile
+            report = threads.submit(write_tables, tmp_path, spec)
+            time.sleep(0.3)
+            last.write_bytes(content)
+        report.result(30)
+    assert (tmp_path / "results.csv").read_bytes() == whole
+
+
+def test_damaged_and_foreign_results_are_named(tmp_path: Path, spec: StudySpec) -> None:
+    fill(tmp_path, spec)
+    job = Job("a", "run", 1, 0)
+    path = tmp_path / job.path / RESULT
+    whole = path.read_text()
+    path.write_text(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match=r"a/run1/fold0/result\.json is damaged; delete it and resume"):
+        collect_rows(tmp_path, spec)
+    path.write_text(json.dumps({**json.loads(whole), "fold": 1}))
+    with pytest.raises(UserError, match="result of another job"):
+        collect_rows(tmp_path, spec)
+    path.write_text(json.dumps({**json.loads(whole), "configuration": "other"}))
+    with pytest.raises(UserError, match="another job or configuration"):
+        collect_rows(tmp_path, spec)
+    path.write_text(whole)
+    (tmp_path / job.checkpoint).unlink()
+    with pytest.raises(UserError, match=r"best\.ckpt is missing"):
+        collect_rows(tmp_path, spec)
+
+
+def test_a_job_without_result_is_to_do_and_starts_empty(tmp_path: Path, spec: StudySpec) -> None:
+    job = Job("a", "run", 0, 1)
+    folder = tmp_path / job.path
+    folder.mkdir(parents=True)
+    (folder / f".{RESULT}.tmp").write_text("{")
+    (folder / "metrics.csv").write_text("half")
+    assert read_job(tmp_path, spec, job) is None
+    empty_folder(folder)
+    assert list(folder.iterdir()) == []
+
+
+def test_folds_and_methods_share_a_runs_seed_and_runs_do_not(spec: StudySpec) -> None:
+    seeds = {
+        (job.method, job.number, job.fold): job_config(spec, job, {})["seed_everything"] for job in study_jobs(spec)
+    }
+    assert len({seed for (_, run, _), seed in seeds.items() if run == 1}) == 1
+    first = Job("a", "run", 0, 0)
+    assert len({job_seed(5, Job("a", stage, n, 0)) for stage in ("trial", "run") for n in range(100)}) == 200
+    assert job_seed(6, first) != job_seed(5, first)
+    assert job_seed(5, Job("a@2", "run", 0, 0)) not in seeds.values(), "the same method again has its own"
+    assert all(0 <= seed < 2**32 for seed in seeds.values()), "what seed_everything takes"
+
+
+def test_a_jobs_configuration_names_its_fold(spec: StudySpec) -> None:
+    asked = job_config(spec, Job("a", "run", 0, 1), {"model.loss.margin": 3})["data"]
+    assert (asked["fold"], asked["num_folds"]) == (1, 2)
+    assert "fold" not in spec.methods["a"]["data"]
+
+
+def test_differing_batch_composition_is_reported(spec: StudySpec) -> None:
+    (sentence,) = differing_conditions(spec)
+    assert sentence == "a: data.samples_per_class is 1, 4 for the others"
+
+
+def test_a_failed_run_is_left_out_whole(tmp_path: Path, spec: StudySpec) -> None:
+    fill(tmp_path, spec)
+    job = Job("a", "run", 1, 0)
+    empty_folder(tmp_path / job.path)
+    finish_job(tmp_path, spec, job, {}, {"failure": "the loss is nan at step 3", "seconds": 1.0})
+    rows = [row for row in collect_rows(tmp_path, spec) if row.method == "a" and row.stage == "run"]
+    assert {row.run for row in rows} == {0, 2}, "a mean over other folds would be another number"

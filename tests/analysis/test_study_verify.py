@@ -1,0 +1,174 @@
+"""`study verify`: whatever is changed in a finished study is found and named."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+
+from levelfield.analysis.verify import verify_study
+from levelfield.cli.main import main
+from levelfield.errors import UserError
+from levelfield.study.definition.spec import spec_from_yaml
+
+RUN = Path("jobs/arcface/run1")
+
+
+@pytest.fixture
+def study(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "study"))
+
+
+def verify(study: Path) -> list[str]:
+    return verify_study(study, spec_from_yaml(study / "study.yaml"))
+
+
+def edit_json(path: Path, **changes: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_a_finished_study_matches_and_nothing_is_written(study: Path) -> None:
+    files = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in study.rglob("*") if path.is_file()}
+    assert verify(study) == []
+    assert files == {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in study.rglob("*") if p.is_file()}
+
+
+def test_changed_embeddings_change_the_scores_and_both_tables(study: Path) -> None:
+    path = study / RUN / "fold1" / "embeddings.safetensors"
+    with safetensors.safe_open(path, framework="pt") as file:
+        origin = file.metadata()
+    tensors = safetensors.torch.load_file(path)
+    # Every sample at the place of its class: all scores are 1.
+    tensors["embeddings"] = tensors["labels"][:, None].eq(tensors["labels"].unique()).float()
+    stored = json.loads((study / RUN / "test" / "result.json").read_text())["separated"][1]["map_at_r"]
+    safetensors.torch.save_file(tensors, path, metadata=origin)
+    problems = verify(study)
+    assert f"{RUN}/test/result.json: fold 1 map_at_r: {stored} is stored, 1.0 recomputed" in problems
+    line = f"arcface,test,,1,1,separated,map_at_r,{stored}"
+    [found] = [p for p in problems if line in p]
+    assert found.startswith("results.csv line ")
+    assert found.endswith("'arcface,test,,1,1,separated,map_at_r,1.0' recomputed")
+    assert any(p.startswith("summary.csv line ") for p in problems)
+    assert not any("contrastive" in p for p in problems)
+
+
+def test_a_changed_table_is_shown_line_by_line(study: Path) -> None:
+    path = study / "summary.csv"
+    lines = path.read_text().split("\n")
+    right, lines[3] = lines[3], "arcface,concatenated,r_precision,0.99,,2"
+    path.write_text("\n".join(lines))
+    assert verify(study) == [f"summary.csv line 4: {lines[3]!r} is stored, {right!r} recomputed"]
+    path.unlink()
+    assert verify(study) == ["summary.csv: missing; `levelfield study report` writes it"]
+
+
+def test_a_long_list_of_differing_lines_is_cut(study: Path) -> None:
+    path = study / "results.csv"
+    header, *lines = path.read_text().split("\n")
+    path.write_text("\n".join([header, *lines[1:]]))
+    problems = verify(study)
+    assert len(problems) == 6
+    # All lines move up: each differs from its successor, and the last is gone.
+    assert problems[-1] == f"results.csv: {len(lines) - 5} more lines differ"
+
+
+def test_a_changed_checkpoint_is_named(study: Path) -> None:
+    path = study / RUN / "fold0" / "best.ckpt"
+    path.write_bytes(path.read_bytes() + b"!")
+    [problem] = verify(study)
+    assert problem.startswith(f"{RUN}/fold0/best.ckpt: SHA-256 ")
+
+
+def test_a_checkpoint_that_was_not_tested_is_named(study: Path) -> None:
+    checkpoint = study / RUN / "fold0" / "best.ckpt"
+    tested = hashlib.sha256(checkpoint.read_bytes()).hexdigest()
+    checkpoint.write_bytes(checkpoint.read_bytes() + b"!")
+    now = hashlib.sha256(checkpoint.read_bytes()).hexdigest()
+    edit_json(study / RUN / "fold0" / "result.json", checkpoint=now)
+    assert f"{RUN}/fold0: checkpoint {now} is in result.json, {tested} in ledger.jsonl" in verify(study)
+
+
+@pytest.mark.parametrize("lost", ["missing", "edited"])
+def test_a_missing_or_edited_ledger_is_found_by_everything_that_reads_the_study(
+    lost: str, study: Path, toy_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = study / "ledger.jsonl"
+    opened = path.read_text().splitlines(keepends=True)[0]
+    path.unlink()
+    if lost == "edited":
+        path.write_text(opened.replace("first opening", "a good reason"))
+    before = {file: file.read_bytes() for file in study.rglob("*") if file.is_file() and "locks" not in file.parts}
+    for command in ("run", "resume", "status", "report", "verify"):
+        assert main(["study", command, str(toy_file), "--output", str(study)]) == 2
+        (error,) = capsys.readouterr().err.splitlines()
+        assert "ledger.jsonl " + ("is missing" if lost == "missing" else "was edited") in error
+        assert error.endswith("restore the file from a copy, or choose another --output")
+    assert {file: file.read_bytes() for file in before} == before
+    if lost == "missing":
+        for file in study.rglob("test/result.json"):
+            file.unlink()
+        # The test embeddings show that the classes were opened.
+        assert main(["study", "run", str(toy_file), "--output", str(study)]) == 2
+
+
+def test_a_run_with_another_setting_or_seed_than_the_searchs_is_named(study: Path) -> None:
+    trials = [json.loads(path.read_text()) for path in study.glob("jobs/arcface/trial*/fold*/result.json")]
+    means = {n: sum(t["validation"]["map_at_r"] for t in trials if t["number"] == n) for n in range(3)}
+    best = max(means, key=lambda n: means[n])
+    edit_json(study / RUN / "fold0" / "result.json", parameters={"model.loss_lr": 1.0})
+    edit_json(study / RUN / "fold1" / "result.json", seed=1)
+    setting, seed, ledger = verify(study)
+    assert ledger == "jobs/arcface: a result.json has changed since opening 1 in ledger.jsonl"
+    assert setting.startswith(f"{RUN}/fold0: parameters {{'model.loss_lr': 1.0}} are stored, ")
+    assert setting.endswith(f"follow from trial {best}, the best")
+    assert seed.startswith(f"{RUN}/fold1: seed 1 is stored, ")
+
+
+@pytest.mark.parametrize("job", ["arcface/run1/fold0", "contrastive/trial2/fold1", "pretrained/run0/fold1"])
+def test_an_edited_validation_score_is_named(job: str, study: Path) -> None:
+    edit_json(study / "jobs" / job / "result.json", validation={"map_at_r": 0.99})
+    problems = verify(study)
+    assert f"jobs/{job.split('/')[0]}: a result.json has changed since opening 1 in ledger.jsonl" in problems
+    if "pretrained" not in job:
+        (problem,) = [p for p in problems if "validation map_at_r" in p]
+        assert problem.startswith(f"jobs/{job}: validation map_at_r 0.99 is stored, 0.")
+
+
+def test_a_score_that_is_edited_with_its_curve_is_named(study: Path) -> None:
+    job = study / "jobs" / "arcface" / "trial1" / "fold0"
+    (stored,) = json.loads((job / "result.json").read_text())["validation"].values()
+    curve = (job / "metrics.csv").read_text()
+    assert str(stored) in curve
+    (job / "metrics.csv").write_text(curve.replace(str(stored), "0.99"))
+    edit_json(job / "result.json", validation={"map_at_r": 0.99})
+    assert "jobs/arcface/trial1/fold0/metrics.csv: has changed since its job ended" in verify(study)
+
+
+def test_emptied_and_missing_logs_are_named(study: Path) -> None:
+    (study / RUN / "fold0" / "config.yaml").write_text("")
+    (study / RUN / "fold1" / "metrics.csv").unlink()
+    assert verify(study) == [f"{RUN}/fold0/config.yaml: is empty", f"{RUN}/fold1/metrics.csv: is missing"]
+
+
+def test_missing_damaged_and_foreign_embeddings_are_named(study: Path) -> None:
+    name = "embeddings.safetensors"
+    (study / RUN / "fold0" / name).unlink()
+    (study / "jobs/contrastive/run0/fold0" / name).write_bytes(b"not a tensor")
+    shutil.copy(study / "jobs/contrastive/run1/fold1" / name, study / "jobs/contrastive/run1/fold0" / name)
+    missing, damaged, foreign = sorted(verify(study))
+    assert damaged.startswith(f"jobs/contrastive/run0/fold0/{name}: damaged (")
+    assert foreign == f"jobs/contrastive/run1/fold0/{name}: made from another checkpoint or in another opening"
+    assert missing == f"{RUN}/fold0/{name}: missing"
+
+
+def test_a_missing_result_of_a_tested_run_is_named(study: Path) -> None:
+    (study / RUN / "fold0" / "result.json").unlink()
+    assert any(p.startswith(f"{RUN}/fold0/result.json: missing, though its run was tested") for p in verify(study))
+
+
+def test_a_damaged_result_is_refused(study: Path) -> None:
+    (study / RUN / "fold0" / "result.json").write_text("{")
+    with pytest.raises(UserError, match=r"run1/fold0/result\.json is damaged"):
+        verify(study)

@@ -1,0 +1,304 @@
+"""The command line, as somebody at a terminal meets it."""
+
+import csv
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from own_images import image_options, own_images
+from safetensors import safe_open
+
+from levelfield.data.datasets import Glyphs
+from levelfield.metrics import retrieval_metrics
+
+
+def refused(result, *words):
+    """One line, exit code 2, and the words that help."""
+    code, _, complaint = result
+    assert code == 2, complaint
+    assert complaint.count("\n") == 1, complaint
+    assert "Traceback" not in complaint
+    for word in words:
+        assert word in complaint, complaint
+
+
+def test_fit_writes_its_folder(fitted):
+    assert sorted(path.name for path in fitted.iterdir()) == ["best.ckpt", "config.yaml", "metrics.csv"]
+    with open(fitted / "metrics.csv") as file:
+        scores = [float(row["val/map_at_r"]) for row in csv.DictReader(file) if row["val/map_at_r"]]
+    assert len(scores) == 2
+    best = torch.load(fitted / "best.ckpt", weights_only=True)
+    assert best["epoch"] == max(range(2), key=scores.__getitem__)
+    assert best["levelfield"]["data"]["fold"] == 2
+
+
+def test_config_of_a_fit_repeats_it(fitted, run, tmp_path):
+    code, _, complaint = run("fit", "--config", fitted / "config.yaml", "--output", tmp_path)
+    assert code == 0, complaint
+    again = tmp_path / "fit" / "Glyphs-ArcFaceLoss" / "0"
+    assert (again / "metrics.csv").read_bytes() == (fitted / "metrics.csv").read_bytes()
+    weights = [torch.load(folder / "best.ckpt", weights_only=True)["state_dict"] for folder in (fitted, again)]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_a_second_fit_takes_the_next_folder(tiny, run, tmp_path):
+    words = ["fit", *tiny, "--trainer.max_epochs", "1", "--model.loss", "ContrastiveLoss", "--output", tmp_path]
+    for number in "01":
+        code, printed, complaint = run(*words, "--name", "mine")
+        assert code == 0, complaint
+        assert str(tmp_path / "fit" / "mine" / number) in printed
+    assert (tmp_path / "fit" / "mine" / "1" / "best.ckpt").exists()
+
+
+def test_checkpoint_loads_in_a_fresh_python_with_no_other_argument(fitted, tmp_path):
+    code = (
+        "import sys, torch; from levelfield.training.learner import MetricLearner;"
+        "learner = MetricLearner.load_from_checkpoint(sys.argv[1]);"
+        "assert type(learner.loss).__name__ == 'ArcFaceLoss' and learner.loss.margin == 20;"
+        "print(tuple(learner(torch.rand(3, 3, 32, 32)).shape))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(fitted / "best.ckpt")], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.stdout.strip() == "(3, 128)", done.stderr
+
+
+def test_validate_repeats_the_score_of_the_fit(fitted, run):
+    code, printed, complaint = run("validate", "--ckpt_path", fitted / "best.ckpt")
+    assert code == 0, complaint
+    with open(fitted / "metrics.csv") as file:
+        best = max(float(row["val/map_at_r"]) for row in csv.DictReader(file) if row["val/map_at_r"])
+    assert f"{best:.6f}"[:7] in printed
+
+
+def test_what_a_fits_configuration_holds_for_fit_alone_is_told(fitted, run):
+    _, without, _ = run("validate", "--ckpt_path", fitted / "best.ckpt")
+    code, printed, complaint = run("validate", "--config", fitted / "config.yaml", "--ckpt_path", fitted / "best.ckpt")
+    assert code == 0, complaint
+    note, _, rest = printed.partition("\n")
+    assert note.startswith(f"note: {fitted}/config.yaml: validate does not use ")
+    assert {"output", "trainer.max_epochs"} <= set(note.partition("use ")[2].split(", "))
+    assert without.startswith(rest)  # but for the progress bar, which the file switches off
+
+
+def test_test_opens_the_classes_once_and_predict_embeds_everything(fitted, run, tmp_path):
+    shutil.copy(fitted / "best.ckpt", tmp_path)
+    checkpoint = tmp_path / "best.ckpt"
+    code, printed, complaint = run("test", "--ckpt_path", checkpoint)
+    assert code == 0, complaint
+    assert "test/map_at_r" in printed
+    refused(run("test", "--ckpt_path", checkpoint), "ledger.jsonl", "--reopen-test")
+    assert run("test", "--ckpt_path", checkpoint, "--reopen-test", "a colleague asked")[0] == 0
+    entries = [json.loads(line) for line in (tmp_path / "ledger.jsonl").read_text().splitlines()]
+    assert [entry["reason"] for entry in entries if entry["event"] == "opened"] == [
+        "first opening",
+        "a colleague asked",
+    ]
+
+    code, _, complaint = run("predict", "--ckpt_path", checkpoint)
+    assert code == 0, complaint
+    with safe_open(tmp_path / "embeddings.safetensors", "pt") as file:
+        embeddings = file.get_tensor("embeddings")
+        keys = file.metadata()["keys"].split("\n")
+    index = Glyphs(num_classes=40).read_index()
+    assert keys == list(index.keys)
+    assert embeddings.shape == (len(keys), 128)
+    # The test half of what predict embedded scores what test printed.
+    half = torch.from_numpy(index.labels >= 20)
+    score = retrieval_metrics(embeddings[half], torch.from_numpy(index.labels)[half], metrics=("map_at_r",))["map_at_r"]
+    assert f"{score:.5f}"[:6] in printed
+
+
+@pytest.mark.parametrize("command", ["validate", "test", "predict"])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--data.fold", "1"], ["--data.fold 1", "trained with 2"]),
+        (["--data.dataset", "Omniglot"], ["--data.dataset Omniglot", "trained with Glyphs"]),
+        (["--data.dataset.num_classes", "60"], ["data set differs"]),
+        (["--model.loss.margin", "30"], ["--model.loss", "margin 30", "20"]),
+        (["--model.loss", "ContrastiveLoss"], ["--model.loss", "ArcFaceLoss"]),
+        (["--model.embedding_size", "64"], ["--model.embedding_size 64", "128"]),
+        (["--model.trunk.name", "resnet10t"], ["--model.trunk", "resnet10t", "test_resnet"]),
+        (["--output", "elsewhere"], ["--output is an option of fit"]),
+        (["--reopen-tst", "why"], ["no such option '--reopen-tst'"]),
+        (["--data.batch_size", "64"], ["--data.batch_size 64", "trained with 32"]),
+        (["--data.transforms.crop_size", "40"], ["--data.transforms.crop_size 40", "trained with"]),
+        (["--trainer.max_epochs", "7"], ["--trainer.max_epochs is an option of fit"]),
+        (["--trainer.limit_train_batches=3"], ["--trainer.limit_train_batches is an option of fit"]),
+        (["--trainer.logger", "CSVLogger"], ["--trainer.logger is an option of fit"]),
+        (["--trainer.acelerator", "cpu"], ["no such option '--trainer.acelerator'"]),
+    ],
+)
+def test_what_contradicts_the_checkpoint_is_refused(fitted, run, command, options, words):
+    refused(run(command, "--ckpt_path", fitted / "best.ckpt", *options), *words)
+    assert not (fitted / "ledger.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--model.loss", "ArcFaceLos"], ["--model.loss", "'ArcFaceLoss'"]),
+        (["--model.loss", "ArcFaceLoss", "--model.loss.margn", "2"], ["margn", "'margin'"]),
+        (["--model.los", "ArcFaceLoss"], ["--model.los", "'--model.loss'"]),
+        (["--model.emb", "4", "--model.loss", "ArcFaceLoss"], ["--model.emb"]),
+        (["--model.loss", "ArcFaceLoss", "--model.trunk.name", "resnet5"], ["resnet5", "'resnet50'"]),
+        (["--model.loss", "ArcFaceLoss", "--model.trunk.weights", "none.pth"], ["none.pth"]),
+        (["--model.loss", "ArcFaceLoss", "--data.fold", "9"], ["--data.fold 9", "0 to 3"]),
+        (["--model.loss", "ArcFaceLoss", "--data.dataset", "Glyph"], ["--data.dataset", "'Glyphs'"]),
+        (["--model.loss", "ArcFaceLoss", "--data.dataset", "ImageTable"], ["--data.dataset.table is required"]),
+        (["--model.loss", "missing_module.MyLoss"], ["--model.loss", "missing_module"]),
+        (["--model.loss", "ArcFaceLoss", "--config", "nothing.yaml"], ["nothing.yaml"]),
+        (["--model.loss", "ArcFaceLoss", "--data.dataset.num_classes", "12"], ["16"]),
+        (["--model.loss", "ArcFaceLoss", "--trainer.precision", "17"], ["precision"]),
+        (["--model.loss", "ArcFaceLoss", "--trainer.strategy", "dpp"], ["--trainer: ", "strategy='dpp'"]),
+        (["--model.loss", "ArcFaceLoss", "--trainer.accelerator", "gpu"], ["--trainer.accelerator gpu: "]),
+        (["--model.loss", "ArcFaceLoss", "--name", "a/../../b"], ["--name a/../../b: give a folder's name"]),
+        (["--model.loss", "ArcFaceLoss", "--checkpoint_seconds", "-3"], ["--checkpoint_seconds -3: give seconds"]),
+        (["--model.loss", "ArcFaceLoss", "--checkpoint_seconds", "nan"], ["--checkpoint_seconds", "nan"]),
+        (["--model.loss", "ArcFaceLoss", "--resume", "--trainer.enable_checkpointing", "false"], ["--resume", "last"]),
+        (["--model.loss", "ArcFaceLoss", "--ckpt_path", "nothing.ckpt"], ["nothing.ckpt"]),
+        (["--model.loss", "ArcFaceLoss", "--model.embedding_size", "0"], ["--model.embedding_size 0"]),
+        (["--model.loss", "ArcFaceLoss", "--data.num_workers", "-1"], ["--data.num_workers -1"]),
+        (["--model.loss", "ArcFaceLoss", "--data.eval_batch_size", "0"], ["--data.eval_batch_size 0"]),
+        (
+            ["--model.loss", "ArcFaceLoss", "--trainer.callbacks", "EarlyStopping", "--trainer.callbacks.monitor", "x"],
+            ["--trainer.callbacks", "val/map_at_r"],
+        ),
+    ],
+)
+def test_a_mistake_is_one_line_with_the_remedy(tiny, run, tmp_path, options, words):
+    refused(run("fit", *tiny, "--output", tmp_path, *options), *words)
+
+
+@pytest.mark.parametrize("options", [["fast_dev_run", "true"], ["max_epochs", "0"], ["limit_val_batches", "0"]])
+@pytest.mark.filterwarnings("ignore:.*could not find the monitored key")
+def test_a_fit_without_validation_says_so(tiny, run, tmp_path, options):
+    words = ["--model.loss", "ContrastiveLoss", f"--trainer.{options[0]}", options[1]]
+    code, printed, complaint = run("fit", *tiny, *words, "--output", tmp_path)
+    assert (code, complaint) == (0, "")
+    assert printed.splitlines()[-1] == "nothing was validated or kept: no best.ckpt"
+
+
+def test_the_best_score_is_told_beside_a_checkpoint_callback_of_ones_own(tiny, run, tmp_path):
+    words = ["--model.loss", "ContrastiveLoss", "--trainer.callbacks", "ModelCheckpoint", "--output", tmp_path]
+    code, printed, complaint = run("fit", *tiny, *words)
+    assert code == 0, complaint
+    assert "best validation MAP@R" in printed
+    assert list((tmp_path / "fit" / "Glyphs-ContrastiveLoss" / "0" / "checkpoints").glob("*.ckpt"))
+
+
+def test_embeddings_that_cannot_be_written_are_one_line(fitted, run):
+    (fitted / "embeddings.safetensors").mkdir()
+    try:
+        refused(run("predict", "--ckpt_path", fitted / "best.ckpt"), "/embeddings.safetensors: Is a directory")
+    finally:
+        (fitted / "embeddings.safetensors").rmdir()
+
+
+def test_fit_goes_on_from_a_checkpoint_of_the_same_architecture_only(fitted, tiny, run, tmp_path):
+    words = ["fit", *tiny, "--data.fold", "2", "--output", tmp_path, "--ckpt_path", fitted / "best.ckpt"]
+    refused(run(*words, "--model.loss", "ArcFaceLoss", "--model.embedding_size", "64"), "embedding_size 64", "128")
+    refused(run(*words, "--model.loss", "ContrastiveLoss"), "ContrastiveLoss", "ArcFaceLoss")
+    refused(run(*words, "--model.loss", "ArcFaceLoss", "--data.fold", "0"), "--data.fold 0")
+    code, _, complaint = run(*words, "--model.loss", "ArcFaceLoss", "--trainer.max_epochs", "3")
+    assert code == 0, complaint
+    with open(tmp_path / "fit" / "Glyphs-ArcFaceLoss" / "0" / "metrics.csv") as file:
+        assert [row["epoch"] for row in csv.DictReader(file) if row["val/map_at_r"]][-1] == "2"
+
+
+@pytest.mark.processes
+def test_ctrl_c_ends_a_fit_in_one_line_and_its_best_checkpoint_stays(tiny, tmp_path):
+    words = ["fit", *tiny, "--trainer.max_epochs", "1000", "--model.loss", "ContrastiveLoss", "--output", str(tmp_path)]
+    command = [sys.executable, "-m", "levelfield", *words]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    best = tmp_path / "fit" / "Glyphs-ContrastiveLoss" / "0" / "best.ckpt"
+    deadline = time.monotonic() + 120
+    while not best.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, complaint = process.communicate(timeout=60)
+    assert process.returncode == 130, complaint
+    assert complaint.strip().splitlines()[-1] == f"stopped; best so far: {best}"
+    assert "Traceback" not in complaint
+
+
+def test_commands_are_checked_too(run):
+    refused(run("fti"), "'fti'", "'fit'")
+    refused(run("test"), "--ckpt_path")
+    refused(run("validate", "--ckpt_path", "nothing.ckpt"), "nothing.ckpt")
+
+
+def test_help_reads_well(run):
+    code, printed, _ = run("--help")
+    assert code == 0
+    assert len(printed.splitlines()) < 25
+    for command in ("study run", "fit", "validate, test, predict", "data list"):
+        assert command in printed
+    code, printed, _ = run("fit", "--help")
+    assert code == 0
+    assert len(printed.splitlines()) < 100
+    assert "ArcFaceLoss" in printed
+    assert "--trainer.max_epochs 5" in printed
+    assert "--trainer.gradient_clip_val" in run("fit", "--help-all")[1]
+    for command in ("validate", "test", "predict"):
+        code, printed, _ = run(command, "--help")
+        assert code == 0
+        assert f"levelfield {command} --ckpt_path FILE" in printed
+        assert "--trust NAME" in printed
+
+
+def test_fit_on_own_images(tiny, run, tmp_path):
+    words = image_options(tiny, own_images(tmp_path))
+    code, printed, complaint = run("fit", *words, "--model.loss", "TripletMarginLoss", "--output", tmp_path)
+    assert code == 0, complaint
+    assert "best.ckpt" in printed
+
+
+@pytest.mark.parametrize("content", [b"", b"this is no image", None])
+def test_a_bad_image_is_named(tiny, run, tmp_path, content):
+    table = own_images(tmp_path)
+    victim = tmp_path / "9_1.png"  # class 9 belongs to the test half
+    victim.write_bytes(victim.read_bytes()[:50] if content is None else content)
+    words = [*image_options(tiny, table), "--model.loss", "ContrastiveLoss", "--output", str(tmp_path)]
+    assert run("fit", *words)[0] == 0
+    victim = tmp_path / "0_1.png"
+    victim.write_bytes(victim.read_bytes()[:50] if content is None else content)
+    refused(run("fit", *words), "0_1.png")
+
+
+def test_a_bad_table_is_named(tiny, run, tmp_path):
+    table = own_images(tmp_path)
+    words = [*image_options(tiny, table), "--model.loss", "ContrastiveLoss", "--output", str(tmp_path)]
+    table.write_text(table.read_text().replace("path,label", "path,name"))
+    refused(run("fit", *words), "table.csv", "label")
+    table.unlink()
+    refused(run("fit", *words), "table.csv")
+    refused(
+        run(
+            "fit",
+            *tiny,
+            "--data.dataset",
+            "ImageFolder",
+            "--data.dataset.folder",
+            "nowhere",
+            "--model.loss",
+            "ArcFaceLoss",
+        ),
+        "nowhere",
+    )
+
+
+def test_classes_with_one_sample_leave_training(tiny, run, tmp_path):
+    table = own_images(tmp_path, classes=24)
+    lines = [line for line in table.read_text().splitlines() if not line.startswith(("4_1", "4_2", "4_3"))]
+    table.write_text("\n".join(lines) + "\n")
+    words = [*image_options(tiny, table), "--model.loss", "ContrastiveLoss", "--output", str(tmp_path)]
+    code, printed, complaint = run("fit", *words)
+    assert code == 0, complaint
+    assert "1 class with one sample" in printed + complaint

@@ -1,0 +1,202 @@
+"""`levelfield data`: what is there, whether it is whole, and one line for each mistake."""
+
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from levelfield.cli.data import main, named_datasets
+from levelfield.cli.main import main as levelfield
+from levelfield.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def no_data_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LEVELFIELD_DATA", raising=False)
+
+
+@pytest.fixture
+def small_omniglot(tmp_path: Path) -> Path:
+    """A data folder whose Omniglot has two characters with a drawing each, the second one truncated."""
+    for part, alphabet in (("images_background", "Greek"), ("images_evaluation", "Tengwar")):
+        folder = tmp_path / "omniglot" / part / alphabet / "character01"
+        folder.mkdir(parents=True)
+        Image.new("1", (105, 105)).save(folder / "0001_01.png")
+    drawing = tmp_path / "omniglot/images_evaluation/Tengwar/character01/0001_01.png"
+    drawing.write_bytes(drawing.read_bytes()[:40])
+    return tmp_path
+
+
+def test_list_tells_what_is_there_and_what_is_broken(small_omniglot: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (small_omniglot / "grocery_store").mkdir()
+    assert main(["list", "--root", str(small_omniglot)]) == 0
+    printed = capsys.readouterr().out
+    rows = [line.split() for line in printed.splitlines()]
+    assert ["glyphs", "1,228", "16,752", "yes", "half"] in [row[:5] for row in rows]
+    assert ["omniglot", "1,623", "32,460", "yes"] in [row[:4] for row in rows]
+    assert ["cub200", "200", "11,788", "no"] in [row[:4] for row in rows]
+    table, _, below = printed.partition("\nwos134")
+    assert max(len(line) for line in table.splitlines()) <= 120
+    assert f"grocery_store: no file {small_omniglot}/grocery_store/dataset/classes.csv" in below
+    assert "cub200" not in below  # what was never fetched is no mistake
+
+
+def test_list_has_the_named_data_sets_with_their_published_counts() -> None:
+    assert {
+        name: (kind.num_classes_published, kind.num_samples_published) for name, kind in named_datasets().items()
+    } == {
+        "banking77": (77, 13083),
+        "cars196": (196, 16185),
+        "clinc150": (150, 22500),
+        "cub200": (200, 11788),
+        "dogs130": (130, 70432),
+        "glyphs": (1228, 16752),
+        "grocery_store": (81, 5421),
+        "inshop": (7982, 52712),
+        "news20": (20, 18846),
+        "omniglot": (1623, 32460),
+        "sop": (22634, 120053),
+        "typefaces": (186, 11160),
+        "wos134": (134, 46985),
+    }
+
+
+def test_a_card_has_all_that_is_known(small_omniglot: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "omniglot", "cub200", "--root", str(small_omniglot)]) == 0
+    omniglot, cub = capsys.readouterr().out.split("\n\n")
+    for fact in (
+        "paper    Lake, Salakhutdinov and Tenenbaum",
+        "classes  1,623",
+        "samples  32,460, each an image",
+        "licence  MIT",
+        "source   https://github.com/brendenlake/omniglot",
+        "layout   DIR holds omniglot/ with images_background and images_evaluation, each a folder or a .zip",
+        f"where    {small_omniglot}/omniglot",
+        "ready    yes",
+    ):
+        assert fact in omniglot
+    for fact in (
+        "file     CUB_200_2011.tgz, 1.07 GiB, SHA-256 0c685df5597a8b24909f6a7c9db6d11e008733779a671760afef78feb49bf081",
+        f"ready    no: no folder {small_omniglot}/cub200: give the folder that holds cub200/",
+        "to do    levelfield data prepare cub200 --root DIR",
+    ):
+        assert fact in cub
+
+
+def test_list_takes_the_folder_of_the_environment(
+    small_omniglot: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["list", "omniglot"]) == 0
+    printed = capsys.readouterr().out
+    assert "omniglot needs a data folder: give --data.root DIR or set LEVELFIELD_DATA" in printed
+    assert "where    no DIR given" in printed
+    monkeypatch.setenv("LEVELFIELD_DATA", str(small_omniglot))
+    assert main(["list", "omniglot"]) == 0
+    assert f"where    {small_omniglot}/omniglot" in capsys.readouterr().out
+
+
+def test_verify_lists_every_problem_and_exits_with_2(small_omniglot: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert levelfield(["data", "verify", "omniglot", "--data.root", str(small_omniglot)]) == 2
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "omniglot: 2 classes, 2 samples; 3 problems"
+    assert lines[1:3] == ["  2 classes instead of 1623", "  2 samples instead of 32460"]
+    assert "images_evaluation/Tengwar/character01/0001_01.png" in lines[3]
+    assert len(lines) == 4
+
+
+def test_verify_of_a_set_that_is_not_there_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", "grocery_store", "--root", str(tmp_path)]) == 2
+    assert f"no folder {tmp_path}/grocery_store" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["list", "verify"])
+def test_a_root_that_nothing_is_read_from_is_told(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, "glyphs", "--root", str(tmp_path)]) == 0
+    assert f"--data.root {tmp_path} is passed over: Glyphs reads nothing from it" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_verify_opens_the_real_data(data_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", "grocery_store", "omniglot", "--root", str(data_root)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "grocery_store: 81 classes, 5,421 samples; as published, every sample opens",
+        "omniglot: 1,623 classes, 32,460 samples; as published, every sample opens",
+        "  1 sample is there more than once, 0 in several classes, 0 in both halves",
+        "    in one class: images_background/Braille/character01/0192_03.png (Braille/character01, training) = "
+        "images_background/Braille/character01/0192_19.png (Braille/character01, training)",
+    ]
+
+
+def test_prepare_of_what_is_installed_has_nothing_to_fetch(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["prepare", "glyphs"]) == 0
+    assert "glyphs: ready, nothing has to be fetched" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["verify", "omnigolt"], r"no data set 'omnigolt'; did you mean 'omniglot'\?"),
+        (["verfy"], r"no command 'verfy'; did you mean 'verify'\?"),
+        (["list", "--rot", "x"], r"no option '--rot'; did you mean '--root'\?"),
+        (["list", "--roo", "x"], r"no option '--roo'; did you mean '--root'\?"),
+        (["list", "--root"], r"--root.*expected one argument"),
+        (["prepare", "cub200", "--archve", "x"], r"no option '--archve'; did you mean '--archive'\?"),
+    ],
+)
+def test_a_mistake_is_one_line_with_the_remedy(words: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        main(words)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_help_shows_commands_and_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    printed = capsys.readouterr().out
+    for words in ("list  ", "verify  ", "prepare NAME  ", "levelfield data verify omniglot --root DIR", "NAME"):
+        assert words in printed
+
+
+def test_verify_opens_ones_own_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, shade in (("a/1", 10), ("a/2", 20), ("b/1", 20)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.new("RGB", (8, 8), (shade, 0, 0)).save(tmp_path / f"{name}.png")
+    (tmp_path / "images.csv").write_text("path,label\na/1.png,a\na/2.png,a\nb/1.png,b\n")
+    (tmp_path / "texts.csv").write_text("text,label\ngood day,a\nbye,b\n")
+    assert main(["verify", str(tmp_path / "images.csv"), str(tmp_path / "texts.csv"), str(tmp_path)]) == 0
+    twice = [
+        "  1 sample is there more than once, 1 in several classes, 1 in both halves",
+        "    in both halves: a/2.png (a, training) = b/1.png (b, test)",
+    ]
+    assert capsys.readouterr().out.splitlines() == [
+        "image_table: 2 classes, 3 samples; every sample opens",
+        "  1 class with one sample, which has no other to be found by: b",
+        "  1 class to train and validate on: too few for folds",
+        *twice,
+        "text_table: 2 classes, 2 samples; every sample opens",
+        "  2 classes with one sample, which has no other to be found by: a, b",
+        "  1 class to train and validate on: too few for folds",
+        "image_folder: 2 classes, 3 samples; every sample opens",
+        "  2 left out: beside the class folders, in none of them",
+        "  1 class with one sample, which has no other to be found by: b",
+        "  1 class to train and validate on: too few for folds",
+        *twice,
+    ]
+    (tmp_path / "b" / "1.png").unlink()
+    assert main(["verify", str(tmp_path / "images.csv")]) == 2
+    assert "images.csv, row 4: no file" in capsys.readouterr().out
+    assert main(["verify", str(tmp_path / "nowhere.csv")]) == 2
+    assert f"no table {tmp_path}/nowhere.csv" in capsys.readouterr().out
+    (tmp_path / "both.csv").write_text("text,label,path\ngood day,a,1.txt\nbye,b,2.txt\n")
+    assert main(["verify", str(tmp_path / "both.csv")]) == 0
+    assert "text_table: 2 classes, 2 samples" in capsys.readouterr().out
+    (tmp_path / "both.csv").write_text("text,label,path\ngood day,a,a/1.png\nbye,b,a/2.png\n")
+    assert main(["verify", str(tmp_path / "both.csv")]) == 0
+    assert "image_table: 2 classes, 2 samples" in capsys.readouterr().out
+    with pytest.raises(UserError, match=r"no data set 'nowhere' \(.*\), and it is no folder and no \.csv"):
+        main(["verify", "nowhere"])
+    with pytest.raises(UserError, match=r"no data set '.*images\.csv'"):
+        main(["list", str(tmp_path / "images.csv")])

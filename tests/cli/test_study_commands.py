@@ -1,0 +1,205 @@
+"""`levelfield study`: what it prints, what it finds, and one line for each mistake."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from levelfield.cli.main import main as levelfield
+from levelfield.cli.study import main, split_dotted
+from levelfield.errors import UserError
+from levelfield.study.definition.added_method import method_of_loss
+
+TEN_LINE_LOSS = '''
+from torch import nn
+
+
+class MyLoss(nn.Module):
+    """Pulls pairs of a class together and pushes others below a cosine of 0.5."""
+
+    def forward(self, embeddings, labels):
+        cosines = embeddings @ embeddings.T
+        same = labels[:, None] == labels[None, :]
+        return (1 - cosines[same]).mean() + (cosines[~same] - 0.5).clamp(min=0).mean()
+'''
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toy_file: Path) -> Path:
+    """A working directory with configs/study/toy.yaml."""
+    (tmp_path / "configs" / "study").mkdir(parents=True)
+    shutil.copy(toy_file, tmp_path / "configs" / "study" / "toy.yaml")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    return tmp_path
+
+
+def test_report_prints_the_table_and_derives_the_files_anew(
+    desk: Path, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(finished, desk / "outputs" / "toy"))
+    for name in ("results.csv", "summary.csv"):
+        (folder / name).unlink()
+    assert main(["report", "toy"]) == 0
+    for name in ("results.csv", "summary.csv"):
+        assert (folder / name).read_bytes() == (finished / name).read_bytes()
+    printed = capsys.readouterr().out
+    for word in ("pretrained", "contrastive", "arcface", "concatenated", "too few runs for an interval", "opened once"):
+        assert word in printed
+    assert "arcface: data.samples_per_class is 1, 4 for the others" in printed
+
+
+def test_status_counts_jobs_and_tells_the_time_left(
+    desk: Path, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(finished, desk / "somewhere"))
+    for run in range(2):
+        (folder / f"jobs/arcface/run{run}/fold1/result.json").unlink()
+    for path in (folder / "jobs" / "arcface").glob("*/fold*/result.json"):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "seconds": 60.0}))
+    assert main(["status", "toy.yaml", "--output", "somewhere"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "done     20 of 22 jobs" in lines
+    assert "running  nothing" in lines
+    assert "to do    2 jobs" in lines
+    assert "left     about 2 min" in lines
+
+
+def test_resume_takes_the_settings_from_the_folder(
+    desk: Path, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(finished, desk / "outputs" / "toy"))
+    file = desk / "configs" / "study" / "toy.yaml"
+    file.write_text(file.read_text().replace("runs: 2", "runs: 3"))
+    with pytest.raises(UserError, match="runs is 2 there and 3 in the study asked for"):
+        main(["run", "toy"])
+    capsys.readouterr()
+    assert main(["resume", "toy"]) == 0
+    said = "goes on as outputs/toy/study.yaml says: runs is 2 there, 3 in configs/study/toy.yaml with the options given"
+    assert capsys.readouterr().out.splitlines()[0] == said
+    file.unlink()
+    for command in ("resume", "status", "report", "verify"):
+        assert main([command, "outputs/toy"]) == 0
+    assert main(["resume", "outputs/toy", "--data.root", "elsewhere"]) == 0, "where the data lie changes no number"
+    assert "root: elsewhere" in (folder / "study.yaml").read_text()
+    for name in ("results.csv", "summary.csv"):
+        assert (folder / name).read_bytes() == (finished / name).read_bytes()
+    for words, message in {
+        ("--runs", "3"): "runs is 2 there and 3 in the study asked for",
+        ("--search.trials", "4"): r"search\.trials is 3 there and 4 in the study asked for",
+        ("--trainer.max_epochs", "4"): r"max_epochs is 2 there and 4 in the study asked for",
+        ("--add-method", "TripletMarginLoss"): "outputs/toy has no such method; add it with",
+        ("--output", "other"): "outputs/toy is the study's folder already; leave the option out",
+        ("--rusn.x", "1"): r"unknown option --rusn\.x",
+    }.items():
+        with pytest.raises(UserError, match=message) as caught:
+            main(["resume", "outputs/toy", *words])
+        assert len(str(caught.value).splitlines()) == 1
+    with pytest.raises(UserError, match="outputs/toy is the folder of a study; go on with it: levelfield study resume"):
+        main(["run", "outputs/toy"])
+
+
+@pytest.mark.parametrize("output", ["file", "file/within"])
+@pytest.mark.parametrize("command", ["run", "resume", "status", "report", "verify"])
+def test_an_output_that_is_a_file_is_one_line(
+    command: str, output: str, desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("file").write_text("mine")
+    assert levelfield(["study", command, "toy", "--output", output]) == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert "file" in error
+    assert Path("file").read_text() == "mine"
+
+
+@pytest.mark.slow
+def test_add_method_compares_a_loss_of_the_working_directory(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (desk / "my_loss.py").write_text(TEN_LINE_LOSS)
+    words = ["run", "toy.yaml", "--add-method", "my_loss.MyLoss", "--runs", "1", "--trainer.max_epochs=1"]
+    words += ["--search.trials", "1"]
+    assert main(words) == 0
+    printed = capsys.readouterr().out
+    rows = [line.split()[0] for line in printed.splitlines() if line.startswith("    ") and line.strip()]
+    assert rows[-8:] == ["pretrained", "contrastive", "arcface", "my_loss"] * 2
+    assert (desk / "outputs" / "toy_my_loss" / "jobs" / "my_loss" / "run0" / "test" / "result.json").exists()
+    assert "1 run " in printed, "the override of the number of runs"
+    assert "nothing says what to search: my_loss (" in printed
+
+
+def test_an_added_loss_with_class_weights_draws_one_sample_a_class() -> None:
+    name, config = method_of_loss("levelfield.losses.NormalizedSoftmaxLoss")
+    assert name == "normalized_softmax_loss"
+    assert config["data"] == {"samples_per_class": 1}
+    assert "data" not in method_of_loss("ContrastiveLoss")[1]
+
+
+def test_dotted_options_are_overrides_wherever_they_stand() -> None:
+    words = ["run", "--data.root", "DIR", "toy.yaml", "--trainer.max_epochs=2", "--runs", "3", "--output", "x"]
+    assert split_dotted(words) == (
+        ["run", "toy.yaml", "--output", "x"],
+        {"data.root": "DIR", "trainer.max_epochs": 2, "runs": 3},
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["rnu", "toy.yaml"], r"no command 'rnu'; did you mean 'run'\?"),
+        (["run", "tyo.yaml"], r"no study file 'tyo.yaml'; did you mean 'toy.yaml'\?"),
+        (["run", "toy", "--outptu", "x"], r"no option '--outptu'; did you mean '--output'\?"),
+        (["run", "toy", "--out", "x"], r"no option '--out'; did you mean '--output'\?"),
+        (["run", "toy", "--search.trails", "1"], r"unknown key 'search\.trails'; did you mean 'trials'\?"),
+        (["run", "toy", "--search.sampler", "gpp"], r"search\.sampler 'gpp'; did you mean 'gp'\?"),
+        (["run", "toy", "--executor.worker", "2"], r"--executor\.worker; did you mean 'workers'\?"),
+        (["run", "toy", "--executor.workers", "0"], r"--executor\.workers must be a whole number of at least 1, not 0"),
+        (["run", "toy", "--rusn", "1"], r"no option '--rusn'; did you mean '--runs'\?"),
+        (["run", "toy", "--data.root"], r"--data\.root needs a value"),
+        (["run"], r"required: FILE"),
+        (["run", "toy", "--add-method", "my_los.MyLoss"], r"--add-method my_los\.MyLoss: cannot import 'my_los'"),
+        (["run", "toy", "--add-method", "ArcFaseLoss"], r"no 'ArcFaseLoss'; did you mean 'ArcFaceLoss'\?"),
+        (["run", "toy", "--data.datset.num_classes", "5"], r"datset"),
+        (["run", "toy", "--data.dataset.num_clases", "5"], r"num_clases.*did you mean 'num_classes'"),
+        (["status", "toy"], r"outputs/toy holds no study; begin it with"),
+    ],
+)
+def test_a_mistake_is_one_line_with_the_remedy_and_computes_nothing(desk: Path, words: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        main(words)
+    assert len(str(caught.value).splitlines()) == 1
+    assert not (desk / "outputs").exists()
+
+
+def test_the_command_line_prints_that_line_and_exits_with_2(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert levelfield(["study", "rnu", "toy.yaml"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert len(captured.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("title", ["../elsewhere", "a/b", "..", "/tmp/x", ""])
+def test_a_title_leads_out_of_no_folder(desk: Path, title: str) -> None:
+    file = desk / "configs" / "study" / "toy.yaml"
+    file.write_text(file.read_text().replace("name: toy", f"name: {title!r}"))
+    with pytest.raises(UserError, match=r"^name: .* cannot be the name of a folder; choose another, or give --output"):
+        main(["run", "toy"])
+    assert not (desk / "outputs").exists()
+
+
+def test_help_shows_the_commands_and_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    printed = capsys.readouterr().out
+    for word in ("run", "resume", "status", "report", "levelfield study run quickstart.yaml", "--add-method"):
+        assert word in printed
+
+
+def test_status_and_a_mistake_do_without_torch() -> None:
+    """With it they take seconds, of which they need a fifth of one."""
+    words = ["study", "status", "x"]
+    code = f"import sys; from levelfield.cli.main import main; main({words}); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr.startswith("levelfield: no study file 'x'")
+    assert done.stdout == "False\n"

@@ -1,0 +1,153 @@
+"""The study file: stacking, overrides, identity, and what a user can get wrong in it."""
+
+from pathlib import Path
+
+import pytest
+
+from levelfield.errors import UserError
+from levelfield.study.definition.configuration import first_difference, merge, parse_value, set_dotted
+from levelfield.study.definition.same_study import check_same_study
+from levelfield.study.definition.spec import load_spec, spec_from_yaml
+
+STUDY = """
+name: toy
+base: [data.yaml, {trainer: {max_epochs: 3}}]
+overrides: {data: {dataset: {init_args: {num_classes: 40}}}}
+methods:
+  contrastive: loss/contrastive.yaml
+  arcface: [loss/arcface.yaml, {data: {samples_per_class: 1}}]
+folds: 2
+runs: 3
+seed: 7
+threads: 1
+"""
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    (tmp_path / "loss").mkdir()
+    (tmp_path / "study.yaml").write_text(STUDY)
+    (tmp_path / "data.yaml").write_text(
+        "data: {root: /some, samples_per_class: 4, dataset: {class_path: Glyphs, init_args: {num_classes: 9, a: 1}}}"
+    )
+    (tmp_path / "loss" / "contrastive.yaml").write_text("model: {loss: {class_path: ContrastiveLoss}}")
+    (tmp_path / "loss" / "arcface.yaml").write_text("model: {loss: ArcFaceLoss, loss_lr: 1e-2}")
+    return tmp_path / "study.yaml"
+
+
+def test_layers_stack_in_order(study: Path) -> None:
+    spec = load_spec(study)
+    assert (spec.name, spec.folds, spec.runs, spec.seed, spec.threads) == ("toy", 2, 3, 7, 1)
+    arcface, contrastive = spec.methods["arcface"], spec.methods["contrastive"]
+    assert arcface["data"]["samples_per_class"] == 1
+    assert contrastive["data"]["samples_per_class"] == 4
+    assert arcface["model"] == {"loss": "ArcFaceLoss", "loss_lr": 0.01}
+    assert arcface["data"]["dataset"] == {"class_path": "Glyphs", "init_args": {"num_classes": 40, "a": 1}}
+    assert contrastive["trainer"]["max_epochs"] == 3
+
+
+def test_dotted_overrides_reach_all_methods_and_class_arguments(study: Path) -> None:
+    spec = load_spec(study, {"data.dataset.num_classes": 5, "trainer.max_epochs": 2, "runs": 1})
+    for config in spec.methods.values():
+        assert config["data"]["dataset"]["init_args"] == {"num_classes": 5, "a": 1}
+        assert config["trainer"]["max_epochs"] == 2
+    assert spec.runs == 1
+
+
+def test_another_class_drops_the_arguments_of_the_old_one() -> None:
+    old = {"dataset": {"class_path": "levelfield.data.Glyphs", "init_args": {"num_classes": 9}}}
+    assert merge(old, {"dataset": "ImageTable"}) == {"dataset": {"class_path": "ImageTable"}}
+    assert merge(old, {"dataset": {"class_path": "Glyphs"}})["dataset"]["init_args"] == {"num_classes": 9}
+    assert set_dotted({"loss": "ArcFaceLoss"}, "loss.margin", 20) == {
+        "loss": {"class_path": "ArcFaceLoss", "init_args": {"margin": 20}}
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-4", 1e-4),
+        ("3", 3),
+        ("0.5", 0.5),
+        ("true", True),
+        ("null", None),
+        ("a/b.csv", "a/b.csv"),
+        ("[1, 2]", [1, 2]),
+    ],
+)
+def test_values_are_read_as_the_command_line_reads_them(text: str, value: object) -> None:
+    assert parse_value(text) == value
+
+
+def test_identity_leaves_out_roots_and_name(study: Path) -> None:
+    spec = load_spec(study)
+    moved = load_spec(study, {"data.root": "/elsewhere", "data.num_workers": 4})
+    other = load_spec(study, {"trainer.max_epochs": 2})
+    assert moved.configuration_hash() == spec.configuration_hash()
+    assert other.configuration_hash() != spec.configuration_hash()
+    assert other.method_hash("arcface") != spec.method_hash("arcface")
+    assert other.baseline_hash() == spec.baseline_hash(), "training settings do not touch the baseline"
+
+
+def test_resolved_study_reads_back(study: Path, tmp_path: Path) -> None:
+    spec = load_spec(study)
+    (tmp_path / "resolved.yaml").write_text(spec.to_yaml())
+    assert spec_from_yaml(tmp_path / "resolved.yaml") == spec
+
+
+def test_a_differing_study_is_refused_with_the_key_and_both_values(study: Path, tmp_path: Path) -> None:
+    resolved = tmp_path / "resolved.yaml"
+    resolved.write_text(load_spec(study).to_yaml())
+    check_same_study(resolved, load_spec(study, {"data.root": "/elsewhere"}))
+    with pytest.raises(
+        UserError, match=r"resolved\.yaml: methods\.contrastive\.trainer\.max_epochs is 3 .* 2 .*--output"
+    ):
+        check_same_study(resolved, load_spec(study, {"trainer.max_epochs": 2}))
+    with pytest.raises(UserError, match="runs is 3 there and 5"):
+        check_same_study(resolved, load_spec(study, {"runs": 5}))
+
+
+def test_methods_can_be_added_to_a_study_but_not_taken_away(study: Path, tmp_path: Path) -> None:
+    resolved = tmp_path / "resolved.yaml"
+    wider = load_spec(study, added_methods={"mine": {"model": {"loss": "my.Loss"}}})
+    resolved.write_text(load_spec(study).to_yaml())
+    check_same_study(resolved, wider)
+    resolved.write_text(wider.to_yaml())
+    with pytest.raises(UserError, match=r"methods\.mine\."):
+        check_same_study(resolved, load_spec(study))
+
+
+def test_first_difference_names_missing_keys() -> None:
+    assert first_difference({"a": {"b": 1}}, {"a": {"b": 1}}) is None
+    assert first_difference({"a": {"b": 1, "c": 2}}, {"a": {"b": 1}}) == ("a.c", 2, "nothing")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("folds:", "fold:", r"unknown key 'fold'; did you mean 'folds'"),
+        ("runs: 3", "runs: many", r"runs must be a whole number of at least 1, not 'many'"),
+        ("folds: 2", "folds: 1", r"folds must be a whole number of at least 2"),
+        ("data.yaml,", "dat.yaml,", r"dat\.yaml \(named in base of .*study\.yaml\) does not exist"),
+        ("contrastive: ", "pretrained: ", r"'pretrained' is the baseline's"),
+        ("methods:", "methods: []\nname: [", r"cannot be read as YAML"),
+    ],
+)
+def test_mistakes_in_the_file_are_named(study: Path, old: str, new: str, message: str) -> None:
+    study.write_text(STUDY.replace(old, new))
+    with pytest.raises(UserError, match=message):
+        load_spec(study)
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("data.fold", "cannot be overridden"),
+        ("model.loss", "use --add-method"),
+        ("dta.root", "unknown option --dta.root; did you mean 'data'"),
+        ("run", "unknown option --run; did you mean 'runs'"),
+    ],
+)
+def test_mistaken_overrides_are_refused(study: Path, key: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        load_spec(study, {key: 1})

@@ -1,0 +1,169 @@
+"""What `--dry-run` says: the jobs, bounds of the steps, and hours from steps timed on random samples."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import EarlyStopping
+
+from levelfield.analysis.papers import protocol_differences
+from levelfield.cli.study import main
+from levelfield.published.searches import reality_check_search
+from levelfield.published.tables import published
+from levelfield.study.definition.spec import BASELINE, load_spec
+from levelfield.study.dry_run.costs import MethodCost, method_costs, summary, training_steps
+from levelfield.study.jobs.job import study_jobs
+from levelfield.study.jobs.written_config import class_name
+from levelfield.training.build import build
+
+STUDIES = Path(__file__).parents[3] / "configs" / "study"
+FULL_SIZE = {
+    "cub200_reality_check": ("cub200", 32),
+    "cars196_reality_check": ("cars196", 32),
+    "sop_reality_check": ("sop", 32),
+    "cub200_reality_check_batch256": ("cub200", 256),
+}
+# Evaluations: every how many epochs, and how many without a better one end a training (DESIGN: 9, 14, 39 epochs).
+STOPPING = {"cub200": (2, 5), "cars196": (5, 3), "sop": (20, 2)}
+TINY_TRUNK = {"class_path": "levelfield.models.TimmTrunk", "init_args": {"name": "test_resnet", "weights": None}}
+SMALL = {
+    "model.trunk": TINY_TRUNK,
+    "data.transforms": {"crop_size": 32, "resize": 32},
+    "trainer.accelerator": "cpu",
+    "threads": 1,
+}
+PAPERS_METHODS = 14
+
+
+def test_a_dry_run_prints_jobs_and_hours_and_writes_nothing(
+    toy_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    threads = torch.get_num_threads()
+    assert main(["run", str(toy_file), "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    # 2 methods x 2 folds x (3 trials + 2 runs), and the baseline's 2 folds.
+    assert re.search(r"contrastive +6 +4 +0\.\d{3} ", printed)
+    assert "22 jobs: 12 trainings in the search, 8 in the runs, 2 fits of the pretrained baseline" in printed
+    assert "on 16 random images of 32 px (cpu, 1 thread)" in printed
+    assert "not in these hours: reading and augmenting samples, validation" in printed
+    assert not list(tmp_path.iterdir())
+    assert torch.get_num_threads() == threads
+
+
+def test_the_first_method_may_have_class_weights(toy_file: Path) -> None:
+    spec = load_spec(toy_file)
+    costs = method_costs(dataclasses.replace(spec, methods={"arcface": spec.methods["arcface"]}))
+    assert [cost.method for cost in costs] == ["arcface"]
+
+
+def test_hours_are_jobs_times_steps_times_seconds() -> None:
+    cost = MethodCost("arcface", 200, 40, 0.05, "", least_steps=1200, most_steps=100_000)
+    assert cost.least_hours == pytest.approx(4.0)  # 240 x 1,200 x 0.05 s = 14,400 s
+    assert cost.most_hours == pytest.approx(333.333, abs=1e-3)
+
+
+def test_bounds_of_the_steps_are_those_of_lightning(tmp_path: Path) -> None:
+    """A training that never gets better, because nothing is learnt, stops at the lower bound."""
+    spec = load_spec(STUDIES / "cub200_reality_check.yaml", {**SMALL, "data.dataset": "Glyphs"})
+    config = spec.methods["contrastive"]
+    config["data"] |= {"dataset": {"class_path": "Glyphs", "init_args": {"num_classes": 16, "image_size": 32}}}
+    config["data"] |= {"steps_per_epoch": 1, "batch_size": 8, "fold": 0, "num_folds": 2}
+    config["model"] |= {"trunk_lr": 0.0, "embedder_lr": 0.0, "weight_decay": 0.0}
+    training = build(config, tmp_path, progress=False)
+    assert training_steps(training.trainer, 1) == (12, 1000)
+    training.trainer.fit(training.model, datamodule=training.datamodule)
+    # Evaluated after epochs 2, 4, ..., 12: the first and five that are no better.
+    assert training.trainer.global_step == 12
+
+
+@pytest.mark.parametrize(
+    ("settings", "patience", "steps"),
+    [
+        ({"max_epochs": 3}, None, (300, 300)),
+        ({"max_epochs": 3, "max_steps": 250}, None, (250, 250)),
+        ({"max_epochs": -1}, None, (float("inf"), float("inf"))),
+        ({"max_epochs": 1000, "check_val_every_n_epoch": 20}, 2, (6000, 100_000)),
+        ({"max_epochs": 4, "check_val_every_n_epoch": 2}, 5, (400, 400)),
+        ({"max_epochs": 40, "val_check_interval": 0.25}, 3, (100, 4000)),
+        ({"max_epochs": 40, "val_check_interval": 30, "check_val_every_n_epoch": None}, 3, (120, 4000)),
+    ],
+)
+def test_the_bounds_follow_the_trainer(settings: dict, patience: int | None, steps: tuple[float, float]) -> None:
+    callbacks = [] if patience is None else [EarlyStopping("val/map_at_r", mode="max", patience=patience)]
+    trainer = Trainer(**settings, callbacks=callbacks, logger=False, enable_checkpointing=False, accelerator="cpu")
+    assert training_steps(trainer, steps_per_epoch=100) == steps
+
+
+def test_texts_are_timed_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [f"a text of class {label},class {label}" for label in range(16) for _ in range(2)]
+    (tmp_path / "texts.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    dataset = {"class_path": "TextTable", "init_args": {"table": str(tmp_path / "texts.csv")}}
+    study = {
+        "base": [
+            str(STUDIES.parent / "trunk" / "tiny_text.yaml"),
+            {"data": {"dataset": dataset, "batch_size": 8}, "trainer": {"accelerator": "cpu"}},
+        ],
+        "methods": {"ntxent": {"model": {"loss": "NTXentLoss"}}},
+        "folds": 2,
+        "threads": 1,
+    }
+    (tmp_path / "texts.yaml").write_text(yaml.safe_dump(study))
+    assert main(["run", str(tmp_path / "texts.yaml"), "--dry-run"]) == 0
+    assert "on 8 texts of 12 words (cpu, 1 thread)" in capsys.readouterr().out
+
+
+def test_the_paper_s_three_data_sets_are_ten_thousand_trainings() -> None:
+    trainings = 0
+    for name in FULL_SIZE:
+        spec = load_spec(STUDIES / f"{name}.yaml")
+        jobs = study_jobs(spec)
+        assert len(spec.methods) == PAPERS_METHODS
+        assert len(jobs) == PAPERS_METHODS * (50 + 10) * 4 + 4
+        if "batch256" not in name:
+            trainings += sum(job.method != BASELINE for job in jobs)
+    assert trainings == 10_080
+
+
+@pytest.mark.parametrize("name", FULL_SIZE)
+def test_a_full_size_study_is_the_paper_s(name: str) -> None:
+    dataset, batch_size = FULL_SIZE[name]
+    spec = load_spec(STUDIES / f"{name}.yaml")
+    every, patience = STOPPING[dataset]
+    for method, config in spec.methods.items():
+        assert config["data"]["batch_size"] == batch_size
+        assert config["trainer"]["check_val_every_n_epoch"] == every
+        (stopping,) = config["trainer"]["callbacks"]
+        assert stopping["init_args"] == {"monitor": "val/map_at_r", "mode": "max", "patience": patience}
+        loss, miner = class_name(config["model"]["loss"]), config["model"].get("miner")
+        rows = [
+            row
+            for row in published(dataset, loss, miner and class_name(miner), config["model"]["loss"]["init_args"])
+            if row.paper == "reality_check" and row.protocol["data.batch_size"] == batch_size
+        ]
+        assert [row.embedding for row in rows] == ["concatenated", "separated"]
+        assert all(protocol_differences(row.protocol, config, spec) == [] for row in rows)
+        space = reality_check_search(method, dataset, batch_size)["space"]
+        searched = {key.rpartition(".")[2]: place for key, place in spec.space(method).items()}
+        assert set(searched) == set(space)
+        for argument, place in space.items():
+            found = searched[argument]
+            assert (found.low, found.high, found.scale) == (place["low"], place["high"], place["scale"])
+
+
+def test_every_full_size_method_takes_a_step_without_its_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `--dry-run` does, but with a tiny trunk: no data set is on disk, CUB's 75 training classes are known."""
+    monkeypatch.delenv("LEVELFIELD_DATA", raising=False)
+    monkeypatch.setattr("levelfield.study.dry_run.step_time.MEASURED_STEPS", 1)
+    costs = method_costs(load_spec(STUDIES / "cub200_reality_check.yaml", SMALL))
+    assert len(costs) == PAPERS_METHODS
+    assert all((cost.trials, cost.runs) == (200, 40) for cost in costs)
+    assert all((cost.least_steps, cost.most_steps) == (1200, 100_000) for cost in costs)
+    assert all(cost.step_seconds > 0 for cost in costs)
+    lines = summary(load_spec(STUDIES / "cub200_reality_check.yaml", SMALL), costs)
+    assert "3,364 jobs: 2,800 trainings in the search, 560 in the runs, 4 fits" in lines[0]
+    assert "early stopping at its first chance, after 1,200 steps, and never, after 100,000" in lines[2]

@@ -1,0 +1,177 @@
+"""Workers and several `study run` on one folder share its jobs, end together, and say in one line what stops them."""
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from study_process import StudyProcess
+from toy_study import run_study
+
+from levelfield.storage.lock import Lock, running
+from levelfield.study.definition.spec import load_spec
+from levelfield.study.execution import local_processes
+from levelfield.study.execution.local_processes import Executor
+from levelfield.study.jobs.job import study_jobs
+
+TABLES = ("results.csv", "summary.csv")
+
+# `levelfield`, with a line in a log for each job that this process does and each run that it tests.
+LOGGED = """
+import os, sys
+from levelfield.cli.main import main
+from levelfield.study.execution import worker
+from levelfield.study.sealed_test import opening as test_stage
+
+log, do_job, write_scores = open(sys.argv[1], "a"), worker.do_job, test_stage._Opening.write_scores
+
+def logged_job(state, job, *rest):
+    print(os.getpid(), job, file=log, flush=True)
+    return do_job(state, job, *rest)
+
+def logged_test(self, method, run, folds):
+    print(os.getpid(), method, "tested", run, file=log, flush=True)
+    return write_scores(self, method, run, folds)
+
+worker.do_job, test_stage._Opening.write_scores = logged_job, logged_test
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+def start(study: Path | str, folder: Path, *options: str, cwd: Path | None = None) -> StudyProcess:
+    words = ["study", "run", str(study), "--output", str(folder), *options]
+    return StudyProcess(words, folder.with_suffix(".log"), cwd)
+
+
+def assert_same_tables(folder: Path, finished: Path) -> None:
+    for name in TABLES:
+        assert (folder / name).read_bytes() == (finished / name).read_bytes()
+
+
+def alive(processes: list[int]) -> list[int]:
+    def is_alive(process: int) -> bool:
+        try:
+            return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        except FileNotFoundError:
+            return False
+
+    return [process for process in processes if is_alive(process)]
+
+
+def workers_of(process: StudyProcess) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+def test_devices_are_taken_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-5a")
+    assert local_processes._devices(Executor(workers=2)) == ["2", "GPU-5a"]
+    assert local_processes._devices(Executor.of({"workers": 3, "devices": [1, 0]})) == ["1", "0"]
+    assert local_processes._devices(Executor.of({"devices": 1})) == ["1"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert local_processes._devices(Executor(workers=2)) == []
+
+
+def test_a_lock_is_free_when_it_is_released_though_a_forked_loader_has_its_file(tmp_path: Path) -> None:
+    lock = Lock(tmp_path, "part", "part")
+    lock.acquire()
+    child = os.fork()
+    if child == 0:
+        time.sleep(60)
+        os._exit(0)
+    lock.release()
+    other = Lock(tmp_path, "part", "part")
+    assert other.acquire()
+    other.release()
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_two_workers_end_with_the_bytes_of_one(toy_file: Path, finished: Path, tmp_path: Path) -> None:
+    folder, spec = Path(shutil.copytree(finished, tmp_path / "shared")), load_spec(toy_file)
+    for job in study_jobs(spec)[12:]:
+        shutil.rmtree(folder / job.path)
+    for path in (*folder.glob("jobs/*/*/test"), *folder.rglob("embeddings.safetensors")):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for name in ("ledger.jsonl", *TABLES):
+        (folder / name).unlink()
+    run_study(folder, spec, executor=Executor(workers=2))
+    assert_same_tables(folder, finished)
+    assert running(folder) == []
+
+
+@pytest.mark.full
+@pytest.mark.processes
+def test_two_runs_of_one_study_share_its_jobs_and_do_none_twice(
+    toy_file: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, log = tmp_path / "shared", tmp_path / "log"
+    words = [sys.executable, "-c", LOGGED, str(log), "study", "run", str(toy_file), "--output", str(folder)]
+    both = [subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    for process in both:
+        output, errors = process.communicate(timeout=1200)
+        assert process.returncode == 0, errors
+        assert "too few runs for an interval" in output, "both print the table"
+    lines = log.read_text().splitlines()
+    with capsys.disabled():
+        print("", *lines, sep="\n")
+    done = Counter(line.partition(" ")[2] for line in lines)
+    tested = [f"{method} tested {run}" for method in ("contrastive", "arcface") for run in range(2)]
+    expected = [*(str(job) for job in study_jobs(load_spec(toy_file))), "pretrained tested 0", *tested]
+    assert done == Counter(expected)
+    share = Counter(line.partition(" ")[0] for line in lines if "tested" not in line)
+    assert set(share) == {str(process.pid) for process in both}
+    assert min(share.values()) > 5, "neither waits for the other"
+    assert_same_tables(folder, finished)
+    assert (folder / "ledger.jsonl").read_text().count('"opened"') == 1
+
+
+@pytest.mark.full
+@pytest.mark.processes
+@pytest.mark.parametrize("workers", [1, 2])
+def test_ctrl_c_twice_loses_nothing(workers: int, toy_file: Path, finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "stopped"
+    option = f"--executor.workers={workers}"
+    for stage, wait in (("trial0", 0.01), ("trial2", 0.1), ("run1", 0.5)):
+        process = start(toy_file, folder, option)
+        while not (folder / f"jobs/arcface/{stage}/fold0/metrics.csv").exists():
+            assert process.exit_code is None, process.wait()
+            time.sleep(0.001)
+        children = workers_of(process)
+        process.signal(signal.SIGINT)
+        time.sleep(wait)
+        if process.exit_code is None:
+            process.signal(signal.SIGINT)
+        printed = process.wait()
+        assert process.exit_code == 130, printed
+        assert "Traceback" not in printed
+        deadline = time.monotonic() + 20
+        while alive(children):
+            assert time.monotonic() < deadline, "a worker outlives its study"
+            time.sleep(0.05)
+    process = start(toy_file, folder, option)
+    printed = process.wait()
+    assert process.exit_code == 0, printed
+    assert_same_tables(folder, finished)
+
+
+@pytest.mark.full
+@pytest.mark.processes
+def test_a_mistake_that_a_worker_meets_is_one_line(toy_file: Path, finished: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(finished, tmp_path / "copy"))
+    (folder / "jobs/arcface/run1/fold1/result.json").unlink()
+    process = start(toy_file, folder, "--executor.workers=2")
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (10**6, 10**6))
+    *lines, error = process.wait().splitlines()
+    assert process.exit_code == 2
+    assert error.startswith(f"levelfield: {folder}/jobs/arcface/run1/fold1/best.ckpt: File too large; raise the limit")
+    assert "Traceback" not in "".join(lines)
+    run_study(folder, load_spec(toy_file))
+    assert_same_tables(folder, finished)

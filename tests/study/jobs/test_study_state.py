@@ -1,0 +1,148 @@
+"""What is done next, and with which setting, follows from the results alone."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from levelfield.analysis.selection import selected
+from levelfield.study.definition.search_settings import SearchSettings
+from levelfield.study.definition.spec import StudySpec
+from levelfield.study.jobs.job import Job, finish_job, study_jobs
+from levelfield.study.jobs.state import StudyState
+from levelfield.study.search.suggest import suggest
+
+SPACE = {"model.loss.init_args.margin": {"low": 0.0, "high": 1.0}}
+
+
+def study(**search: Any) -> StudySpec:
+    config = {"model": {"loss": {"class_path": "TripletMarginLoss"}}, "data": {"dataset": "Glyphs"}, "trainer": {}}
+    return StudySpec(
+        name="toy",
+        folds=2,
+        runs=2,
+        seed=5,
+        threads=1,
+        methods={"a": config, "b": config, "plain": config},
+        search=SearchSettings(**{"trials": 4, **search}),
+        spaces={"a": SPACE, "b": SPACE},
+    )
+
+
+def finish(state: StudyState, job: Job, score: float | None) -> None:
+    found: dict[str, Any] = {"seconds": 1.0}
+    if score is None:
+        found["failure"] = "the loss is nan at step 3"
+    else:
+        (state.study_folder / job.path).mkdir(parents=True, exist_ok=True)
+        (state.study_folder / job.checkpoint).touch()
+        found["validation"] = {"map_at_r": score}
+    state.add(job, finish_job(state.study_folder, state.spec, job, state.parameters(job), found))
+
+
+def finish_all(state: StudyState, score: Any) -> list[Job]:
+    done = []
+    while (job := next(state.ready(), None)) is not None:
+        finish(state, job, score(job))
+        done.append(job)
+    return done
+
+
+def test_trials_come_one_after_the_other_and_runs_after_all_of_them(tmp_path: Path) -> None:
+    state = StudyState(tmp_path, study())
+    for fold in range(2):
+        finish(state, Job("pretrained", "run", 0, fold), 0.1)
+    ready = list(state.ready())
+    assert {job.number for job in ready if job.stage == "trial"} == {0}, "the next trial waits for both folds"
+    assert {job.method for job in ready if job.stage == "run"} == {"plain"}, "without a space nothing is awaited"
+    finish(state, Job("a", "trial", 0, 0), 0.2)
+    assert Job("a", "trial", 1, 0) not in list(state.ready())
+    finish(state, Job("a", "trial", 0, 1), 0.3)
+    ready = list(state.ready())
+    assert Job("a", "trial", 1, 0) in ready
+    assert Job("b", "trial", 1, 0) not in ready
+    finish_all(state, lambda job: 0.5)
+    assert state.to_do == []
+
+
+def test_trials_of_a_batch_are_ready_together(tmp_path: Path) -> None:
+    state = StudyState(tmp_path, study(batch=2))
+    assert {job.number for job in state.ready() if job.stage == "trial"} == {0, 1}
+
+
+def test_a_suggestion_depends_on_earlier_trials_alone_whoever_asks(tmp_path: Path) -> None:
+    spec = study(trials=7)
+    state = StudyState(tmp_path, spec)
+    finish_all(state, lambda job: 0.1 * len(job.method) + state.parameters(job).get("model.loss.init_args.margin", 0))
+    again = StudyState(tmp_path, spec)
+    trials = again.trials("a")
+    assert len(trials) == 7
+    for trial in trials:
+        asked = suggest(spec.space("a"), trials[: trial.number], trial.number, 5, "a")
+        assert asked == trial.parameters == state.parameters(Job("a", "trial", trial.number, 1))
+    best = max(trials, key=lambda trial: trial.value or 0)
+    assert again.parameters(Job("a", "run", 1, 0)) == best.parameters
+    assert selected(tmp_path, spec)["a"].trial == best.number
+    assert selected(tmp_path, spec)["plain"].trial is None
+
+
+def test_a_failed_trial_is_recorded_and_the_search_goes_on(tmp_path: Path) -> None:
+    spec = study()
+    state = StudyState(tmp_path, spec)
+    finish_all(state, lambda job: None if job == Job("a", "trial", 1, 1) else 0.1 + 0.01 * job.number)
+    assert [trial.value is None for trial in state.trials("a")] == [False, True, False, False]
+    assert state.trials("a")[1].failure == "the loss is nan at step 3"
+    assert selected(tmp_path, spec)["a"].trial == 3
+    assert selected(tmp_path, spec)["a"].failures == ["trial 1 fold 1: the loss is nan at step 3"]
+    assert len(state.tested_runs()) == 1 + 3 * 2
+
+
+def test_a_method_without_a_score_has_no_runs_and_the_others_have(tmp_path: Path) -> None:
+    state = StudyState(tmp_path, study())
+    finish_all(state, lambda job: None if job.method == "b" else 0.1)
+    assert state.without_setting() == ["b"]
+    assert state.to_do == []
+    assert state.tested_runs() == [("pretrained", 0), ("a", 0), ("plain", 0), ("a", 1), ("plain", 1)]
+
+
+def test_a_failed_run_is_not_tested(tmp_path: Path) -> None:
+    state = StudyState(tmp_path, study(trials=1))
+    finish_all(state, lambda job: None if job == Job("a", "run", 1, 1) else 0.1)
+    assert ("a", 0) in state.tested_runs()
+    assert ("a", 1) not in state.tested_runs()
+    assert list(state.failures("run")) == [Job("a", "run", 1, 1)]
+
+
+def test_pruning_gives_up_later_folds_and_ends_with_the_same_jobs(tmp_path: Path) -> None:
+    spec = study(trials=7, prune=True)
+    state = StudyState(tmp_path, spec)
+    score = {0: 0.5, 1: 0.4, 2: 0.3, 3: 0.2, 4: 0.6, 5: 0.1, 6: 0.7}
+    done = finish_all(state, lambda job: score[job.number] if job.stage == "trial" else 0.5)
+    assert Job("a", "trial", 5, 0) in done
+    assert Job("a", "trial", 5, 1) not in done, "0.1 is below the median of five, 0.4"
+    assert Job("a", "trial", 6, 1) in done
+    assert state.trials("a")[5].pruned
+    assert state.to_do == []
+    assert len(done) == len(study_jobs(spec)) - 2, "one fold of each searched method"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_order_of_the_work_ends_in_the_same_settings(tmp_path: Path, seed: int) -> None:
+    import random
+
+    spec, draw = study(trials=6), random.Random(seed)
+
+    def score(job: Job, state: StudyState) -> float:
+        return state.parameters(job).get("model.loss.init_args.margin", 0.5) / (2 + job.fold)
+
+    straight = StudyState(tmp_path / "straight", spec)
+    finish_all(straight, lambda job: score(job, straight))
+    shuffled = StudyState(tmp_path / "shuffled", spec)
+    while ready := list(shuffled.ready()):
+        job = draw.choice(ready)
+        finish(shuffled, job, score(job, shuffled))
+        shuffled = StudyState(tmp_path / "shuffled", spec)
+    for job in study_jobs(spec):
+        assert (tmp_path / "straight" / job.path / "result.json").read_bytes() == (
+            tmp_path / "shuffled" / job.path / "result.json"
+        ).read_bytes()

@@ -1,0 +1,60 @@
+"""Test scores beyond the three of every study, as some papers report them."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from sklearn.cluster import KMeans
+from sklearn.metrics import normalized_mutual_info_score
+from torch.nn.functional import normalize
+
+from levelfield.errors import UserError
+from levelfield.study.definition.spec import load_spec
+from levelfield.study.sealed_test import tested
+from levelfield.study.sealed_test.scores import EmbeddedTest, score_run
+from levelfield.training.embed import EmbeddedSet
+
+
+def fold(seed: int) -> EmbeddedTest:
+    """Six tight classes of five."""
+    draw = torch.Generator().manual_seed(seed)
+    labels = torch.arange(6).repeat_interleave(5)
+    centres = torch.randn(6, 8, generator=draw)
+    embeddings = normalize(centres[labels] + 0.7 * torch.randn(30, 8, generator=draw))
+    return EmbeddedTest(EmbeddedSet(embeddings, labels, torch.arange(30)), None, "")
+
+
+def test_a_study_can_ask_for_the_papers_scores(toy_file: Path) -> None:
+    wanted = ["recall_at_4", "recall_at_2", "map", "mrr", "nmi_geometric"]
+    spec = replace(load_spec(toy_file), metrics=wanted)
+    folds = [fold(0), fold(1)]
+    scores = score_run(spec, "arcface", folds)
+    assert list(scores["separated"][0]) == ["map_at_r", "r_precision", "precision_at_1", *wanted]
+    for found, each in zip(scores["separated"], folds, strict=True):
+        embeddings, labels = each.samples.embeddings, each.samples.labels
+        order = (embeddings @ embeddings.T).fill_diagonal_(-2).argsort(descending=True)[:, :-1]
+        same = labels[order] == labels[:, None]
+        assert found["recall_at_2"] == pytest.approx(same[:, :2].any(1).float().mean().item())
+        assert found["recall_at_4"] == pytest.approx(same[:, :4].any(1).float().mean().item())
+        assert found["mrr"] == pytest.approx((1 / (same.float().argmax(1) + 1)).mean().item())
+        precision = same.cumsum(1) / torch.arange(1, 30)
+        assert found["map"] == pytest.approx((precision * same).sum(1).div(4).mean().item())
+        clusters = KMeans(6, n_init=10, random_state=0).fit_predict(embeddings.numpy())
+        expected = normalized_mutual_info_score(labels.numpy(), clusters, average_method="geometric")
+        assert found["nmi_geometric"] == pytest.approx(expected, abs=0.1), "k-means from other starts"
+
+
+def test_further_scores_touch_the_test_alone(toy_file: Path) -> None:
+    spec = load_spec(toy_file)
+    more = replace(spec, metrics=["mrr"])
+    assert more.method_hash("arcface") == spec.method_hash("arcface"), "no training is done again"
+    assert tested.tested_hash(more, "arcface", 0) != tested.tested_hash(spec, "arcface", 0)
+    assert more.configuration_hash() != spec.configuration_hash(), "the test classes are opened for another question"
+
+
+def test_a_misspelt_score_is_named(toy_file: Path, tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(toy_file.read_text() + "metrics: [recall_at_2, mpa]\n")
+    with pytest.raises(UserError, match=r"metrics: no metric 'mpa'; did you mean 'map'\?"):
+        load_spec(path)

@@ -1,0 +1,68 @@
+"""The search on the Reality Check's recorded curves of one argument: how near it comes to their best."""
+
+import importlib.util
+import statistics
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from levelfield.published.searches import reality_check_curves, reality_check_search
+
+
+@pytest.fixture(scope="module")
+def benchmark() -> ModuleType:
+    """`benchmarks/search.py`, whose table the docs show."""
+    path = Path(__file__).parents[3] / "benchmarks" / "search.py"
+    spec = importlib.util.spec_from_file_location("benchmarks_search", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # its dataclass looks itself up
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_recorded_curves_are_the_published_searches(benchmark: ModuleType) -> None:
+    records, curves = reality_check_curves(), benchmark.recorded_curves()
+    assert len(records) == 9
+    for record, curve in zip(records, curves, strict=True):
+        search = reality_check_search(record["loss"], record["dataset"], record["batch_size"])
+        assert len(record["tried"]) == len(record["val_map_at_r"]) == 50
+        assert curve.best == pytest.approx(search["val_map_at_r"], abs=1e-9)
+        assert curve.value(search["optimum"]) == pytest.approx(curve.best, abs=1e-6)
+        assert (np.diff(curve.positions) > 0).all()
+    # Half way between two recorded temperatures in the logarithm, half way between their scores.
+    curve = next(curve for curve in curves if curve.name == "cub200 256 ntxent")
+    record = next(record for record in records if (record["loss"], record["batch_size"]) == ("ntxent", 256))
+    (low, high), scores = record["tried"][10:12], record["val_map_at_r"][10:12]
+    assert curve.value({"temperature": (low * high) ** 0.5}) == pytest.approx(sum(scores) / 2, abs=1e-9)
+
+
+def test_ten_trials_come_near_the_best_of_three_curves(benchmark: ModuleType) -> None:
+    names = ("cub200 256 triplet_margin", "sop 32 ntxent", "cub200 256 fast_ap")
+    curves = [curve for curve in benchmark.recorded_curves() if curve.name in names]
+    after_ten = {
+        sampler: statistics.median(
+            statistics.median(benchmark.replay(curve, seed, sampler, trials=10)[-1] for seed in range(3))
+            for curve in curves
+        )
+        for sampler in ("gp", "random")
+    }
+    assert after_ten["gp"] >= 0.97
+    assert after_ten["gp"] >= after_ten["random"] - 0.01
+
+
+@pytest.mark.full
+@pytest.mark.slow
+def test_ten_and_thirty_trials_come_near_the_best_of_all_curves(benchmark: ModuleType) -> None:
+    scores = {
+        sampler: [benchmark.reached(curve, 20, sampler) for curve in benchmark.recorded_curves()]
+        for sampler in ("gp", "random")
+    }
+    medians = {name: [statistics.median(column) for column in zip(*rows, strict=True)] for name, rows in scores.items()}
+    assert medians["gp"][0] >= 0.97
+    assert medians["gp"][1] >= 0.995
+    assert medians["gp"][1] > medians["random"][1]

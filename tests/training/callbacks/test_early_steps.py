@@ -1,0 +1,86 @@
+"""What the first steps do differently: rates that warm up, a trunk that waits."""
+
+import warnings
+
+import pytest
+import torch
+from lightning.pytorch import Callback, Trainer
+
+from levelfield.data.datamodule import MetricDataModule
+from levelfield.data.datasets import Glyphs
+from levelfield.data.transforms import ImageTransforms
+from levelfield.errors import UserError
+from levelfield.losses import ArcFaceLoss
+from levelfield.models import TimmTrunk
+from levelfield.training.callbacks import NewWeightsFirst, WarmUp
+from levelfield.training.learner import MetricLearner
+
+
+class Record(Callback):
+    """Rates of each step, and the weights at the end of each epoch."""
+
+    def __init__(self) -> None:
+        self.rates: list[dict[str, float]] = []
+        self.weights: list[dict[str, torch.Tensor]] = []
+
+    def on_before_optimizer_step(self, trainer, pl_module, optimizer) -> None:
+        self.rates.append({group["name"]: group["lr"] for group in optimizer.param_groups})
+
+    def on_train_epoch_end(self, trainer, pl_module) -> None:
+        self.weights.append({name: weight.detach().clone() for name, weight in pl_module.named_parameters()})
+
+
+def train(callback: Callback, epochs: int = 2) -> tuple[Record, dict[str, torch.Tensor]]:
+    """A training of `epochs` times 3 steps, with a schedule that halves the rates each epoch; the weights before it."""
+    torch.manual_seed(0)
+    learner = MetricLearner(
+        TimmTrunk("test_resnet", weights=None),
+        loss=ArcFaceLoss,
+        embedding_size=8,
+        trunk_lr=1e-3,
+        embedder_lr=1e-2,
+        freeze_batch_norm=False,
+        lr_scheduler=lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5),
+    )
+    before = {name: weight.detach().clone() for name, weight in learner.named_parameters()}
+    transforms = ImageTransforms(crop_size=32, resize=32)
+    data = MetricDataModule(Glyphs(num_classes=40), steps_per_epoch=3, transforms=transforms)
+    record = Record()
+    with warnings.catch_warnings():
+        for notice in (".*does not have many workers.*", ".*LeafSpec.*", ".*logging interval.*"):
+            warnings.filterwarnings("ignore", notice)
+        Trainer(
+            accelerator="cpu",
+            max_epochs=epochs,
+            limit_val_batches=0,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            callbacks=[callback, record],
+        ).fit(learner, data)
+    return record, before
+
+
+def test_rates_warm_up_and_leave_the_schedule_alone() -> None:
+    """Over 2 of 6 steps; the schedule halves the rates after each epoch of 3 steps."""
+    record, _ = train(WarmUp(steps=2))
+    assert [rates["embedder"] for rates in record.rates] == pytest.approx([5e-3, 1e-2, 1e-2, 5e-3, 5e-3, 5e-3])
+    assert [rates["trunk"] for rates in record.rates] == pytest.approx([5e-4, 1e-3, 1e-3, 5e-4, 5e-4, 5e-4])
+
+
+def test_the_trunk_waits_and_then_trains() -> None:
+    record, before = train(NewWeightsFirst(epochs=1))
+    first, second = record.weights
+    trunk = [name for name in before if name.startswith("trunk.")]
+    (weights,) = (name for name in first if name.startswith("loss."))
+    assert all(torch.equal(first[name], before[name]) for name in trunk)
+    assert not torch.equal(first["embedder.linear.weight"], before["embedder.linear.weight"])
+    assert not torch.equal(first[weights], second[weights])
+    assert all(not torch.equal(second[name], first[name]) for name in trunk if name.endswith("conv1.weight"))
+
+
+@pytest.mark.parametrize("callback", [lambda: WarmUp(steps=0), lambda: NewWeightsFirst(epochs=0)])
+def test_no_steps_are_refused(callback) -> None:
+    with pytest.raises(UserError, match="is 0: give 1 or more"):
+        callback()

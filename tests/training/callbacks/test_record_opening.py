@@ -1,0 +1,147 @@
+"""Each `trainer.test` leaves a line in a ledger before a test label is used; a second one needs a reason."""
+
+import hashlib
+import json
+import warnings
+
+import pytest
+import torch
+from lightning.pytorch import Callback, Trainer
+
+from levelfield.data.datamodule import MetricDataModule
+from levelfield.data.datasets import Glyphs
+from levelfield.data.transforms import ImageTransforms
+from levelfield.errors import UserError
+from levelfield.losses import ArcFaceLoss
+from levelfield.models import TimmTrunk
+from levelfield.training.callbacks import RecordOpening
+from levelfield.training.learner import MetricLearner
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    with warnings.catch_warnings():
+        for notice in (".*does not have many workers.*", ".*in eval mode.*", ".*LeafSpec.*", ".*logging interval.*"):
+            warnings.filterwarnings("ignore", notice)
+        yield
+
+
+def data() -> MetricDataModule:
+    transforms = ImageTransforms(crop_size=32, resize=32, horizontal_flip=False)
+    return MetricDataModule(Glyphs(num_classes=40), steps_per_epoch=1, transforms=transforms)
+
+
+def trainer(folder, *callbacks, **arguments) -> Trainer:
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+    return Trainer(
+        default_root_dir=folder,
+        max_epochs=1,
+        enable_checkpointing=False,
+        callbacks=list(callbacks),
+        **quiet,
+        **arguments,
+    )
+
+
+def learner() -> MetricLearner:
+    torch.manual_seed(0)
+    return MetricLearner(TimmTrunk("test_resnet", weights=None), loss=ArcFaceLoss, embedding_size=8)
+
+
+def lines(folder) -> list[dict]:
+    return [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """A checkpoint of a plain Trainer's fit."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        folder = tmp_path_factory.mktemp("fit")
+        plain = trainer(folder)
+        plain.fit(learner(), data())
+        plain.save_checkpoint(folder / "it.ckpt")
+    return folder / "it.ckpt"
+
+
+@pytest.fixture
+def copied(checkpoint, tmp_path):
+    """The checkpoint in a folder of its own."""
+    (tmp_path / "run").mkdir()
+    copy = tmp_path / "run" / "it.ckpt"
+    copy.write_bytes(checkpoint.read_bytes())
+    return copy
+
+
+class BeforeTheData(Callback):
+    """What the ledger holds when the first test batch comes."""
+
+    def on_test_batch_start(self, trainer, pl_module, batch, batch_idx, dataloader_idx=0) -> None:
+        self.events = [line["event"] for line in lines(self.folder)]
+
+
+@pytest.mark.parametrize("way", ["ckpt_path", "load_from_checkpoint"])
+def test_a_checkpoints_test_is_recorded_beside_it(way, copied, tmp_path) -> None:
+    watch = BeforeTheData()
+    watch.folder = copied.parent
+    plain = trainer(tmp_path, watch)
+    if way == "ckpt_path":
+        plain.test(learner(), data(), ckpt_path=copied, weights_only=True, verbose=False)
+    else:
+        plain.test(MetricLearner.load_from_checkpoint(copied), data(), verbose=False)
+    opened, finished = lines(copied.parent)
+    assert watch.events == ["opened"]
+    assert opened["checkpoints"] == {"it.ckpt": hashlib.sha256(copied.read_bytes()).hexdigest()}
+    assert (opened["event"], opened["opening"], opened["reason"]) == ("opened", 1, "first opening")
+    assert finished["event"] == "finished"
+    assert not (tmp_path / "ledger.jsonl").exists()
+
+
+def test_what_was_trained_after_loading_is_no_checkpoint(copied, tmp_path) -> None:
+    it, plain = MetricLearner.load_from_checkpoint(copied), trainer(tmp_path)
+    plain.fit(it, data())
+    plain.test(it, data(), verbose=False)
+    assert list(lines(tmp_path)[0]["checkpoints"]) == ["weights"]
+    assert not (copied.parent / "ledger.jsonl").exists()
+
+
+def test_a_second_test_needs_a_reason(copied, tmp_path) -> None:
+    it = learner()
+    it.build_loss(15)
+    trainer(tmp_path).test(it, data(), verbose=False)
+    with pytest.raises(UserError, match=r"opened once already .* RecordOpening\(reopen="):
+        trainer(tmp_path).test(it, data(), verbose=False)
+    assert len(lines(tmp_path)) == 2
+    trainer(tmp_path, RecordOpening(reopen="a colleague asked")).test(it, data(), verbose=False)
+    assert [line.get("reason") for line in lines(tmp_path)] == ["first opening", None, "a colleague asked", None]
+
+
+def test_an_interrupted_test_goes_on(copied, tmp_path) -> None:
+    class PowerCut(Callback):
+        def on_test_batch_start(self, *args, **kwargs) -> None:
+            raise RuntimeError("no power")
+
+    with pytest.raises(RuntimeError, match="no power"):
+        trainer(tmp_path, PowerCut()).test(learner(), data(), ckpt_path=copied, verbose=False)
+    assert [line["event"] for line in lines(copied.parent)] == ["opened"]
+    trainer(tmp_path).test(learner(), data(), ckpt_path=copied, verbose=False)
+    assert [line["event"] for line in lines(copied.parent)] == ["opened", "finished"]
+
+
+def test_a_dry_run_scores_nothing_and_is_no_opening(tmp_path) -> None:
+    it = learner()
+    it.build_loss(15)
+    assert trainer(tmp_path, fast_dev_run=True).test(it, data(), verbose=False) == [{}]
+    assert not (tmp_path / "ledger.jsonl").exists()
+
+
+def test_the_command_line_records_the_same_opening_once(copied, tmp_path, run) -> None:
+    trainer(tmp_path).test(learner(), data(), ckpt_path=copied, verbose=False)
+    code, _, complaint = run("test", "--ckpt_path", copied, "--trainer.enable_progress_bar", "false")
+    assert code == 2
+    assert "opened once already" in complaint, complaint
+    words = ("--trainer.enable_progress_bar", "false", "--reopen-test", "to see the command line")
+    code, printed, complaint = run("test", "--ckpt_path", copied, *words)
+    assert code == 0, complaint
+    assert f"opening 2 of the test classes, recorded in {copied.parent / 'ledger.jsonl'}" in printed
+    assert [line["event"] for line in lines(copied.parent)] == ["opened", "finished"] * 2

@@ -1,0 +1,134 @@
+"""Validation by a plain Trainer and any loader: the scores, and one line where there can be none."""
+
+import warnings
+
+import pytest
+import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch.utils.data import DataLoader, Dataset, IterableDataset, SubsetRandomSampler, TensorDataset
+
+from levelfield.errors import TrainingFailed, UserError
+from levelfield.losses import ContrastiveLoss
+from levelfield.metrics import retrieval_metrics
+from levelfield.models import TimmTrunk
+from levelfield.training.callbacks import RetrievalValidation
+from levelfield.training.learner import MetricLearner
+
+GENERATOR = torch.Generator().manual_seed(0)
+IMAGES = torch.rand(40, 3, 32, 32, generator=GENERATOR)
+LABELS = torch.arange(40) // 4
+PAIRS = TensorDataset(IMAGES, LABELS)
+TRIPLES = TensorDataset(IMAGES, LABELS, torch.arange(40))
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    with warnings.catch_warnings():
+        for notice in (".*does not have many workers.*", ".*in eval mode.*", ".*LeafSpec.*", ".*logging interval.*"):
+            warnings.filterwarnings("ignore", notice)
+        yield
+
+
+class Dictionaries(Dataset):
+    """Samples as dictionaries, with or without their index."""
+
+    def __init__(self, *keys: str) -> None:
+        self.keys = keys
+
+    def __len__(self) -> int:
+        return len(IMAGES)
+
+    def __getitem__(self, position: int) -> dict:
+        whole = {"samples": IMAGES[position], "labels": LABELS[position], "index": position}
+        return {key: whole[key] for key in self.keys}
+
+
+class Stream(IterableDataset):
+    """Pairs, without a length."""
+
+    def __iter__(self):
+        return iter(PAIRS)
+
+
+def learner(**arguments) -> MetricLearner:
+    torch.manual_seed(0)
+    return MetricLearner(TimmTrunk("test_resnet", weights=None), ContrastiveLoss(), embedding_size=8, **arguments)
+
+
+def trainer(**arguments) -> Trainer:
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+    return Trainer(**{"enable_checkpointing": False, "max_epochs": 1, **quiet, **arguments})
+
+
+LOADERS = {
+    "pairs": lambda: DataLoader(PAIRS, batch_size=16),
+    "triples": lambda: DataLoader(TRIPLES, batch_size=16),
+    "a dictionary with an index": lambda: DataLoader(Dictionaries("samples", "labels", "index"), batch_size=16),
+    "a dictionary without": lambda: DataLoader(Dictionaries("samples", "labels"), batch_size=16),
+    "a stream": lambda: DataLoader(Stream(), batch_size=16),
+    "a share": lambda: DataLoader(TRIPLES, batch_size=16, sampler=SubsetRandomSampler(range(40))),
+}
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_every_kind_of_loader_trains_validates_tests_and_embeds(kind: str, tmp_path) -> None:
+    it, plain = learner(), trainer(default_root_dir=tmp_path)
+    plain.fit(it, LOADERS[kind](), [LOADERS[kind]()])
+    it.eval()
+    expected = retrieval_metrics(it(IMAGES).detach(), LABELS, metrics=("map_at_r", "r_precision", "precision_at_1"))
+    for stage, scores in {
+        "val": plain.callback_metrics,
+        "test": plain.test(it, LOADERS[kind](), verbose=False)[0],
+    }.items():
+        found = {name: float(scores[f"{stage}/{name}"]) for name in expected if name != "num_skipped"}
+        assert found == pytest.approx({name: expected[name] for name in found}, abs=1e-6)
+    parts = plain.predict(it, LOADERS[kind]())
+    assert sum(len(part["embeddings"]) for part in parts) == 40
+
+
+@pytest.mark.parametrize("batch", [IMAGES, (IMAGES,), {"image": IMAGES}])
+def test_another_batch_is_named(batch) -> None:
+    loader = DataLoader([0], collate_fn=lambda _: batch)
+    with pytest.raises(UserError, match=r"\(samples, labels\), \(samples, labels, index\) or a dictionary"):
+        trainer().validate(learner(), loader, verbose=False)
+
+
+def test_samples_alone_are_embedded() -> None:
+    (part,) = trainer().predict(learner(), DataLoader([0], collate_fn=lambda _: IMAGES))
+    assert part["embeddings"].shape == (40, 8)
+
+
+def test_a_model_checkpoint_is_all_that_a_user_adds(tmp_path) -> None:
+    best = ModelCheckpoint(dirpath=tmp_path, monitor="val/map_at_r", mode="max")
+    loader = DataLoader(PAIRS, batch_size=20)
+    trainer(callbacks=[best], enable_checkpointing=True).fit(learner(), loader, loader)
+    assert 0 < float(best.best_model_score) <= 1
+
+
+def test_a_callback_that_is_given_stays_the_only_one() -> None:
+    given = RetrievalValidation(metrics=("recall", "mrr"))
+    plain = trainer(callbacks=[given])
+    logged = plain.validate(learner(), DataLoader(PAIRS, batch_size=40), verbose=False)[0]
+    assert [callback for callback in plain.callbacks if isinstance(callback, RetrievalValidation)] == [given]
+    assert logged.keys() == {"val/recall_at_1", "val/recall_at_2", "val/recall_at_4", "val/recall_at_8", "val/mrr"}
+
+
+def test_a_part_of_the_samples_is_not_scored(tmp_path) -> None:
+    loader = DataLoader(PAIRS, batch_size=10)
+    with pytest.raises(UserError, match="limit_val_batches leaves 2 of 4 batches out"):
+        trainer(limit_val_batches=2).validate(learner(), loader, verbose=False)
+    with pytest.raises(UserError, match="limit_test_batches leaves 3 of 4 batches out"):
+        trainer(limit_test_batches=1, default_root_dir=tmp_path).test(learner(), loader, verbose=False)
+    assert not (tmp_path / "ledger.jsonl").exists(), "refused before anything was opened"
+    plain = trainer(fast_dev_run=True)
+    plain.fit(learner(), loader, loader)
+    plain.test(learner(), loader, verbose=False)
+    assert "val/map_at_r" not in plain.callback_metrics
+
+
+def test_embeddings_that_are_not_finite_end_the_validation() -> None:
+    broken = learner()
+    broken.embedder.linear.weight.data[0, 0] = float("nan")
+    with pytest.raises(TrainingFailed, match="the embeddings are not finite"):
+        trainer().validate(broken, DataLoader(PAIRS, batch_size=10), verbose=False)

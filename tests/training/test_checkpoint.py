@@ -1,0 +1,336 @@
+"""A checkpoint of plain data runs no command, imports no module that nobody trusts, and fetches nothing."""
+
+import copy
+import pathlib
+import re
+import socket
+import sys
+import warnings
+
+import pytest
+import torch
+import yaml
+from lightning.pytorch import Trainer
+from tiny_fit import TINY
+
+from levelfield.cli.main import main
+from levelfield.data import Glyphs, ImageTransforms
+from levelfield.data.datamodule import MetricDataModule
+from levelfield.errors import UserError
+from levelfield.losses import ArcFaceLoss, ContrastiveLoss
+from levelfield.models import TimmTrunk
+from levelfield.training.learner import MetricLearner
+
+PLANTED = """
+import pathlib
+import torch
+from levelfield.data import Glyphs
+from levelfield.losses import ArcFaceLoss, ContrastiveLoss
+from levelfield.models import TimmTrunk
+
+pathlib.Path({file!r}).write_text("imported")
+
+
+class Loss(ContrastiveLoss):
+    pass
+
+
+class Trunk(TimmTrunk):
+    pass
+
+
+class Letters(Glyphs):
+    pass
+
+
+def adam(parameters) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters)
+"""
+LETTERS = {"num_classes": 40, "image_size": 32}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """What a tiny fit of the command line stores."""
+    output = tmp_path_factory.mktemp("fitted")
+    words = ["fit", *TINY, "--model.loss", "ContrastiveLoss", "--trainer.max_epochs", "1", "--output", str(output)]
+    assert main(words) == 0
+    return torch.load(output / "fit" / "Glyphs-ContrastiveLoss" / "0" / "best.ckpt", weights_only=True)
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A working directory with a module that writes `written` when it is imported."""
+    (tmp_path / "planted.py").write_text(PLANTED.format(file=str(tmp_path / "written")))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    sys.modules.pop("planted", None)
+
+
+def changed(checkpoint, place, section, key, value):
+    """A file of the checkpoint with one of its arguments changed; FILE stands for the file to be written."""
+    own = copy.deepcopy({name: part for name, part in checkpoint.items() if name != "state_dict"})
+    own["state_dict"] = checkpoint["state_dict"]
+    text = yaml.safe_dump(value).replace("FILE", str(place / "written")).replace("PLACE", str(place))
+    own[{"model": "hyper_parameters", "data": "datamodule_hyper_parameters"}[section]][key] = yaml.safe_load(text)
+    torch.save(own, place / "it.ckpt")
+    return place / "it.ckpt"
+
+
+def spec(class_path, **init_args):
+    return {"class_path": class_path, "init_args": init_args}
+
+
+def write_to(file):
+    """Of one's own program, and nothing that a checkpoint may call."""
+    pathlib.Path(file).write_text("called")
+
+
+def in_memory(loss):
+    return spec("levelfield.losses.CrossBatchMemory", loss=loss, memory_size=8)
+
+
+POPEN = spec("subprocess.Popen", args="id > FILE", shell=True)
+PLANTED_LOSS = spec("planted.Loss")
+KERNEL = spec(
+    "levelfield.models.TransformersTrunk",
+    name="x",
+    config={"model_type": "bert", "attn_implementation": "somebody/kernel"},
+)
+IN_MODEL = {
+    "a command where torch asks for a truth value": ("loss", spec("torch.nn.MSELoss", size_average=POPEN)),
+    "a command in a list": ("loss", spec("levelfield.losses.ContrastiveLoss", neg_margin=[0, [POPEN]])),
+    "a command in a mapping": ("loss", spec("levelfield.losses.ContrastiveLoss", neg_margin={"deep": {"er": POPEN}})),
+    "a command among further arguments": ("loss", {"class_path": "torch.nn.MSELoss", "dict_kwargs": {"reduce": POPEN}}),
+    "a command as the loss": ("loss", POPEN),
+    "a command as a plain number": ("embedding_size", POPEN),
+    "a command at a key of its own": ("callbacks", [POPEN]),
+    "a command as the trunk": ("trunk", POPEN),
+    "a command as the miner": ("miner", POPEN),
+    "a function that runs commands": ("optimizer", "os.system"),
+    "a function that runs commands, as a class": ("optimizer", spec("os.system", command="id > FILE")),
+    "a function behind a library's back": ("optimizer", "torch.nn.modules.module.functools.partial"),
+    "a scheduler that runs code": ("lr_scheduler", "builtins.exec"),
+    "a planted loss": ("loss", PLANTED_LOSS),
+    "a planted loss in another": ("loss", in_memory(PLANTED_LOSS)),
+    "a planted loss in another, by name alone": ("loss", in_memory("planted.Loss")),
+    "a planted loss in a file": ("loss", in_memory("PLACE/loss.yaml")),
+    "a file as the loss": ("loss", "PLACE/loss.yaml"),
+    "a planted embedder": ("embedder", "planted.Loss"),
+    "a planted trunk": ("trunk", spec("planted.Trunk", name="test_resnet", weights=None)),
+    "a planted optimizer": ("optimizer", "planted.adam"),
+    "a trunk that is none": ("trunk", spec("levelfield.losses.ContrastiveLoss")),
+    "a trunk that is a data set": ("trunk", spec("levelfield.data.Glyphs")),
+    "a trunk that a function fetches": ("trunk", spec("torchvision.models.resnet18", weights="DEFAULT")),
+    "a trunk that an entry of the hub names": ("trunk", spec("timm.models.create_model", model_name="hf-hub:a/b")),
+    "a trunk as the loss": ("loss", spec("levelfield.models.TimmTrunk", name="test_resnet")),
+    "a loss that is a function": ("loss", spec("timm.create_model", model_name="resnet10t", pretrained=True)),
+    "an optimizer that is none": ("optimizer", "torch.nn.Linear"),
+    "a class path that is a list": ("loss", {"class_path": ["planted.Loss"]}),
+    "a trunk of the hub": ("trunk", spec("levelfield.models.TimmTrunk", name="hf-hub:somebody/something")),
+    "a trunk of a folder": ("trunk", spec("levelfield.models.TimmTrunk", name="local-dir:PLACE")),
+    "a text trunk of the hub": ("trunk", spec("levelfield.models.TransformersTrunk", name="somebody/something")),
+    "a text trunk with code of its own": (
+        "trunk",
+        spec(
+            "levelfield.models.TransformersTrunk",
+            name="x",
+            config={"model_type": "bert", "auto_map": {"AutoModel": "planted.Loss"}},
+        ),
+    ),
+    "a text trunk with a kernel of the hub": ("trunk", KERNEL),
+    "a text trunk with a kernel of the hub within another": (
+        "trunk",
+        spec("levelfield.models.ensemble.EnsembleTrunk", members=1, trunk=KERNEL),
+    ),
+    "a text trunk with a kernel of the hub as the embedder": (
+        "embedder",
+        spec("levelfield.models.TransformersTrunk", config=KERNEL["init_args"]["config"]),
+    ),
+    "a function of the running program": ("loss", spec(f"{__name__}.write_to", file="FILE")),
+    "no trunk": ("trunk", None),
+}
+IN_DATA = {
+    "a network where a data set belongs": ("dataset", spec("torch.nn.Linear", in_features=3, out_features=3)),
+    "a planted data set": ("dataset", spec("planted.Letters", **LETTERS)),
+    "a command as the data set": ("dataset", POPEN),
+    "a command as an argument of the data set": ("dataset", spec("levelfield.data.Glyphs", num_classes=POPEN)),
+    "planted transforms": ("transforms", spec("planted.Loss")),
+    "a command as the number of workers": ("num_workers", POPEN),
+    "a table of torchvision": ("dataset", spec("torchvision.datasets.MNIST", root="PLACE", download=True)),
+}
+
+
+@pytest.fixture
+def nothing_is_fetched(monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("something was fetched")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+@pytest.mark.parametrize("attack", IN_MODEL)
+def test_a_learner_that_nobody_trusts_is_refused_in_one_line(attack, checkpoint, place, nothing_is_fetched):
+    (place / "loss.yaml").write_text("class_path: planted.Loss")
+    path = changed(checkpoint, place, "model", *IN_MODEL[attack])
+    with pytest.raises(UserError) as refusal:
+        MetricLearner.load_from_checkpoint(path)
+    assert not (place / "written").exists()
+    assert "\n" not in str(refusal.value)
+    assert "it.ckpt" in str(refusal.value)
+
+
+@pytest.mark.parametrize("attack", [*IN_MODEL, *IN_DATA])
+def test_no_command_loads_what_nobody_trusts(attack, checkpoint, place, nothing_is_fetched, run):
+    (place / "loss.yaml").write_text("class_path: planted.Loss")
+    section, (key, value) = ("model", IN_MODEL[attack]) if attack in IN_MODEL else ("data", IN_DATA[attack])
+    path = changed(checkpoint, place, section, key, value)
+    command = ("validate", "test", "predict")[len(attack) % 3]
+    code, _, complaint = run(command, "--ckpt_path", path)
+    assert code == 2, complaint
+    assert complaint.count("\n") == 1, complaint
+    assert not (place / "written").exists()
+    assert not (place / "ledger.jsonl").exists()
+
+
+@pytest.mark.parametrize("weights", ["pretrained", "package:planted.weights", "PLACE/no_weights.pt"])
+def test_a_network_within_the_trunk_gets_no_weights_either(weights, checkpoint, place, nothing_is_fetched):
+    inner = spec("levelfield.models.TimmTrunk", name="test_resnet", weights=weights)
+    trunk = spec("levelfield.models.ensemble.EnsembleTrunk", members=1, trunk=inner)
+    learner = MetricLearner.load_from_checkpoint(changed(checkpoint, place, "model", "trunk", trunk), strict=False)
+    assert learner.trunk.weights_origin == "random"
+    assert not (place / "written").exists()
+
+
+def test_the_line_says_how_to_allow_a_class(checkpoint, place, run):
+    path = changed(checkpoint, place, "model", "loss", PLANTED_LOSS)
+    _, _, complaint = run("validate", "--ckpt_path", path)
+    assert "planted.Loss" in complaint
+    assert complaint.strip().endswith("--trust planted")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--trust", "planted"], ["--trust=planted.Loss"], ["--model.loss", "planted.Loss"], ["--config", "mine"]],
+)
+def test_what_the_command_line_names_is_used(options, checkpoint, place, run):
+    (place / "mine").write_text("model: {loss: {class_path: planted.Loss}}")
+    path = changed(checkpoint, place, "model", "loss", PLANTED_LOSS)
+    code, _, complaint = run("validate", "--ckpt_path", path, *options)
+    assert code == 0, complaint
+    assert (place / "written").exists()
+
+
+def test_a_trusted_data_set_and_trunk_are_used(checkpoint, place, run):
+    path = changed(checkpoint, place, "data", "dataset", spec("planted.Letters", num_classes=40))
+    refit = torch.load(path, weights_only=True)
+    refit["hyper_parameters"]["trunk"] = {**refit["hyper_parameters"]["trunk"], "class_path": "planted.Trunk"}
+    torch.save(refit, path)
+    code, _, complaint = run("validate", "--ckpt_path", path, "--trust", "planted")
+    assert code == 0, complaint
+
+
+def test_a_mistake_in_the_options_has_no_name_of_the_checkpoint_imported(checkpoint, place, run):
+    path = changed(checkpoint, place, "model", "trunk", spec("levelfield.models.TimmTrunk", name="planted.Loss"))
+    code, _, complaint = run("validate", "--ckpt_path", path, "--trainer.max_epochs", "many")
+    assert (code, complaint.count("\n")) == (2, 1), complaint
+    assert not (place / "written").exists()
+
+
+def test_trust_in_python(checkpoint, place):
+    path = changed(checkpoint, place, "model", "loss", PLANTED_LOSS)
+    with pytest.raises(UserError, match=r"--trust planted"):
+        MetricLearner.load_from_checkpoint(path)
+    learner = MetricLearner.load_from_checkpoint(path, trust=["planted"])
+    assert type(learner.loss).__module__ == "planted"
+    # It is imported now: to import it again runs nothing.
+    assert type(MetricLearner.load_from_checkpoint(path).loss).__name__ == "Loss"
+
+
+def test_a_trusted_module_opens_no_way_to_what_it_imported(checkpoint, place):
+    (place / "planted.py").write_text("import subprocess\nfrom torch import nn\nfrom torch.fx import GraphModule\n")
+    path = changed(checkpoint, place, "model", "loss", spec("planted.subprocess.Popen", args="id > FILE", shell=True))
+    with pytest.raises(UserError, match="Popen"):
+        MetricLearner.load_from_checkpoint(path, trust=["planted"])
+    path = changed(checkpoint, place, "model", "loss", spec("planted.GraphModule", root={}, graph={}))
+    with pytest.raises(UserError, match=r"which is torch\.fx"):
+        MetricLearner.load_from_checkpoint(path, trust=["planted"])
+    assert not (place / "written").exists()
+
+
+def test_a_loss_of_a_library_that_is_not_here_is_left_out_with_a_warning(checkpoint, place):
+    path = changed(checkpoint, place, "model", "loss", spec("pytorch_metric_learning.losses.NoSuchLoss"))
+    with pytest.warns(UserWarning, match=r"without its loss.*NoSuchLoss"):
+        learner = MetricLearner.load_from_checkpoint(path)
+    assert learner(torch.rand(2, 3, 32, 32)).shape == (2, checkpoint["hyper_parameters"]["embedding_size"])
+
+
+def test_known_libraries_are_used_as_they_were(checkpoint, place):
+    pytest.importorskip("pytorch_metric_learning")
+    parts = {
+        "loss": in_memory(spec("levelfield.losses.ContrastiveLoss", neg_margin=0.5)),
+        "miner": spec("pytorch_metric_learning.miners.MultiSimilarityMiner", epsilon=0.2),
+        "optimizer": spec("torch.optim.SGD", lr=0.1, momentum=0.9),
+        "lr_scheduler": spec("torch.optim.lr_scheduler.StepLR", step_size=1),
+        "embedder": spec("levelfield.models.MLPEmbedder", hidden_sizes=[8]),
+    }
+    own = dict(checkpoint, hyper_parameters={**checkpoint["hyper_parameters"], **parts})
+    own["state_dict"] = {name: value for name, value in own["state_dict"].items() if name.startswith("trunk")}
+    torch.save(own, place / "it.ckpt")
+    learner = MetricLearner.load_from_checkpoint(place / "it.ckpt", strict=False)
+    learner.build_loss(3)
+    assert learner.loss.loss.neg_margin == 0.5
+    assert learner.miner.epsilon == 0.2
+    optimizer = learner.configure_optimizers()
+    assert optimizer["optimizer"].defaults["momentum"] == 0.9
+    assert isinstance(optimizer["lr_scheduler"]["scheduler"], torch.optim.lr_scheduler.StepLR)
+
+
+def test_loading_leaves_the_parser_as_it_was(checkpoint, place):
+    from jsonargparse import ArgumentParser
+
+    path = changed(checkpoint, place, "model", "loss", PLANTED_LOSS)
+    with pytest.raises(UserError):
+        MetricLearner.load_from_checkpoint(path)
+    changed(checkpoint, place, "model", "seed", 1)
+    MetricLearner.load_from_checkpoint(path)
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--loss", type=ContrastiveLoss)
+    assert parser.parse_object({"loss": "planted.Loss"}).loss.class_path == "planted.Loss"
+
+
+def test_a_subclass_comes_back_as_itself(tmp_path):
+    class Mirrored(MetricLearner):
+        def forward(self, samples):
+            return -super().forward(samples)
+
+    learner = Mirrored(TimmTrunk("test_resnet", weights=None), loss=ArcFaceLoss, embedding_size=4)
+    data = MetricDataModule(
+        Glyphs(num_classes=16, image_size=32), transforms=ImageTransforms(crop_size=32), steps_per_epoch=1, num_folds=2
+    )
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trainer = Trainer(
+            max_epochs=1, enable_checkpointing=False, num_sanity_val_steps=0, limit_val_batches=0, **quiet
+        )
+        trainer.fit(learner, datamodule=data)
+    trainer.save_checkpoint(tmp_path / "it.ckpt")
+    loaded = Mirrored.load_from_checkpoint(tmp_path / "it.ckpt")
+    assert type(loaded) is Mirrored
+    images = torch.rand(3, 3, 32, 32)
+    torch.testing.assert_close(loaded(images), learner.eval()(images))
+    assert type(MetricLearner.load_from_checkpoint(tmp_path / "it.ckpt")) is MetricLearner
+
+
+def test_a_pickle_is_refused(tmp_path, monkeypatch):
+    class Attack:
+        def __reduce__(self):
+            return open, (str(tmp_path / "written"), "w")
+
+    torch.save({"levelfield": {}, "state_dict": {}, "hyper_parameters": Attack()}, tmp_path / "it.ckpt")
+    with pytest.raises(UserError, match=re.escape("it.ckpt")):
+        MetricLearner.load_from_checkpoint(tmp_path / "it.ckpt")
+    assert not (tmp_path / "written").exists()

@@ -1,0 +1,25 @@
+"""Embedding a whole loader outside of a Trainer."""
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from levelfield.losses import ContrastiveLoss
+from levelfield.models import TimmTrunk
+from levelfield.training.embed import embed
+from levelfield.training.learner import MetricLearner
+
+
+def test_embedding_leaves_every_module_in_its_mode():
+    learner = MetricLearner(TimmTrunk("test_resnet", weights=None), loss=ContrastiveLoss(), embedding_size=8)
+    modes = [module.training for module in learner.modules()]
+    assert True in modes, "the learner trains"
+    assert False in modes, "its batch norm is frozen"
+    torch.manual_seed(0)
+    images, labels = torch.rand(7, 3, 32, 32), torch.arange(7)
+    loader = DataLoader(TensorDataset(images, labels, labels + 10), batch_size=3)
+    for module in (learner.trunk, learner):
+        embedded = embed(module, loader)
+        assert [part.training for part in learner.modules()] == modes
+    torch.testing.assert_close(embedded.embeddings, learner.eval()(images).detach())
+    assert embedded.labels.tolist() == list(range(7))
+    assert embedded.index.tolist() == list(range(10, 17))

@@ -1,0 +1,316 @@
+"""The learner: what trains, at which rates, what a checkpoint brings back, and whose losses fit."""
+
+import functools
+import inspect
+import warnings
+
+import pytest
+import pytorch_metric_learning.losses
+import pytorch_metric_learning.miners
+import torch
+from lightning.pytorch import Trainer
+from torch import nn
+
+from levelfield.data.datamodule import MetricDataModule
+from levelfield.data.datasets import Glyphs
+from levelfield.data.transforms import ImageTransforms
+from levelfield.errors import UserError
+from levelfield.losses import ArcFaceLoss, ContrastiveLoss, MultiSimilarityLoss, TripletMarginLoss
+from levelfield.metrics import retrieval_metrics
+from levelfield.miners import BatchHardMiner, MultiSimilarityMiner
+from levelfield.models import LayerNormLinearEmbedder, TimmTrunk
+from levelfield.training.callbacks import RetrievalValidation
+from levelfield.training.embed import embed
+from levelfield.training.learner import MetricLearner, step_seed
+
+
+def small_data(**arguments) -> MetricDataModule:
+    transforms = ImageTransforms(crop_size=32, resize=32, scale=(0.6, 1.0), horizontal_flip=False)
+    return MetricDataModule(Glyphs(num_classes=40), steps_per_epoch=4, transforms=transforms, **arguments)
+
+
+def small_learner(loss, **arguments) -> MetricLearner:
+    torch.manual_seed(0)
+    return MetricLearner(TimmTrunk("test_resnet", weights=None), loss=loss, embedding_size=16, **arguments)
+
+
+def small_trainer(**arguments) -> Trainer:
+    settings = {
+        "accelerator": "cpu",
+        "max_epochs": 1,
+        "num_sanity_val_steps": 0,
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    return Trainer(**{**settings, **arguments})
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    with warnings.catch_warnings():
+        for notice in (".*does not have many workers.*", ".*in eval mode.*", ".*LeafSpec.*", ".*logging interval.*"):
+            warnings.filterwarnings("ignore", notice)
+        yield
+
+
+class MyLoss(nn.Module):
+    """Somebody's plain module: pulls embeddings of a class to their mean."""
+
+    def forward(self, embeddings, labels):
+        means = torch.stack([embeddings[labels == label].mean(0) for label in labels])
+        return (embeddings - means).square().sum(1).mean()
+
+
+@pytest.mark.parametrize(
+    ("loss", "miner"),
+    [
+        (ContrastiveLoss(), None),
+        (ArcFaceLoss, None),
+        (functools.partial(ArcFaceLoss, margin=10.0), None),
+        (MultiSimilarityLoss(), MultiSimilarityMiner()),
+        (MyLoss(), None),
+        (pytorch_metric_learning.losses.TripletMarginLoss(), pytorch_metric_learning.miners.BatchHardMiner()),
+        (pytorch_metric_learning.losses.CircleLoss(), MultiSimilarityMiner()),
+        (ContrastiveLoss(), pytorch_metric_learning.miners.MultiSimilarityMiner()),
+    ],
+)
+def test_losses_and_miners_of_ours_and_others_train(loss, miner):
+    learner = small_learner(loss, miner=miner)
+    before = {name: value.clone() for name, value in learner.named_parameters()}
+    trainer = small_trainer()
+    trainer.fit(learner, datamodule=small_data())
+    assert 0 <= trainer.callback_metrics["val/map_at_r"] <= 1
+    moved = {
+        name.partition(".")[0]
+        for name, value in learner.named_parameters()
+        if name in before and not torch.equal(value, before[name])
+    }
+    assert moved == {"trunk", "embedder"}
+    if not isinstance(loss, nn.Module):
+        assert learner.num_classes == 15  # 20 of the 40 letters are for training, a fourth of them validates
+
+
+def test_embeddings_have_unit_length_unless_told_otherwise():
+    images = torch.rand(4, 3, 32, 32)
+    torch.testing.assert_close(small_learner(ContrastiveLoss())(images).norm(dim=1), torch.ones(4))
+    raw = small_learner(ContrastiveLoss(), normalize=False)(images).norm(dim=1)
+    assert not torch.allclose(raw, torch.ones(4), atol=1e-2)
+
+
+def test_raw_embeddings_can_be_ranked_by_euclidean_distance():
+    scores = {}
+    for distance in ("cosine", "euclidean"):
+        learner = small_learner(ContrastiveLoss(), normalize=False, distance=distance)
+        data = small_data()
+        scores[distance] = small_trainer().validate(learner, datamodule=data, verbose=False)[0]["val/map_at_r"]
+        embedded = embed(learner, data.eval_dataloader(data.val_subset))
+        alone = retrieval_metrics(embedded.embeddings, embedded.labels, metrics=("map_at_r",), distance=distance)
+        assert scores[distance] == pytest.approx(alone["map_at_r"], abs=1e-6)
+    assert scores["cosine"] != scores["euclidean"]
+
+
+def test_health_of_the_embedding_space_is_logged_on_request():
+    learner, data = small_learner(ContrastiveLoss()), small_data(eval_batch_size=17)
+    logged = small_trainer(callbacks=[RetrievalValidation(health=True)]).validate(learner, data, verbose=False)[0]
+    embedded = embed(learner, data.eval_dataloader(data.val_subset))
+    similarities = embedded.embeddings @ embedded.embeddings.T
+    same = embedded.labels[:, None] == embedded.labels
+    pairs = ~torch.eye(len(same), dtype=torch.bool)
+    assert logged["val/intra_class_similarity"] == pytest.approx(float(similarities[same & pairs].mean()), abs=1e-5)
+    assert logged["val/inter_class_similarity"] == pytest.approx(float(similarities[~same].mean()), abs=1e-5)
+    assert 1 <= logged["val/effective_rank"] <= 16
+
+
+def test_frozen_batch_norm_keeps_its_statistics_and_trains_its_scale():
+    for frozen in (True, False):
+        learner = small_learner(ContrastiveLoss(), freeze_batch_norm=frozen)
+        norms = [module for module in learner.trunk.modules() if isinstance(module, nn.BatchNorm2d)]
+        means = [norm.running_mean.clone() for norm in norms]
+        scales = [norm.weight.detach().clone() for norm in norms]
+        small_trainer().fit(learner, datamodule=small_data())
+        assert all(torch.equal(norm.running_mean, mean) for norm, mean in zip(norms, means, strict=True)) == frozen
+        assert any(not torch.equal(norm.weight, scale) for norm, scale in zip(norms, scales, strict=True))
+
+
+def test_trunk_embedder_and_loss_have_their_own_rates():
+    learner = small_learner(ArcFaceLoss, trunk_lr=0.1, embedder_lr=0.2, loss_lr=0.3, weight_decay=0.4)
+    learner.build_loss(num_classes=5)
+    groups = {
+        group["name"]: (group["lr"], group["weight_decay"]) for group in learner.configure_optimizers().param_groups
+    }
+    assert groups == {"trunk": (0.1, 0.4), "embedder": (0.2, 0.4), "loss": (0.3, 0.0)}
+
+
+def test_a_trainer_that_would_take_the_samples_in_their_order_is_refused():
+    with pytest.raises(UserError, match="overfit_batches takes samples in their order"):
+        small_trainer(overfit_batches=1).fit(small_learner(ContrastiveLoss()), datamodule=small_data())
+
+
+# Another value of each argument.
+OTHERS = {
+    "trunk": lambda: TimmTrunk("test_efficientnet", weights=None),
+    "loss": lambda: functools.partial(ArcFaceLoss, margin=5.0),
+    "embedder": lambda: LayerNormLinearEmbedder,
+    "embedding_size": lambda: 8,
+    "miner": BatchHardMiner,
+    "normalize": lambda: False,
+    "distance": lambda: "hamming",
+    "freeze_batch_norm": lambda: False,
+    "optimizer": lambda: torch.optim.SGD,
+    "trunk_lr": lambda: 1e-2,
+    "embedder_lr": lambda: 1e-2,
+    "loss_lr": lambda: 1e-1,
+    "weight_decay": lambda: 0.5,
+    "loss_weight_decay": lambda: 0.5,
+    "lr_scheduler": lambda: functools.partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.1),
+    "seed": lambda: 1,
+    "members": lambda: 2,
+}
+
+
+def outcome(**arguments) -> tuple[list[float], float]:
+    """The weights after two epochs, and the validation score."""
+    torch.manual_seed(0)
+    given = {
+        "loss": TripletMarginLoss() if "miner" in arguments else functools.partial(ArcFaceLoss, class_fraction=0.5)
+    }
+    given |= {"embedding_size": 16, **arguments}
+    learner = MetricLearner(given.pop("trunk", None) or TimmTrunk("test_resnet", weights=None), **given)
+    data = small_data(batch_size=8)
+    data.steps_per_epoch = 1
+    trainer = small_trainer(max_epochs=2)
+    trainer.fit(learner, data)
+    weights = torch.cat([weight.detach().flatten() for weight in learner.parameters()])
+    return weights.tolist(), float(trainer.callback_metrics["val/map_at_r"])
+
+
+@pytest.fixture(scope="module")
+def defaults() -> dict[bool, tuple[list[float], float]]:
+    """Without and with a miner's default, none, as a key of its own: its loss is another."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return {False: outcome(), True: outcome(miner=None)}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_each_argument_has_an_effect(name, defaults):
+    assert outcome(**{name: OTHERS[name]()}) != defaults[name == "miner"]
+
+
+def test_no_argument_is_forgotten_above():
+    elsewhere = {"num_features"}  # `test_own_parts.py`
+    assert OTHERS.keys() | elsewhere == inspect.signature(MetricLearner).parameters.keys()
+
+
+def test_a_loss_that_is_not_finite_stops_and_names_the_step():
+    class Diverging(nn.Module):
+        def forward(self, embeddings, labels):
+            return embeddings.sum() / 0
+
+    with pytest.raises(UserError, match="at step 0"):
+        small_trainer().fit(small_learner(Diverging()), datamodule=small_data())
+
+
+def test_no_logging_is_no_division_by_zero():
+    class Diverging(nn.Module):
+        def forward(self, embeddings, labels):
+            return embeddings.sum() / 0
+
+    with pytest.raises(UserError, match="at step 0"):
+        small_trainer(log_every_n_steps=0).fit(small_learner(Diverging()), datamodule=small_data())
+
+
+class Draws(nn.Module):
+    """A loss that keeps what it draws."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def forward(self, embeddings, labels):
+        self.seen.append(float(torch.rand(())))
+        return embeddings.square().sum()
+
+
+@pytest.mark.parametrize(("accumulated", "steps"), [(1, 4), (2, 2), (4, 1), (3, 2)])
+def test_each_accumulated_batch_has_draws_of_its_own(accumulated, steps):
+    loss = Draws()
+    trainer = small_trainer(accumulate_grad_batches=accumulated)
+    trainer.fit(small_learner(loss), datamodule=small_data())
+    assert trainer.global_step == steps
+    assert len(set(loss.seen)) == 4
+
+
+def test_the_first_batch_of_a_step_draws_the_same_however_many_are_accumulated():
+    draws = {}
+    for accumulated in (1, 2):
+        loss = Draws()
+        trainer = small_trainer(accumulate_grad_batches=accumulated)
+        trainer.fit(small_learner(loss), datamodule=small_data())
+        draws[accumulated] = loss.seen
+    assert draws[2][::2] == draws[1][:2]
+
+
+def test_seeds_are_those_of_cpythons_tuples_and_the_same_everywhere():
+    """The numbers are hash((seed, step, stream)) % 2**63 of CPython 3.11; shipped studies were computed with them."""
+    assert step_seed(0, 0, 0, 0) == 3010437511937009226
+    assert step_seed(0, 7, 0, 1) == 1710612336947812224
+    assert step_seed(2**32 - 1, 123456, 0, 3) == 6268458754448715566
+    seeds = {
+        step_seed(seed, step, batch, stream)
+        for seed in range(9)
+        for step in range(9)
+        for batch in range(9)
+        for stream in range(9)
+    }
+    assert len(seeds) == 9**4
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "32-true"])
+def test_the_loss_sees_float32_whatever_the_precision(precision):
+    seen = []
+
+    class Watching(ContrastiveLoss):
+        def compute(self, embeddings, *args):
+            seen.append((embeddings.dtype, torch.is_autocast_enabled("cpu")))
+            return super().compute(embeddings, *args)
+
+    small_trainer(precision=precision).fit(small_learner(Watching()), datamodule=small_data())
+    assert set(seen) == {(torch.float32, False)}
+
+
+@pytest.mark.parametrize("loss", [ArcFaceLoss, functools.partial(ArcFaceLoss, margin=10.0)])
+def test_checkpoint_of_a_learner_made_in_python_loads_whole(loss, tmp_path):
+    learner = small_learner(loss, embedder=LayerNormLinearEmbedder, normalize=False)
+    trainer = small_trainer()
+    trainer.fit(learner, datamodule=small_data())
+    trainer.save_checkpoint(tmp_path / "it.ckpt")
+    loaded = MetricLearner.load_from_checkpoint(tmp_path / "it.ckpt")
+    images = torch.rand(4, 3, 32, 32)
+    torch.testing.assert_close(loaded(images), learner.eval()(images))
+    assert loaded.loss.margin == (28.6 if loss is ArcFaceLoss else 10.0)
+    assert not loaded.normalize
+
+
+def test_checkpoint_with_a_loss_object_loads_for_embedding_and_says_so(tmp_path):
+    learner = small_learner(MyLoss())
+    trainer = small_trainer()
+    trainer.fit(learner, datamodule=small_data())
+    trainer.save_checkpoint(tmp_path / "it.ckpt")
+    with pytest.warns(UserWarning, match="without its loss"):
+        loaded = MetricLearner.load_from_checkpoint(tmp_path / "it.ckpt")
+    images = torch.rand(4, 3, 32, 32)
+    torch.testing.assert_close(loaded(images), learner.eval()(images))
+
+
+def test_what_is_no_checkpoint_of_ours_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"none\.ckpt"):
+        MetricLearner.load_from_checkpoint(tmp_path / "none.ckpt")
+    (tmp_path / "torn.ckpt").write_bytes(b"PK\x03\x04 torn")
+    with pytest.raises(UserError, match=r"torn\.ckpt"):
+        MetricLearner.load_from_checkpoint(tmp_path / "torn.ckpt")
+    torch.save({"state_dict": {}}, tmp_path / "other.ckpt")
+    with pytest.raises(UserError, match=r"other\.ckpt.*levelfield"):
+        MetricLearner.load_from_checkpoint(tmp_path / "other.ckpt")

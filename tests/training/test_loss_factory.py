@@ -1,0 +1,160 @@
+"""What the learner supplies to a loss, whatever its class."""
+
+import functools
+
+import pytest
+import torch
+from pytorch_metric_learning import losses as peers
+from pytorch_metric_learning.distances import CosineSimilarity
+from test_learner import quiet, small_data, small_learner, small_trainer  # noqa: F401 # `quiet` acts by itself
+from torch import nn
+
+from levelfield.errors import UserError
+from levelfield.losses import ArcFaceLoss, ClassificationLoss, ContrastiveLoss, CrossBatchMemory, MarginLoss
+from levelfield.training.learner import MetricLearner
+from levelfield.training.loss_factory import make_loss, supplied_arguments
+
+
+class Plain(nn.Module):
+    """A weight vector for each class, of a module that knows nothing of us and has no types."""
+
+    def __init__(self, num_classes, embedding_size, scale=8.0):
+        super().__init__()
+        self.weights = nn.Parameter(torch.randn(num_classes, embedding_size))
+        self.scale = scale
+
+    def forward(self, embeddings, labels):
+        return nn.functional.cross_entropy(self.scale * embeddings @ self.weights.T, labels)
+
+
+class InAnotherOrder(Plain):
+    def __init__(self, scale: float = 8.0, *, embedding_size: int = 2, num_classes: int = 10):
+        super().__init__(num_classes, embedding_size, scale)
+
+
+class ThroughKeywords(ClassificationLoss):
+    def __init__(self, scale: float = 16.0, **kwargs):
+        super().__init__(**kwargs)
+        self.scale = scale
+
+    def logits(self, cosines, labels):
+        return cosines * self.scale
+
+
+BOTH = ["num_classes", "embedding_size"]
+
+
+@pytest.mark.parametrize(
+    ("factory", "names"),
+    [
+        (ArcFaceLoss, BOTH),
+        (Plain, BOTH),
+        (InAnotherOrder, BOTH),
+        (ThroughKeywords, BOTH),
+        (functools.partial(Plain, scale=2.0), BOTH),
+        (functools.partial(functools.partial(ThroughKeywords, scale=2.0), label_smoothing=0.1), BOTH),
+        (peers.CosFaceLoss, BOTH),  # takes *args and **kwargs
+        (lambda num_classes, embedding_size: ArcFaceLoss(num_classes, embedding_size), BOTH),
+        (CrossBatchMemory, ["embedding_size"]),
+        (ContrastiveLoss, []),
+        (MarginLoss, []),  # num_classes=None: one boundary for all classes
+        (peers.MarginLoss, []),
+    ],
+)
+def test_what_a_class_names_is_supplied(factory, names):
+    assert supplied_arguments(factory) == names
+
+
+@pytest.mark.parametrize("loss", [Plain, InAnotherOrder, ThroughKeywords, functools.partial(Plain, scale=2.0)])
+def test_a_loss_gets_the_training_classes_and_the_embedding_size(loss):
+    learner = small_learner(loss)
+    small_trainer().fit(learner, datamodule=small_data())
+    weights = next(learner.loss.parameters())
+    assert weights.shape == (15, 16)  # 20 of the 40 letters are for training, a fourth of them validates
+    scales = {Plain: 8.0, InAnotherOrder: 8.0, ThroughKeywords: 16.0}
+    assert learner.loss.scale == scales.get(loss, 2.0)
+
+
+def test_a_class_that_needs_no_number_is_made_at_once():
+    learner = small_learner(functools.partial(ContrastiveLoss, neg_margin=0.7))
+    assert learner.loss.neg_margin == 0.7
+    memory = small_learner(functools.partial(CrossBatchMemory, ContrastiveLoss()))
+    assert memory.loss.memory.shape[1] == 16
+
+
+def test_another_number_than_the_training_s_is_refused():
+    assert make_loss(functools.partial(Plain, 15), 15, 16).weights.shape == (15, 16)
+    for partial in (functools.partial(Plain, 7), functools.partial(Plain, num_classes=7)):
+        with pytest.raises(UserError, match=r"num_classes 7 is not the training's 15: leave it out"):
+            make_loss(partial, 15, 16)
+
+
+def test_what_cannot_be_called_as_a_loss_is_named():
+    class NoMiner(nn.Module):
+        def forward(self, embeddings, labels):
+            return embeddings.sum()
+
+    with pytest.raises(UserError, match=r"NoMiner takes no miner's choice: leave out --model\.miner Identity"):
+        small_trainer().fit(small_learner(NoMiner(), miner=nn.Identity()), datamodule=small_data())
+    with pytest.raises(UserError, match=r"Linear is no loss: its forward does not take \(embeddings, labels\)"):
+        small_trainer().fit(small_learner(nn.Linear(2, 2)), datamodule=small_data())
+
+
+@pytest.mark.parametrize("loss", [Plain, functools.partial(Plain, scale=2.0), InAnotherOrder])
+def test_a_checkpoint_brings_the_loss_back(loss, tmp_path):
+    learner = small_learner(loss)
+    trainer = small_trainer()
+    trainer.fit(learner, datamodule=small_data())
+    trainer.save_checkpoint(tmp_path / "it.ckpt")
+    loaded = MetricLearner.load_from_checkpoint(tmp_path / "it.ckpt")
+    assert type(loaded.loss) is type(learner.loss)
+    assert loaded.loss.scale == learner.loss.scale
+    assert torch.equal(next(loaded.loss.parameters()), next(learner.loss.parameters()))
+
+
+def saved(learner, path):
+    trainer = small_trainer()
+    trainer.fit(learner, datamodule=small_data())
+    trainer.save_checkpoint(path)
+    return path
+
+
+def test_a_partial_of_numbers_comes_back_however_they_were_given(tmp_path):
+    learner = small_learner(functools.partial(functools.partial(Plain, 15, 16), scale=2.0))
+    loaded = MetricLearner.load_from_checkpoint(saved(learner, tmp_path / "it.ckpt"))
+    assert loaded.loss.scale == 2.0
+    assert torch.equal(loaded.loss.weights, learner.loss.weights)
+
+
+class ObjectTrunk(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.num_features = 12
+        self.layer = layer
+
+    def forward(self, images):
+        return self.layer(images).mean((2, 3))
+
+
+def test_parts_that_were_objects_are_given_again(tmp_path):
+    torch.manual_seed(0)
+    trunk = ObjectTrunk(nn.Conv2d(3, 12, 5, stride=4))
+    loss = functools.partial(peers.ArcFaceLoss, distance=CosineSimilarity())
+    learner = MetricLearner(trunk, loss=loss, embedder=lambda features, size: nn.Linear(features, size, bias=False))
+    path = saved(learner, tmp_path / "it.ckpt")
+    parts = {"trunk": ObjectTrunk(nn.Conv2d(3, 12, 5, stride=4)), "loss": loss}
+    with pytest.raises(UserError, match=r"it\.ckpt.* trained with its trunk an object of Python: .*trunk=trunk"):
+        MetricLearner.load_from_checkpoint(path)
+    with pytest.raises(UserError, match=r"its embedder an object of Python: .*embedder=embedder"):
+        MetricLearner.load_from_checkpoint(path, **parts)
+    with pytest.raises(UserError, match=r"no 'trnk'"):
+        MetricLearner.load_from_checkpoint(path, trnk=trunk)
+    embedder = functools.partial(nn.Linear, bias=False)
+    loaded = MetricLearner.load_from_checkpoint(path, embedder=embedder, **parts)
+    images = torch.rand(4, 3, 32, 32)
+    assert torch.equal(loaded(images), learner.eval()(images))
+    assert torch.equal(loaded.loss.W, learner.loss.W)
+    parts.pop("loss")
+    with pytest.warns(UserWarning, match="without its loss"):
+        loaded = MetricLearner.load_from_checkpoint(path, embedder=embedder, **parts)
+    assert torch.equal(loaded(images), learner(images))

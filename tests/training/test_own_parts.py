@@ -1,0 +1,245 @@
+"""A fork's own parts, plain modules each, through the command line: they train, come back, or one line says why not."""
+
+import json
+import sys
+
+import pytest
+import torch
+import yaml
+from test_cli import refused
+from toy_study import TOY
+
+from levelfield.training.learner import MetricLearner
+
+PARTS = """
+import torch
+from lightning.pytorch import Callback
+from torch import nn
+
+
+class PairsLoss(nn.Module):
+    def __init__(self, margin=0.5):
+        super().__init__()
+        self.margin = margin
+
+    def forward(self, embeddings, labels, indices_tuple=None):
+        a, p, b, n = indices_tuple
+        pull = 1 - (embeddings[a] * embeddings[p]).sum(1)
+        push = (embeddings[b] * embeddings[n]).sum(1) - self.margin
+        return pull.mean() + push.clamp(min=0).mean()
+
+
+class Announcer(Callback):
+    def __init__(self, word="begun"):
+        self.word = word
+
+    def on_train_start(self, trainer, learner):
+        print("the fit has", self.word)
+
+
+class WeightedLoss(nn.Module):
+    def __init__(self, num_classes, embedding_size, scale=8.0):
+        super().__init__()
+        self.weights = nn.Parameter(torch.randn(num_classes, embedding_size))
+        self.scale = scale
+
+    def forward(self, embeddings, labels):
+        return nn.functional.cross_entropy(self.scale * embeddings @ self.weights.T, labels)
+
+
+def heated_loss(num_classes, embedding_size) -> WeightedLoss:
+    return WeightedLoss(num_classes, embedding_size, scale=16.0)
+
+
+class NeedyLoss(WeightedLoss):
+    def __init__(self, num_classes, embedding_size, scale):
+        super().__init__(num_classes, embedding_size, scale)
+
+
+class AllPairs(nn.Module):
+    def forward(self, embeddings, labels):
+        same = labels[:, None] == labels[None]
+        others = ~torch.eye(len(labels), dtype=torch.bool)
+        return *(same & others).nonzero(as_tuple=True), *(~same).nonzero(as_tuple=True)
+
+
+class SmallTrunk(nn.Module):
+    def __init__(self, width=8):
+        super().__init__()
+        self.num_features = width
+        self.convolution = nn.Conv2d(3, width, 3, 2)
+
+    def forward(self, images):
+        return self.convolution(images).relu().mean((2, 3))
+
+
+class LabelEmbedder(nn.Linear):
+    def forward(self, features, labels):
+        return super().forward(features)
+
+
+class SwappedEmbedder(nn.Linear):
+    def __init__(self, embedding_size, num_features):
+        super().__init__(num_features, embedding_size)
+
+
+class NarrowEmbedder(nn.Linear):
+    def __init__(self, num_features, embedding_size):
+        super().__init__(num_features, 7)
+
+
+class LabelMiner(nn.Module):
+    def forward(self, labels):
+        return None
+
+
+class PlainEmbedder(nn.Module):
+    def __init__(self, num_features, embedding_size, bias=True):
+        super().__init__()
+        self.linear = nn.Linear(num_features, embedding_size, bias=bias)
+
+    def forward(self, features):
+        return self.linear(features)
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def desk(tmp_path_factory):
+    """A working directory with one's own modules, of which some cannot be imported."""
+    folder = tmp_path_factory.mktemp("desk")
+    (folder / "plain_parts.py").write_text(PARTS)
+    (folder / "torn_parts.py").write_text("class A(:\n")
+    (folder / "angry_parts.py").write_text("raise RuntimeError('not\\ntoday')\n")
+    (folder / "needy_parts.py").write_text("import no_such_package\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [path for path in sys.path if path])
+        patch.setattr(sys, "dont_write_bytecode", True)
+        patch.chdir(folder)
+        yield folder
+
+
+ALL_OWN = [
+    *("--model.loss", "plain_parts.PairsLoss", "--model.loss.margin", "0.3", "--model.miner", "plain_parts.AllPairs"),
+    *("--model.trunk", "plain_parts.SmallTrunk", "--model.trunk.width", "12"),
+    *("--model.embedder", "plain_parts.PlainEmbedder", "--model.embedder.bias", "false"),
+    *("--trainer.callbacks", "plain_parts.Announcer", "--trainer.callbacks.word", "started"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("PairsLoss", ALL_OWN),
+        ("WeightedLoss", ["--model.loss", "plain_parts.WeightedLoss"]),
+        ("heated_loss", ["--model.loss", "plain_parts.heated_loss"]),
+    ],
+)
+def test_plain_modules_train_and_come_back(name, options, tiny, run, tmp_path):
+    code, printed, complaint = run("fit", *tiny, *options, "--trainer.max_epochs", "1", "--output", tmp_path)
+    assert code == 0, complaint
+    best = tmp_path / "fit" / f"Glyphs-{name}" / "0" / "best.ckpt"
+    assert f"next: levelfield validate --ckpt_path {best} --trust plain_parts\n" in printed
+    learner = MetricLearner.load_from_checkpoint(best)
+    assert type(learner.loss).__name__ == name.replace("heated_loss", "WeightedLoss")
+    if name == "PairsLoss":
+        assert "the fit has started\n" in printed
+        assert "trunk: SmallTrunk, 12 features; weights: as plain_parts.SmallTrunk makes them" in printed
+        assert learner.loss.margin == 0.3
+        assert learner.embedder.linear.weight.shape == (128, 12)
+        assert learner.embedder.linear.bias is None
+        assert learner(torch.rand(2, 3, 32, 32)).shape == (2, 128)
+    else:
+        assert learner.loss.weights.shape == (15, 128)
+    code, _, complaint = run("validate", "--ckpt_path", best)
+    assert code == 0, complaint
+
+
+@pytest.mark.slow
+def test_each_fold_of_a_study_gets_its_own_number_of_classes(run, tmp_path):
+    study = yaml.safe_load(TOY)
+    soft_triple = {"model": {"loss": "pytorch_metric_learning.losses.SoftTripleLoss"}}
+    study |= {"folds": 3, "runs": 1, "methods": {"soft_triple": soft_triple}}
+    del study["spaces"], study["search"]
+    study["base"][0]["trainer"]["max_epochs"] = 1
+    (tmp_path / "toy.yaml").write_text(yaml.safe_dump(study))
+    words = ["study", "run", tmp_path / "toy.yaml", "--output", tmp_path / "toy"]
+    code, _, complaint = run(*words, "--add-method", "plain_parts.WeightedLoss")
+    assert code == 0, complaint
+    # 16 of the 32 letters are for training, in blocks of 6, 5 and 5, each of which validates once.
+    for method, name, centers in (("weighted_loss", "weights", 1), ("soft_triple", "fc", 10)):
+        jobs = [tmp_path / "toy" / "jobs" / method / "run0" / f"fold{fold}" for fold in range(3)]
+        weights = [torch.load(job / "best.ckpt", weights_only=True)["state_dict"][f"loss.{name}"] for job in jobs]
+        assert [sorted(weight.shape) for weight in weights] == [sorted((16, n * centers)) for n in (10, 11, 11)]
+    code, printed, complaint = run("validate", "--ckpt_path", jobs[1] / "best.ckpt")
+    assert code == 0, complaint
+    score = json.loads((jobs[1] / "result.json").read_text())["validation"]["map_at_r"]
+    assert f"{score:.6f}"[:6] in printed
+
+
+def test_short_names_are_ours_whatever_else_is_imported(tiny, run, tmp_path):
+    import pytorch_metric_learning.losses  # has classes of the same names
+    import pytorch_metric_learning.miners  # noqa: F401
+
+    memory = ["--model.loss", "CrossBatchMemory", "--model.loss.loss", "ContrastiveLoss"]
+    words = [*memory, "--model.loss.memory_size", "64", "--model.miner", "MultiSimilarityMiner"]
+    code, _, complaint = run("fit", *tiny, *words, "--trainer.max_epochs", "1", "--output", tmp_path)
+    assert code == 0, complaint
+    config = yaml.safe_load((tmp_path / "fit/Glyphs-CrossBatchMemory/0/config.yaml").read_text())["model"]
+    assert config["loss"]["init_args"]["loss"]["class_path"] == "levelfield.losses.ContrastiveLoss"
+    assert config["miner"]["class_path"] == "levelfield.miners.MultiSimilarityMiner"
+
+
+def test_a_short_name_of_several_classes_is_one_line(tiny, run, tmp_path):
+    import pytorch_metric_learning.losses  # noqa: F401
+
+    refused(
+        run("fit", *tiny, "--model.loss", "P2SGradLoss", "--model.trunk", "CosineSimilarity", "--output", tmp_path),
+        "'CosineSimilarity' names several classes", "torch.nn.CosineSimilarity",
+    )  # fmt: skip
+
+
+KINDS = ["model.loss", "model.trunk", "model.embedder", "model.miner", "model.optimizer", "model.lr_scheduler"]
+KINDS += ["data.dataset", "data.transforms", "trainer.callbacks", "trainer.logger"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_cannot_be_imported_is_one_line(kind, tiny, run, tmp_path):
+    words = ["fit", *tiny, "--output", tmp_path, *([] if kind == "model.loss" else ["--model.loss", "ContrastiveLoss"])]
+    for path, reason in [
+        ("plain_parts.PairsLos", "'plain_parts' has no 'PairsLos'; did you mean 'PairsLoss'?"),
+        ("angry_parts.Part", "importing 'angry_parts' fails: RuntimeError: not today"),
+    ]:
+        refused(run(*words, f"--{kind}", path), f"levelfield: --{kind}: {reason}")
+    for path, reason in [
+        ("no_such_parts.Part", "cannot import 'no_such_parts' (looked in the working directory too)"),
+        ("torn_parts.Part", "importing 'torn_parts' fails: "),
+    ]:
+        (tmp_path / "part.yaml").write_text(
+            yaml.safe_dump({kind.split(".")[0]: {kind.split(".")[1]: {"class_path": path, "init_args": {"a": 1}}}})
+        )
+        refused(run(*words, "--config", tmp_path / "part.yaml"), f"levelfield: --{kind}: {reason}")
+
+
+def test_a_module_that_lacks_a_library_names_it(tiny, run, tmp_path):
+    reason = "importing 'needy_parts' fails: no module 'no_such_package'; install it"
+    refused(run("fit", *tiny, "--model.loss", "needy_parts.Part", "--output", tmp_path), f"--model.loss: {reason}")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--model.loss", "plain_parts.NeedyLoss"], ["NeedyLoss: the argument 'scale' is required"]),
+        (["--model.loss", "plain_parts.WeightedLoss", "--model.loss.num_classes", "3"], ["num_classes", "supplied"]),
+        (["--model.loss", "ArcFaceLoss", "--model.loss.embedding_size", "3"], ["embedding_size", "supplied"]),
+        (["--model.loss", "ArcFaceLoss", "--model.loss.class_fraction", "3"], ["ArcFaceLoss: class_fraction=3.0"]),
+        (["--model.loss", "plain_parts.SmallTrunk"], ["SmallTrunk is no loss", "(embeddings, labels)"]),
+        (["--model.loss", "plain_parts.WeightedLoss", "--model.miner", "plain_parts.AllPairs"], ["takes no miner"]),
+        (["--model.loss", "ContrastiveLoss", "--model.trunk", "plain_parts.AllPairs"], ["AllPairs", "num_features"]),
+        (["--model.loss", "ContrastiveLoss", "--model.embedder", "plain_parts.LabelEmbedder"], ["argument: 'labels'"]),
+        (["--model.loss", "ContrastiveLoss", "--model.embedder", "plain_parts.SwappedEmbedder"], ["(2, 96)"]),
+        (["--model.loss", "ContrastiveLoss", "--model.embedder", "plain_parts.NarrowEmbedder"], ["(2, 7)", "(2, 128)"]),
+        (["--model.loss", "ContrastiveLoss", "--model.miner", "plain_parts.LabelMiner"], ["LabelMiner is no miner"]),
+    ],
+)
+def test_a_part_that_does_not_fit_is_one_line(options, words, tiny, run, tmp_path):
+    refused(run("fit", *tiny, "--output", tmp_path, *options), *words)

@@ -1,0 +1,108 @@
+"""Which folder a fit writes into: never another fit's, and its own again after a stop."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from levelfield.errors import UserError
+from levelfield.training.run_claim import Claim, claim
+
+CONFIG = {
+    "name": None,
+    "output": "outputs",
+    "checkpoint_seconds": 60.0,
+    "seed_everything": 0,
+    "trainer": {"max_epochs": 2, "logger": None},
+    "model": {"trunk_lr": 1e-4},
+    "data": {"root": None, "num_workers": 0, "dataset": {"class_path": "Glyphs", "init_args": {}}},
+}
+
+
+@pytest.fixture(autouse=True)
+def _released(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Lets go of what a test holds at its end."""
+    held = []
+    take = Claim.take
+
+    def noting(one: Claim) -> bool:
+        held.append(one)
+        return take(one)
+
+    monkeypatch.setattr(Claim, "take", noting)
+    yield
+    for one in held:
+        one.release()
+
+
+def begun(parent: Path, config: dict, *files: str, go_on: bool = False) -> Claim:
+    """A claim whose fit has written its configuration and some files."""
+    found = claim(parent, config, go_on)
+    for name, content in (("config.yaml", yaml.safe_dump(config)), *((name, "") for name in files)):
+        (found.folder / name).write_text(content)
+    return found
+
+
+def test_fits_that_begin_at_once_have_a_folder_each(tmp_path: Path) -> None:
+    together = threading.Barrier(8)
+    found: list[Claim] = []
+
+    def take() -> None:
+        together.wait()
+        found.append(claim(tmp_path / "fit" / "mine", CONFIG, False))
+
+    threads = [threading.Thread(target=take) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(int(one.folder.name) for one in found) == list(range(8))
+
+
+def test_only_a_stopped_fit_of_the_same_settings_is_gone_on_with(tmp_path: Path) -> None:
+    begun(tmp_path, CONFIG, "best.ckpt").finish()
+    begun(tmp_path, CONFIG, "last.ckpt", "best.ckpt").release()
+    begun(tmp_path, {**CONFIG, "model": {"trunk_lr": 1e-3}}, "last.ckpt").release()
+    elsewhere = {**CONFIG, "output": "elsewhere", "data": {**CONFIG["data"], "root": "data", "num_workers": 4}}
+    found = claim(tmp_path, elsewhere, True)
+    assert (found.folder.name, found.state) == ("1", "unfinished")
+    assert claim(tmp_path, {**CONFIG, "seed_everything": 1}, True).folder.name == "3"
+    found.finish()
+    assert sorted(path.name for path in found.folder.iterdir()) == ["best.ckpt", "config.yaml"]
+    assert claim(tmp_path, CONFIG, True) == Claim(tmp_path / "1", "finished")
+    assert claim(tmp_path, CONFIG, False).state == "new"
+
+
+def test_without_a_last_state_another_folder_is_taken_and_the_best_checkpoint_stays(tmp_path: Path) -> None:
+    begun(tmp_path, CONFIG, "best.ckpt").release()
+    found = claim(tmp_path, CONFIG, True)
+    assert (found.folder.name, found.state) == ("1", "new")
+    assert (tmp_path / "0" / "best.ckpt").exists()
+
+
+def test_a_running_fit_is_not_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = begun(tmp_path, CONFIG, "last.ckpt")
+    with pytest.raises(UserError, match="0: this fit is running"):
+        claim(tmp_path, CONFIG, True)
+    # Of two equal fits in one allocation that was requeued, each goes on with one.
+    begun(tmp_path, CONFIG, "last.ckpt").release()
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    first, second = claim(tmp_path, CONFIG, False), claim(tmp_path, CONFIG, False)
+    assert [(one.folder.name, one.state) for one in (first, second)] == [("1", "unfinished"), ("2", "new")]
+    running.release()
+    assert claim(tmp_path, CONFIG, False) == Claim(tmp_path / "0", "unfinished")
+
+
+def test_a_mistake_leaves_no_folder(tmp_path: Path) -> None:
+    claim(tmp_path, CONFIG, False).release()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_in_the_place_of_a_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "fit").write_text("")
+    with pytest.raises(UserError, match=r"fit.*a file is in the place of a folder"):
+        claim(tmp_path / "fit" / "mine", CONFIG, False)
+    with pytest.raises(UserError, match=r"fit.*a file is in the place of a folder"):
+        claim(tmp_path / "fit", CONFIG, False)

@@ -1,0 +1,93 @@
+"""One training as a study builds it: trackers, checkpoint, resumed randomness."""
+
+import csv
+import subprocess
+import sys
+
+import pytest
+import torch
+import wandb
+from tiny_fit import TINY
+
+from levelfield.training.build import build
+
+
+def tiny_config(**model) -> dict:
+    return {
+        "trainer": {"accelerator": "cpu", "max_epochs": 2, "log_every_n_steps": 1},
+        "model": {
+            "trunk": {
+                "class_path": "levelfield.models.TimmTrunk",
+                "init_args": {"name": "test_resnet", "weights": None},
+            },
+            "loss": {"class_path": "levelfield.losses.ContrastiveLoss"},
+            "embedding_size": 16,
+            **model,
+        },
+        "data": {
+            "dataset": {"class_path": "levelfield.data.datasets.Glyphs", "init_args": {"num_classes": 40}},
+            "transforms": {"crop_size": 32, "resize": 32, "horizontal_flip": False},
+            "steps_per_epoch": 3,
+        },
+    }
+
+
+def fit(config: dict, folder, **names):
+    training = build(config, folder, progress=False, **names)
+    training.trainer.fit(training.model, datamodule=training.datamodule)
+    return training
+
+
+def test_trackers_are_named_and_grouped_and_a_run_each(tmp_path, monkeypatch):
+    started = []
+    init = wandb.init
+
+    def recording_init(**arguments):
+        started.append((arguments["group"], arguments["name"]))
+        return init(**arguments)
+
+    monkeypatch.setattr(wandb, "init", recording_init)
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    config = tiny_config()
+    config["trainer"]["logger"] = [
+        {
+            "class_path": "lightning.pytorch.loggers.WandbLogger",
+            "init_args": {"offline": True, "project": "levelfield"},
+        },
+        {"class_path": "lightning.pytorch.loggers.TensorBoardLogger", "init_args": {"save_dir": "elsewhere"}},
+    ]
+    for fold in "01":
+        fit(config, tmp_path / fold, group="a study", name=f"contrastive run 0 fold {fold}")
+    assert started == [("a study", "contrastive run 0 fold 0"), ("a study", "contrastive run 0 fold 1")]
+    for fold in "01":
+        assert len(list((tmp_path / fold / "wandb").glob("offline-run-*"))) == 1
+        assert len(list((tmp_path / fold).glob("events.out.tfevents.*"))) == 1
+        assert (tmp_path / fold / "metrics.csv").exists()
+
+
+def test_the_checkpoint_of_a_job_is_the_best_epoch_and_holds_weights_alone(tmp_path):
+    training = fit(tiny_config(), tmp_path)
+    with open(tmp_path / "metrics.csv") as file:
+        scores = [float(row["val/map_at_r"]) for row in csv.DictReader(file) if row["val/map_at_r"]]
+    assert training.best_score == pytest.approx(max(scores), abs=1e-7)
+    assert training.best_epoch == scores.index(max(scores))
+    assert "optimizer_states" not in torch.load(tmp_path / "best.ckpt", weights_only=True)
+
+
+def test_equal_seeds_give_equal_weights_and_others_do_not(tmp_path):
+    weights = []
+    for number, seed in enumerate([3, 3, 4]):
+        torch.manual_seed(number)  # whatever happened before in this process
+        training = fit({**tiny_config(), "seed_everything": seed}, tmp_path / str(number))
+        weights.append(torch.cat([value.flatten() for value in training.model.state_dict().values()]))
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+@pytest.mark.processes
+def test_a_fresh_process_knows_a_miner_by_its_short_name():
+    words = [*TINY, "--model.loss", "TripletMarginLoss", "--model.miner", "DistanceWeightedMiner", "--print_config"]
+    command = [sys.executable, "-m", "levelfield", "fit", *words]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    assert "class_path: levelfield.miners.DistanceWeightedMiner" in ended.stdout

@@ -1,0 +1,129 @@
+"""One step of every loss on this process group; run by `test_two_processes.py` with one and with two processes.
+
+Writes `<folder>/<world size>.pt`: for each case the loss, the weights after a step of SGD with rate 1 (so that their
+change is the gradient), the batches drawn in two epochs, and the validation scores, of rank 0.
+"""
+
+import inspect
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+from lightning.pytorch import Callback, Trainer
+
+import levelfield.losses
+import levelfield.miners
+from levelfield.data.datamodule import MetricDataModule
+from levelfield.data.datasets import Glyphs
+from levelfield.data.transforms import ImageTransforms
+from levelfield.losses import ClassificationLoss, MetricLoss
+from levelfield.miners import Miner
+from levelfield.models import TimmTrunk
+from levelfield.training.learner import MetricLearner
+
+REQUIRED = {"RankedListLoss": {"margin": 0.4, "Tn": 1.0}, "MetaClassLoss": {"members": 4}}
+TRAINED_BETA = {"MarginLoss": {"learn_beta": True}}
+
+
+def cases() -> dict[str, tuple]:
+    """Every loss at its defaults; class weights among a sample of classes too; every miner with a triplet loss."""
+    found = {}
+    for name in levelfield.losses.__all__:
+        loss = getattr(levelfield.losses, name)
+        if not (inspect.isclass(loss) and issubclass(loss, MetricLoss)) or loss.__subclasses__() or loss is MetricLoss:
+            continue
+        if name == "CrossBatchMemory":
+            continue
+        arguments = {**REQUIRED.get(name, {}), **TRAINED_BETA.get(name, {})}
+        found[name] = (loss, arguments, None)
+        if issubclass(loss, ClassificationLoss) and "class_fraction" in inspect.signature(loss).parameters:
+            found[f"{name} of half the classes"] = (loss, {**arguments, "class_fraction": 0.5}, None)
+    for name in levelfield.miners.__all__:
+        miner = getattr(levelfield.miners, name)
+        if issubclass(miner, Miner) and miner is not Miner and not miner.__subclasses__():
+            found[f"TripletMarginLoss with {name}"] = (levelfield.losses.TripletMarginLoss, {}, miner)
+    return found
+
+
+class Recorder(Callback):
+    """Keeps the indices of each batch, gathered in the order of the global batch."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self.losses: list[float] = []
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
+        self.batches.append(pl_module.all_gather(batch[2]).flatten().tolist())
+        self.losses.append(float(outputs["loss"]))
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=1.0)
+
+
+def fit(loss, arguments, miner, epochs=1, validate=False):
+    torch.manual_seed(1)
+    classes = inspect.signature(loss).parameters.get("num_classes")
+    needs_classes = classes is not None and classes.default is inspect.Parameter.empty
+
+    def build(num_classes, embedding_size):
+        torch.manual_seed(2)
+        return loss(num_classes=num_classes, embedding_size=embedding_size, **arguments)
+
+    learner = MetricLearner(
+        TimmTrunk("test_resnet", weights=None),
+        loss=build if needs_classes else loss(**arguments),
+        embedding_size=16,
+        members=arguments.get("members", 1),
+        miner=None if miner is None else miner(),
+        optimizer=sgd,
+        trunk_lr=1.0,
+        embedder_lr=1.0,
+        loss_lr=1.0,
+        weight_decay=0.0,
+    )
+    data = MetricDataModule(
+        Glyphs(num_classes=40),
+        batch_size=16,
+        samples_per_class=4,
+        steps_per_epoch=1,
+        eval_batch_size=17,  # does not divide the validation fold
+        transforms=ImageTransforms(crop_size=32, resize=32, scale=(0.6, 1.0), horizontal_flip=False),
+    )
+    recorder = Recorder()
+    trainer = Trainer(
+        accelerator="cpu",
+        strategy="ddp" if int(sys.argv[2]) > 1 else "auto",
+        devices=int(sys.argv[2]),
+        precision="64-true",
+        max_epochs=epochs,
+        limit_val_batches=1.0 if validate else 0,
+        num_sanity_val_steps=0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[recorder],
+    )
+    trainer.fit(learner, datamodule=data)
+    scores = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")}
+    return {
+        "losses": recorder.losses,
+        "batches": recorder.batches,
+        "weights": {name: value.clone() for name, value in learner.state_dict().items()},
+        "scores": scores,
+    }
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    results = {name: fit(*case) for name, case in cases().items()}
+    results["two epochs"] = fit(levelfield.losses.ContrastiveLoss, {}, None, epochs=2, validate=True)
+    if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
+        torch.save(results, Path(sys.argv[1]) / f"{sys.argv[2]}.pt")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""What goes wrong on one process is raised by both; run by `test_two_process_refusals.py`.
+
+Writes `<folder>/<rank>.json`: for each case the exception's class and message.
+"""
+
+import json
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from lightning.pytorch import Trainer
+from torch.utils.data import DataLoader, TensorDataset
+
+from levelfield.losses import ContrastiveLoss
+from levelfield.models import TimmTrunk
+from levelfield.training.learner import MetricLearner
+
+IMAGES, LABELS = torch.rand(20, 3, 32, 32, generator=torch.Generator().manual_seed(0)), torch.arange(20) // 4
+PAIRS = TensorDataset(IMAGES, LABELS)
+TRIPLES = TensorDataset(IMAGES, LABELS, torch.arange(20))
+
+
+class BreaksOnTheSecond(MetricLearner):
+    """Its embeddings are not finite on the second process."""
+
+    def forward(self, samples):
+        embeddings = super().forward(samples)
+        return embeddings * float("nan") if self.trainer.global_rank == 1 else embeddings
+
+
+def learner(kind=MetricLearner) -> MetricLearner:
+    torch.manual_seed(0)
+    return kind(TimmTrunk("test_resnet", weights=None), loss=ContrastiveLoss(), embedding_size=8)
+
+
+def trainer() -> Trainer:
+    return Trainer(
+        accelerator="cpu",
+        strategy="ddp",
+        devices=2,
+        max_epochs=1,
+        default_root_dir=sys.argv[1],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+
+
+def loader(samples: TensorDataset) -> DataLoader:
+    return DataLoader(samples, batch_size=5)
+
+
+CASES: dict[str, Callable[[], object]] = {
+    "validation": lambda: trainer().validate(learner(BreaksOnTheSecond), loader(TRIPLES), verbose=False),
+    "training": lambda: trainer().fit(learner(BreaksOnTheSecond), loader(PAIRS)),
+    "no index": lambda: trainer().validate(learner(), loader(PAIRS), verbose=False),
+    "first test": lambda: trainer().test(learner(), loader(TRIPLES), verbose=False),
+    "second test": lambda: trainer().test(learner(), loader(TRIPLES), verbose=False),
+}
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    raised = {}
+    for name, case in CASES.items():
+        try:
+            case()
+        except Exception as error:
+            raised[name] = [type(error).__name__, str(error)]
+    rank = torch.distributed.get_rank()
+    (Path(sys.argv[1]) / f"{rank}.json").write_text(json.dumps(raised))
+
+
+if __name__ == "__main__":
+    main()
