@@ -378,14 +378,6 @@ def test_sigkills_at_several_epochs_change_no_byte(case: str, spec: StudySpec, t
     train(tmp_path / "undisturbed", spec, JOB, config_of(spec, CASES[case]), ignore)
     folders = [str(Path(__file__).parents[2]), str(toy_file), str(tmp_path / "killed")]
     command = [sys.executable, "-c", PROGRAM, *folders, case]
-        sys.executable,
-        "-c",
-        PROGRAM,
-        str(Path(__file__).parents[2]),
-        str(toy_file),
-        str(tmp_path / "killed"),
-        case,
-    ]
     delays = random.Random(case)
     for step in ("1", "4", "6"):
         assert "done" not in killed_after(step, command, delays.uniform(0, 0.1))
