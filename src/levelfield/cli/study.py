@@ -1,8 +1,6 @@
 """`levelfield study run|resume|status|report|verify`."""
 
 import argparse
-import shlex
-import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -10,28 +8,19 @@ from typing import Any, NoReturn
 
 from rich.console import Console
 
-from levelfield.analysis.results import ResultRow, summarise, write_tables
-from levelfield.analysis.selection import selected
-from levelfield.analysis.statistics import SMALLEST_SAMPLE
+from levelfield.analysis.results import summarise, write_tables
 from levelfield.analysis.status import status_lines
+from levelfield.cli.study_output import print_lines, print_study, run, verify
 from levelfield.errors import UserError
-from levelfield.report.page import REPORT, write_report
+from levelfield.report.page import REPORT
 from levelfield.report.papers_table import print_papers
 from levelfield.report.ranks_page import write_ranks
-from levelfield.report.table import comparison_table, footnotes, print_report
 from levelfield.runtime.own_modules import find_own_modules
-from levelfield.runtime.signals import Stopped
-from levelfield.storage.ledger import Ledger
 from levelfield.study.begun import begun, said_difference, study_folder_of, with_options
 from levelfield.study.definition.added_method import added_methods
-from levelfield.study.definition.conditions import differing_conditions
 from levelfield.study.definition.configuration import nearest, parse_value
-from levelfield.study.definition.spec import BASELINE, COUNTS, STUDY, StudySpec, load_spec
-from levelfield.study.environment import mixed_lines
+from levelfield.study.definition.spec import COUNTS, STUDY, StudySpec, load_spec
 from levelfield.study.execution.local_processes import Executor
-from levelfield.study.integrity import changed_files, gap_lines
-from levelfield.study.jobs.job import study_jobs
-from levelfield.study.jobs.state import StudyState
 
 STUDY_FILES = Path("configs/study")
 TABLE_WIDTH = 120
@@ -155,22 +144,22 @@ def main(argv: Sequence[str]) -> int:
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; choose another folder: --output")
     if arguments.command == "status":
-        _print_lines(console, status_lines(folder, begun(folder)))
+        print_lines(console, status_lines(folder, begun(folder)))
     elif arguments.command == "report":
         spec = begun(folder)
         rows = write_tables(folder, spec)
         print_study(console, folder, spec, rows)
         print_papers(console, folder, spec, summarise(rows))
         if arguments.others:
-            _print_lines(console, [str(write_ranks([folder, *arguments.others], folder / REPORT))])
+            print_lines(console, [str(write_ranks([folder, *arguments.others], folder / REPORT))])
     elif arguments.command == "verify":
-        return _verify(console, folder, begun(folder))
+        return verify(console, folder, begun(folder))
     elif arguments.dry_run:
         from levelfield.study.dry_run.costs import dry_run
 
         return dry_run(console, spec)
     else:
-        return _run_study(console, folder, spec, executor, arguments)
+        return run(console, folder, spec, executor, arguments)
     return 0
 
 
@@ -187,7 +176,7 @@ def _asked(console: Console, arguments: argparse.Namespace, options: dict[str, A
             return folder, spec
         if not set(added) <= set(begun(folder).methods):
             return folder, spec
-        _print_lines(console, said_difference(folder, spec, file))
+        print_lines(console, said_difference(folder, spec, file))
     elif not set(added) <= set(begun(folder).methods):
         raise UserError(f"--add-method: {folder} has no such method; add it with `levelfield study run FILE`")
     return folder, with_options(begun(folder), options).with_own_code()
@@ -202,74 +191,6 @@ def default_folder(title: str) -> Path:
     if title in ("", "..") or Path(title).name != title:
         raise UserError(f"name: {title!r} cannot be the name of a folder; choose another, or give --output DIR")
     return Path("outputs", title)
-
-
-def _verify(console: Console, folder: Path, spec: StudySpec) -> int:
-    from levelfield.analysis.verify import remarks, verify_study
-
-    problems = verify_study(folder, spec)
-    matches = f"{folder}: results.csv and summary.csv follow from the stored embeddings and results, to the last bit"
-    _print_lines(console, [*(problems or [matches]), *remarks(folder, spec)])
-    return 2 if problems else 0
-
-
-def _run_study(
-    console: Console,
-    folder: Path,
-    spec: StudySpec,
-    executor: Executor,
-    arguments: argparse.Namespace,
-) -> int:
-    from levelfield.study.run import run_study  # torch is not needed to say that an option is misspelt
-
-    trials = f"{spec.search.trials} trial{'s' * (spec.search.trials != 1)} of each, " if spec.search.trials else ""
-    _print_lines(
-        console,
-        [
-            f"{spec.name}: pretrained baseline and {', '.join(spec.methods)}; {trials}{spec.folds} folds, {spec.runs} "
-            f"run{'s' * (spec.runs != 1)}, {len(study_jobs(spec))} jobs in {folder}",
-            *_unsearched(spec),
-        ],
-    )
-    try:
-        ended = run_study(
-            folder,
-            spec,
-            console,
-            arguments.reopen_test,
-            executor,
-            arguments.mixed_versions,
-            arguments.test_without_failed_runs,
-        )
-    except (KeyboardInterrupt, Stopped) as stop:
-        state = StudyState(folder, spec)
-        words = ["levelfield", "study", "resume", str(folder)]
-        words += ["--reopen-test", arguments.reopen_test] if arguments.reopen_test else []
-        words += ["--test-without-failed-runs"] if arguments.test_without_failed_runs else []
-        words += [f"--executor.workers={executor.workers}"] if executor.workers > 1 else []
-        print(
-            f"stopped with {len(state.results)} of {len(state.jobs)} jobs done; go on with: {shlex.join(words)}",
-            file=sys.stderr,
-        )
-        if isinstance(stop, Stopped):
-            raise  # the command line says by which signal, and has SLURM requeue the job
-        return 130
-    print_study(console, folder, ended, write_tables(folder, ended))
-    if not arguments.add_method and not Path(arguments.file).is_dir():
-        again = shlex.join(["levelfield", "study", "run", arguments.file, "--add-method", "my_loss.MyLoss"])
-        _print_lines(console, [f"next: your own loss beside these: {again}"])
-    return 0
-
-
-def _unsearched(spec: StudySpec) -> list[str]:
-    names = [name for name in spec.methods if not spec.trials(name)] if spec.search.trials else []
-    return (
-        [f"trained as they are, for nothing says what to search: {', '.join(names)} (docs/losses.md)"] if names else []
-    )
-
-
-def _print_lines(console: Console, lines: Sequence[str]) -> None:
-    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
 
 def split_dotted(argv: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
@@ -310,46 +231,3 @@ def find_study(name: str) -> Path:
     if close:
         raise UserError(f"no study file {name!r}; did you mean {close[0]!r}?")
     raise UserError(f"no study file {name!r}; " + (f"there are: {', '.join(names)}" if names else "give its path"))
-
-
-def print_study(console: Console, folder: Path, spec: StudySpec, rows: Sequence[ResultRow]) -> None:
-    """The comparison table with what must be said beside it, and where the numbers lie."""
-    openings = [entry["reason"] for entry in Ledger(folder / "ledger.jsonl").openings]
-    table = comparison_table(spec.name, [BASELINE, *spec.methods], summarise(rows), summarise(rows, stage="run"))
-    notes = footnotes(spec.runs, spec.folds, openings, differing_conditions(spec))
-    state = StudyState(folder, spec)
-    print_report(console, table, [*notes, *mixed_lines(state), *gap_lines(changed_files(state))])
-    page = write_report(folder, spec)
-    places = f"{folder / 'results.csv'}, {folder / 'summary.csv'}, {page}"
-    _print_lines(console, [*_search_lines(folder, spec), *_verdict_lines(spec, rows), places])
-
-
-def _verdict_lines(spec: StudySpec, rows: Sequence[ResultRow]) -> list[str]:
-    """What the paired comparisons of separated MAP@R say; the page has the other metrics and every interval."""
-    from levelfield.analysis.comparison import PAIR, SAME_LOSS, compare_all  # numpy and scipy, which `status` can spare
-    from levelfield.analysis.verdicts import CAVEAT, all_in_words
-
-    comparisons = compare_all(rows, list(spec.methods))
-    sentences = dict(zip(comparisons, all_in_words(comparisons), strict=True))
-    pairs = [comparison for comparison in comparisons if comparison.kind == PAIR]
-    shown = [sentences[comparison] for comparison in pairs if comparison.shown]
-    lines = [*shown, *(sentences[comparison] for comparison in comparisons if comparison.kind == SAME_LOSS)]
-    if spec.runs >= SMALLEST_SAMPLE and len(pairs) > len(shown):
-        lines.append(f"No difference shown between {len(pairs) - len(shown)} of {len(pairs)} pairs of methods.")
-    return [*lines, CAVEAT] if lines else []
-
-
-def _search_lines(folder: Path, spec: StudySpec) -> list[str]:
-    """What each method's search found, failed at or ran into, and the runs that failed."""
-    lines = []
-    for method, selection in selected(folder, spec).items():
-        if selection.trial is not None:
-            setting = ", ".join(f"{key.rpartition('.')[2]} {value:.4g}" for key, value in selection.parameters.items())
-            lines.append(f"{method}: best of {spec.trials(method)} trials is number {selection.trial}: {setting}")
-        lines += [f"{method}: {sentence}" for sentence in (*selection.advice, *selection.failures)]
-    state = StudyState(folder, spec)
-    lines += [f"{method}: no trial had a score, so it has no runs" for method in state.without_setting()]
-    return [
-        *lines,
-        *(f"{job} failed and is left out with its run: {why}" for job, why in state.failures("run").items()),
-    ]

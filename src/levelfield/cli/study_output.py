@@ -1,0 +1,135 @@
+"""What `levelfield study` does and prints once its words are read."""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from levelfield.analysis.results import ResultRow, summarise, write_tables
+from levelfield.analysis.selection import selected
+from levelfield.analysis.statistics import SMALLEST_SAMPLE
+from levelfield.report.page import write_report
+from levelfield.report.table import comparison_table, footnotes, print_report
+from levelfield.runtime.signals import Stopped
+from levelfield.storage.ledger import Ledger
+from levelfield.study.definition.conditions import differing_conditions
+from levelfield.study.definition.spec import BASELINE, StudySpec
+from levelfield.study.environment import mixed_lines
+from levelfield.study.execution.local_processes import Executor
+from levelfield.study.integrity import changed_files, gap_lines
+from levelfield.study.jobs.job import study_jobs
+from levelfield.study.jobs.state import StudyState
+
+
+def verify(console: Console, folder: Path, spec: StudySpec) -> int:
+    from levelfield.analysis.verify import remarks, verify_study
+
+    problems = verify_study(folder, spec)
+    matches = f"{folder}: results.csv and summary.csv follow from the stored embeddings and results, to the last bit"
+    print_lines(console, [*(problems or [matches]), *remarks(folder, spec)])
+    return 2 if problems else 0
+
+
+def run(
+    console: Console,
+    folder: Path,
+    spec: StudySpec,
+    executor: Executor,
+    arguments: argparse.Namespace,
+) -> int:
+    from levelfield.study.run import run_study  # torch is not needed to say that an option is misspelt
+
+    trials = f"{spec.search.trials} trial{'s' * (spec.search.trials != 1)} of each, " if spec.search.trials else ""
+    print_lines(
+        console,
+        [
+            f"{spec.name}: pretrained baseline and {', '.join(spec.methods)}; {trials}{spec.folds} folds, {spec.runs} "
+            f"run{'s' * (spec.runs != 1)}, {len(study_jobs(spec))} jobs in {folder}",
+            *_unsearched(spec),
+        ],
+    )
+    try:
+        ended = run_study(
+            folder,
+            spec,
+            console,
+            arguments.reopen_test,
+            executor,
+            arguments.mixed_versions,
+            arguments.test_without_failed_runs,
+        )
+    except (KeyboardInterrupt, Stopped) as stop:
+        state = StudyState(folder, spec)
+        words = ["levelfield", "study", "resume", str(folder)]
+        words += ["--reopen-test", arguments.reopen_test] if arguments.reopen_test else []
+        words += ["--test-without-failed-runs"] if arguments.test_without_failed_runs else []
+        words += [f"--executor.workers={executor.workers}"] if executor.workers > 1 else []
+        print(
+            f"stopped with {len(state.results)} of {len(state.jobs)} jobs done; go on with: {shlex.join(words)}",
+            file=sys.stderr,
+        )
+        if isinstance(stop, Stopped):
+            raise  # the command line says by which signal, and has SLURM requeue the job
+        return 130
+    print_study(console, folder, ended, write_tables(folder, ended))
+    if not arguments.add_method and not Path(arguments.file).is_dir():
+        again = shlex.join(["levelfield", "study", "run", arguments.file, "--add-method", "my_loss.MyLoss"])
+        print_lines(console, [f"next: your own loss beside these: {again}"])
+    return 0
+
+
+def _unsearched(spec: StudySpec) -> list[str]:
+    names = [name for name in spec.methods if not spec.trials(name)] if spec.search.trials else []
+    return (
+        [f"trained as they are, for nothing says what to search: {', '.join(names)} (docs/losses.md)"] if names else []
+    )
+
+
+def print_lines(console: Console, lines: Sequence[str]) -> None:
+    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+
+
+def print_study(console: Console, folder: Path, spec: StudySpec, rows: Sequence[ResultRow]) -> None:
+    """The comparison table with what must be said beside it, and where the numbers lie."""
+    openings = [entry["reason"] for entry in Ledger(folder / "ledger.jsonl").openings]
+    table = comparison_table(spec.name, [BASELINE, *spec.methods], summarise(rows), summarise(rows, stage="run"))
+    notes = footnotes(spec.runs, spec.folds, openings, differing_conditions(spec))
+    state = StudyState(folder, spec)
+    print_report(console, table, [*notes, *mixed_lines(state), *gap_lines(changed_files(state))])
+    page = write_report(folder, spec)
+    places = f"{folder / 'results.csv'}, {folder / 'summary.csv'}, {page}"
+    print_lines(console, [*_search_lines(folder, spec), *_verdict_lines(spec, rows), places])
+
+
+def _verdict_lines(spec: StudySpec, rows: Sequence[ResultRow]) -> list[str]:
+    """What the paired comparisons of separated MAP@R say; the page has the other metrics and every interval."""
+    from levelfield.analysis.comparison import PAIR, SAME_LOSS, compare_all  # numpy and scipy, which `status` can spare
+    from levelfield.analysis.verdicts import CAVEAT, all_in_words
+
+    comparisons = compare_all(rows, list(spec.methods))
+    sentences = dict(zip(comparisons, all_in_words(comparisons), strict=True))
+    pairs = [comparison for comparison in comparisons if comparison.kind == PAIR]
+    shown = [sentences[comparison] for comparison in pairs if comparison.shown]
+    lines = [*shown, *(sentences[comparison] for comparison in comparisons if comparison.kind == SAME_LOSS)]
+    if spec.runs >= SMALLEST_SAMPLE and len(pairs) > len(shown):
+        lines.append(f"No difference shown between {len(pairs) - len(shown)} of {len(pairs)} pairs of methods.")
+    return [*lines, CAVEAT] if lines else []
+
+
+def _search_lines(folder: Path, spec: StudySpec) -> list[str]:
+    """What each method's search found, failed at or ran into, and the runs that failed."""
+    lines = []
+    for method, selection in selected(folder, spec).items():
+        if selection.trial is not None:
+            setting = ", ".join(f"{key.rpartition('.')[2]} {value:.4g}" for key, value in selection.parameters.items())
+            lines.append(f"{method}: best of {spec.trials(method)} trials is number {selection.trial}: {setting}")
+        lines += [f"{method}: {sentence}" for sentence in (*selection.advice, *selection.failures)]
+    state = StudyState(folder, spec)
+    lines += [f"{method}: no trial had a score, so it has no runs" for method in state.without_setting()]
+    return [
+        *lines,
+        *(f"{job} failed and is left out with its run: {why}" for job, why in state.failures("run").items()),
+    ]
