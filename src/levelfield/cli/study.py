@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,9 +19,9 @@ from levelfield.study.begun import begun, said_difference, study_folder_of, with
 from levelfield.study.definition.added_method import added_methods
 from levelfield.study.definition.configuration import nearest, parse_value
 from levelfield.study.definition.spec import COUNTS, STUDY, StudySpec, load_spec
+from levelfield.study.definition.study_file import find_study
 from levelfield.study.execution.local_processes import Executor
 
-STUDY_FILES = Path("configs/study")
 TABLE_WIDTH = 120
 
 DESCRIPTION = """\
@@ -213,21 +212,3 @@ def split_dotted(argv: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
                 raise UserError(f"--{key} needs a value")
         overrides[key] = parse_value(value)
     return rest, overrides
-
-
-def find_study(name: str) -> Path:
-    """The study file of that path, or of that name in configs/study.
-
-    Raises:
-        UserError: there is none, with the nearest name.
-    """
-    for path in (Path(name), STUDY_FILES / name, STUDY_FILES / f"{name}.yaml"):
-        if path.is_file():
-            return path
-    if (Path(name) / STUDY).is_file():
-        raise UserError(f"{name} is the folder of a study; go on with it: levelfield study resume {name}")
-    names = sorted(path.name for path in STUDY_FILES.glob("*.yaml"))
-    close = get_close_matches(Path(name).name.removesuffix(".yaml") + ".yaml", names, n=1, cutoff=0.4)
-    if close:
-        raise UserError(f"no study file {name!r}; did you mean {close[0]!r}?")
-    raise UserError(f"no study file {name!r}; " + (f"there are: {', '.join(names)}" if names else "give its path"))

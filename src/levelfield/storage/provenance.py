@@ -31,6 +31,7 @@ NO_NUMBERS = (
     "study/begun.py",
     "study/definition/conditions.py",
     "study/definition/same_study.py",
+    "study/definition/study_file.py",
     "study/dry_run",
     "study/environment.py",
     "study/execution/local_processes.py",
