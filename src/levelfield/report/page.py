@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from levelfield.analysis.comparison import OVER_BASELINE, PAIR, SAME_LOSS, Comparison, compare_all
@@ -13,11 +12,8 @@ from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows, sum
 from levelfield.analysis.selection import selected
 from levelfield.analysis.verdicts import CAVEAT, all_in_words
 from levelfield.report.conditions_and_origin import compared, origin, said_setting
-from levelfield.report.figures.differences import differences_figure
-from levelfield.report.figures.scores import scores_figure
-from levelfield.report.figures.search import search_figure
+from levelfield.report.figures import Results, report_figures
 from levelfield.report.figures.style import style, to_svg
-from levelfield.report.figures.validation import read_curve, validation_figure
 from levelfield.report.table import footnotes, percent, reopening
 from levelfield.report.template import inside, render
 from levelfield.storage.atomic import write_atomically
@@ -27,7 +23,6 @@ from levelfield.study.definition.conditions import differing_conditions
 from levelfield.study.definition.spec import BASELINE, StudySpec
 from levelfield.study.environment import mixed_lines
 from levelfield.study.integrity import changed_files, gap_lines
-from levelfield.study.jobs.job import METRICS, failed
 from levelfield.study.jobs.state import StudyState
 
 REPORT = Path("report")
@@ -56,8 +51,13 @@ def write_report(study_folder: Path, spec: StudySpec) -> Path:
     rows = collect_rows(study_folder, spec)
     folder = study_folder / REPORT
     changed = changed_files(state)
-    drawn = _figures(study_folder, spec, state, rows, changed)
-    figures = {name: inside(content) for name, content in drawn.items()}
+    declared = report_figures()
+    drawn = {}
+    with style():
+        for name, figure in declared.items():
+            if (picture := figure.draw(Results(state, rows, changed))) is not None:
+                drawn[name] = to_svg(picture)
+    figures = [(declared[name], inside(content)) for name, content in drawn.items()]
     page = render("page.html.j2", **_contents(study_folder, spec, state, rows, changed), figures=figures)
     with Lock(study_folder, "report", "report"):  # several processes that share a study end with its page
         for name, content in drawn.items():
@@ -191,30 +191,3 @@ def _openings(ledger: Ledger) -> list[dict[str, Any]]:
     entries = ledger.entries()
     ended = {entry["opening"]: entry["time"] for entry in entries if entry["event"] == "finished"}
     return [{**entry, "ended": ended.get(entry["opening"])} for entry in entries if entry["event"] == "opened"]
-
-
-def _figures(
-    study_folder: Path, spec: StudySpec, state: StudyState, rows: Sequence[ResultRow], changed: Mapping[Path, str]
-) -> dict[str, bytes]:
-    """Name to SVG of every figure that there is something to draw in; without the curves of `changed` files."""
-    by_run: dict[tuple[str, str, str], dict[int | None, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows:
-        if row.stage == "test":
-            by_run[row.method, row.embedding, row.metric][row.run].append(row.value)
-    runs = {key: [fmean(folds) for folds in found.values()] for key, found in by_run.items()}
-    comparisons = [c for c in _compared(spec, rows, "map_at_r") if c.kind != OVER_BASELINE]
-    searches = {method: state.trials(method) for method in spec.methods if state.trials(method)}
-    curves = defaultdict(list)
-    for job, result in state.results.items():
-        if job.stage == "run" and job.method != BASELINE and not failed(result):
-            metrics = job.path / METRICS
-            if metrics not in changed:
-                curves[job.method].append(read_curve(study_folder / metrics, job.fold, result["best_epoch"]))
-    with style():
-        figures = {
-            "scores": runs and scores_figure([BASELINE, *spec.methods], summarise(rows), runs, BASELINE),
-            "differences": comparisons and differences_figure(comparisons),
-            "search": searches and search_figure(searches),
-            "validation": curves and validation_figure(curves),
-        }
-        return {name: to_svg(figure) for name, figure in figures.items() if figure}

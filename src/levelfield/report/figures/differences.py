@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from levelfield.analysis.comparison import SAME_LOSS, Comparison
-from levelfield.analysis.names import METRIC_TITLES
+from levelfield.analysis.comparison import OVER_BASELINE, SAME_LOSS, Comparison, compare_all
+from levelfield.analysis.names import EMBEDDINGS, METRIC_TITLES
 from levelfield.analysis.verdicts import turned
+from levelfield.report.figures import ReportFigure, Results
 from levelfield.report.figures.style import BLUE, FAINT, INK, VERMILION, new_figure, rows_of_methods
 
 if TYPE_CHECKING:
@@ -15,6 +16,16 @@ if TYPE_CHECKING:
 MOST_ROWS = 30
 SHOWN, NOT_SHOWN, SAME = "difference shown", "no difference shown", "the same loss under two names"
 LOOKS = {SHOWN: (BLUE, "o", BLUE), NOT_SHOWN: (INK, "o", "white"), SAME: (VERMILION, "D", VERMILION)}
+
+
+def _draw(results: Results) -> "Figure | None":
+    methods = list(results.state.spec.methods)
+    found = [c for embedding in EMBEDDINGS for c in compare_all(results.rows, methods, embedding=embedding)]
+    comparisons = [c for c in found if c.kind != OVER_BASELINE]
+    return differences_figure(comparisons) if comparisons else None
+
+
+FIGURE = ReportFigure("Who is better", "Paired differences in MAP@R with 95% intervals", _draw)
 
 
 def differences_figure(comparisons: Sequence[Comparison]) -> "Figure":
@@ -39,7 +50,7 @@ def differences_figure(comparisons: Sequence[Comparison]) -> "Figure":
         for c in comparisons:
             place, first = places.get(frozenset((c.method, c.other)), (None, ""))
             if c.embedding == embedding and place is not None:
-                _draw(axes, place, c if c.method == first else turned(c))
+                _draw_row(axes, place, c if c.method == first else turned(c))
     kinds = {_kind(c) for c in comparisons}
     figure.legend(handles=_legend(kinds), loc="outside upper center", ncols=3, fontsize=8.5)
     return figure
@@ -53,7 +64,7 @@ def _kind(comparison: Comparison) -> str:
     return SAME if comparison.kind == SAME_LOSS else SHOWN if comparison.shown else NOT_SHOWN
 
 
-def _draw(axes: "Axes", row: int, comparison: Comparison) -> None:
+def _draw_row(axes: "Axes", row: int, comparison: Comparison) -> None:
     colour, marker, face = LOOKS[_kind(comparison)]
     if comparison.low is not None and comparison.high is not None:
         axes.plot([100 * comparison.low, 100 * comparison.high], [row, row], color=colour, linewidth=1.6)

@@ -1,11 +1,16 @@
 """Scores with their intervals: a row a method, every run a faint dot."""
 
+from collections import defaultdict
 from collections.abc import Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from levelfield.analysis.names import EMBEDDINGS, METRIC_TITLES
+from levelfield.analysis.results import summarise
+from levelfield.report.figures import ReportFigure, Results
 from levelfield.report.figures.style import BLUE, INK, VERMILION, new_figure, rows_of_methods
 from levelfield.report.table import Summary
+from levelfield.study.definition.spec import BASELINE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -14,6 +19,21 @@ if TYPE_CHECKING:
 # Colour and shape, so that the two are told apart in grey too; a little above and below the row's middle.
 LOOKS = {"separated": (BLUE, "o", -0.13), "concatenated": (VERMILION, "s", 0.13)}
 RUNS_ASIDE = 0.14
+
+
+def _draw(results: Results) -> "Figure | None":
+    by_run: dict[tuple[str, str, str], dict[int | None, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in results.rows:
+        if row.stage == "test":
+            by_run[row.method, row.embedding, row.metric][row.run].append(row.value)
+    runs = {key: [fmean(folds) for folds in found.values()] for key, found in by_run.items()}
+    methods = [BASELINE, *results.state.spec.methods]
+    return scores_figure(methods, summarise(results.rows), runs, BASELINE) if runs else None
+
+
+FIGURE = ReportFigure(
+    "Scores on unseen classes", "Test scores of every method with 95% intervals; every run is a faint dot", _draw
+)
 
 
 def scores_figure(
@@ -35,12 +55,12 @@ def scores_figure(
         axes.set_xlabel("percent")
         for row in summary:
             if row.metric == metric and row.method in methods:
-                _draw(axes, methods.index(row.method), row, runs[row.method, row.embedding, metric], baseline)
+                _draw_row(axes, methods.index(row.method), row, runs[row.method, row.embedding, metric], baseline)
     figure.legend(handles=_legend(), loc="outside upper center", ncols=4, fontsize=8.5, handletextpad=0.3)
     return figure
 
 
-def _draw(axes: "Axes", place: int, row: Summary, runs: Sequence[float], baseline: str) -> None:
+def _draw_row(axes: "Axes", place: int, row: Summary, runs: Sequence[float], baseline: str) -> None:
     colour, marker, shift = LOOKS[row.embedding]
     y, mean = place + shift, 100 * row.mean
     if row.method == baseline:

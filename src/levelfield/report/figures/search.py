@@ -3,12 +3,22 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from levelfield.report.figures import ReportFigure, Results
 from levelfield.report.figures.style import BLUE, FAINT, INK, VERMILION, small_panels, whole_numbers
 from levelfield.study.search.suggest import Trial, best_trial
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+def _draw(results: Results) -> "Figure | None":
+    state = results.state
+    searches = {method: trials for method in state.spec.methods if (trials := state.trials(method))}
+    return search_figure(searches) if searches else None
+
+
+FIGURE = ReportFigure("Search", "Best validation MAP@R so far against the trial, a panel a method", _draw, panels=True)
 
 
 def best_so_far(trials: Sequence[Trial]) -> list[tuple[int, float]]:

@@ -1,14 +1,33 @@
 """Validation curves: MAP@R on the validation fold after each epoch, a panel a method, a colour a fold."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from levelfield.report.figures import ReportFigure, Results
 from levelfield.report.figures.style import INK, PALETTE, small_panels, whole_numbers
+from levelfield.study.definition.spec import BASELINE
 from levelfield.study.integrity import validation_scores
+from levelfield.study.jobs.job import METRICS, failed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+def _draw(results: Results) -> "Figure | None":
+    state, curves = results.state, defaultdict(list)
+    for job, result in state.results.items():
+        if job.stage == "run" and job.method != BASELINE and not failed(result):
+            metrics = job.path / METRICS
+            if metrics not in results.changed:
+                curves[job.method].append(read_curve(state.study_folder / metrics, job.fold, result["best_epoch"]))
+    return validation_figure(curves) if curves else None
+
+
+FIGURE = ReportFigure(
+    "Training", "Validation MAP@R after each epoch of every run, a panel a method", _draw, panels=True
+)
 
 
 class Curve(NamedTuple):
