@@ -52,7 +52,7 @@ def fill(folder: Path, spec: StudySpec) -> None:
         empty_folder(folder / job.path)
         (folder / job.checkpoint).touch()
         finish_job(folder, spec, job, {}, {"validation": {"map_at_r": validation_score(job)}, "seconds": 1.0})
-    Ledger(folder / "ledger.jsonl").open("configuration", {})
+    Ledger(folder).open("configuration", {})
     for method, run in [("pretrained", 0), *((m, r) for m in spec.methods for r in range(spec.runs))]:
         write_json(
             folder / tested.tested_path(method, run),

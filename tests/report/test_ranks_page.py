@@ -27,7 +27,7 @@ def scored_study(folder: Path, name: str, scores: dict[str, float], losses: dict
     study = folder / name
     study.mkdir()
     (study / "study.yaml").write_text(spec.to_yaml())
-    Ledger(study / "ledger.jsonl").open("a study", {"a job": "a hash"})
+    Ledger(study).open("a study", {"a job": "a hash"})
     for method, score in scores.items():
         for run in range(2):
             path = study / tested.tested_path(method, run)
@@ -79,7 +79,7 @@ def test_methods_are_ranked_in_each_study_and_averaged(tmp_path: Path, run: Call
 
 def test_a_second_opening_of_a_study_is_the_first_line(tmp_path: Path) -> None:
     studies = [scored_study(tmp_path, name, dict.fromkeys(METHODS, 0.1)) for name in ("letters", "words")]
-    ledger = Ledger(studies[1] / "ledger.jsonl")
+    ledger = Ledger(studies[1])
     ledger.open("a study", {"a job": "another hash"}, reopen="a <bug>")
     body = write_ranks(studies, tmp_path).read_text().split("<body>")[1]
     warning = "words: THE TEST CLASSES WERE OPENED 2 TIMES. Why again: a &lt;bug&gt;."

@@ -39,7 +39,7 @@ def test_a_ledger_that_is_a_link_is_refused(precious: Path, tmp_path: Path) -> N
     (tmp_path / "ledger.jsonl").symlink_to(precious)
     precious.write_text("")
     with pytest.raises(UserError, match=r"ledger\.jsonl.*remove the link"):
-        Ledger(tmp_path / "ledger.jsonl").open("configuration", {"best.ckpt": "0"})
+        Ledger(tmp_path).open("configuration", {"best.ckpt": "0"})
     assert precious.read_text() == ""
 
 

@@ -18,7 +18,7 @@ from levelfield.storage.ledger import Ledger
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    return Ledger(tmp_path / "study" / "ledger.jsonl", now=lambda: datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc))
+    return Ledger(tmp_path / "study", now=lambda: datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc))
 
 
 def test_an_opening_says_when_why_and_what(ledger: Ledger) -> None:
@@ -93,12 +93,12 @@ def slow_clock() -> datetime:
     return datetime(2026, 1, 2, tzinfo=timezone.utc)
 
 
-def open_at_once(path: Path, checkpoints: list[str]) -> list[int | str]:
+def open_at_once(folder: Path, checkpoints: list[str]) -> list[int | str]:
     """What each of several that open at the same time is told; the lock is a file's, so threads stand for processes."""
 
     def open_one(checkpoint: str) -> int | str:
         try:
-            return Ledger(path, now=slow_clock).open("configuration", {"a": checkpoint})
+            return Ledger(folder, now=slow_clock).open("configuration", {"a": checkpoint})
         except UserError as refusal:
             return str(refusal)
 
@@ -107,15 +107,15 @@ def open_at_once(path: Path, checkpoints: list[str]) -> list[int | str]:
 
 
 def test_of_two_that_open_at_once_the_second_is_refused(tmp_path: Path) -> None:
-    answers = open_at_once(tmp_path / "ledger.jsonl", ["1", "2"])
+    answers = open_at_once(tmp_path, ["1", "2"])
     assert 1 in answers
     assert any("opened once already" in str(answer) for answer in answers)
-    assert len(Ledger(tmp_path / "ledger.jsonl").openings) == 1
+    assert len(Ledger(tmp_path).openings) == 1
 
 
 def test_the_same_test_twice_at_once_is_one_opening(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger.jsonl")
-    assert open_at_once(ledger.path, ["1", "1"]) == [1, 1]
+    ledger = Ledger(tmp_path)
+    assert open_at_once(tmp_path, ["1", "1"]) == [1, 1]
     for _ in range(2):
         ledger.finish(1)
     assert [entry["event"] for entry in ledger.entries()] == ["opened", "finished"]

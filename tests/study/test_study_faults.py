@@ -73,7 +73,7 @@ def assert_same_tables(folder: Path, finished: Path) -> None:
 
 
 def openings(folder: Path) -> int:
-    return len(Ledger(folder / "ledger.jsonl").openings)
+    return len(Ledger(folder).openings)
 
 
 def times_of_results(folder: Path) -> dict[Path, int]:
@@ -139,7 +139,7 @@ def test_logs_locks_and_the_ledger_are_named_too(tmp_path: Path) -> None:
     (tmp_path / "metrics.csv").symlink_to("/dev/full")
     with pytest.raises(UserError, match=r"metrics\.csv: No space left on device"):
         metrics.save()
-    ledger = Ledger(tmp_path / "ledger.jsonl")
+    ledger = Ledger(tmp_path)
     lock = Lock(tmp_path, "arcface/run0/fold0", "arcface run 0 fold 0")
     with files_up_to(300), pytest.raises(UserError, match=r"ledger\.jsonl: File too large"):
         ledger.open("a long configuration" * 20, {})
@@ -312,7 +312,7 @@ def test_a_clock_that_jumps_changes_nothing(
 
 def test_the_ledger_keeps_the_order_of_what_happened_whatever_the_clock_says(tmp_path: Path) -> None:
     times = iter(datetime(2026, 1, 10, tzinfo=timezone.utc) - timedelta(days=day) for day in range(9))
-    ledger = Ledger(tmp_path / "ledger.jsonl", now=lambda: next(times))
+    ledger = Ledger(tmp_path, now=lambda: next(times))
     for number in (1, 2):
         assert ledger.open("configuration", {"a": str(number)}, reopen="why") == number
         ledger.finish(number)

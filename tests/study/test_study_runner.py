@@ -37,7 +37,7 @@ def copy(finished: Path, tmp_path: Path) -> Path:
 
 
 def openings(folder: Path) -> int:
-    return len(Ledger(folder / "ledger.jsonl").openings)
+    return len(Ledger(folder).openings)
 
 
 def scores(folder: Path, **wanted: str) -> list[float]:
@@ -119,7 +119,7 @@ def test_opening_again_needs_a_reason_and_counts(copy: Path, finished: Path, spe
     assert openings(copy) == 2
     for name in TABLES:
         assert (copy / name).read_bytes() == (finished / name).read_bytes()
-    entry = Ledger(copy / "ledger.jsonl").openings[1]
+    entry = Ledger(copy).openings[1]
     assert entry["reason"] == "a mistake in the test transform"
     assert len(entry["checkpoints"]) == 10
 
@@ -193,7 +193,7 @@ def test_a_method_added_while_a_study_runs_is_done_before_the_test_classes_are_o
 
     monkeypatch.setattr(worker, "finish_job", another_process_adds_one)
     run_study(folder, spec)
-    (opening,) = Ledger(folder / "ledger.jsonl").openings
+    (opening,) = Ledger(folder).openings
     assert opening["configuration"] == wider.configuration_hash()
     assert {Path(path).parts[1] for path in opening["checkpoints"]} == {
         "pretrained",

@@ -45,7 +45,7 @@ def verify_study(study_folder: Path, spec: StudySpec) -> list[str]:
     """
     check_ledger(study_folder, spec)
     state = StudyState(study_folder, spec)
-    openings = Ledger(study_folder / "ledger.jsonl").openings
+    openings = Ledger(study_folder).openings
     problems = [*_settings(state), *_checkpoints(state, openings)]
     problems += [f"{path}: {what}" for path, what in changed_files(state).items()]
     problems += [*changed_scores(state), *_changed_results(state, openings)]

@@ -94,7 +94,7 @@ def print_lines(console: Console, lines: Sequence[str]) -> None:
 
 def print_study(console: Console, folder: Path, spec: StudySpec, rows: Sequence[ResultRow]) -> None:
     """The comparison table with what must be said beside it, and where the numbers lie."""
-    openings = [entry["reason"] for entry in Ledger(folder / "ledger.jsonl").openings]
+    openings = [entry["reason"] for entry in Ledger(folder).openings]
     table = comparison_table(spec.name, [BASELINE, *spec.methods], summarise(rows), summarise(rows, stage="run"))
     notes = footnotes(spec.runs, spec.folds, openings, differing_conditions(spec))
     state = StudyState(folder, spec)

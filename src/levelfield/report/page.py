@@ -70,7 +70,7 @@ def _contents(
     study_folder: Path, spec: StudySpec, state: StudyState, rows: Sequence[ResultRow], changed: Mapping[Path, str]
 ) -> dict[str, Any]:
     """Everything the template shows but the figures."""
-    ledger = Ledger(study_folder / "ledger.jsonl")
+    ledger = Ledger(study_folder)
     results = list(state.results.values())
     test = summarise(rows)
     reasons = [opening["reason"] for opening in ledger.openings]

@@ -44,7 +44,7 @@ def write_ranks(folders: Sequence[Path], destination: Path) -> Path:
         summaries[spec.name] = [row for row in summarise(collect_rows(folder, spec)) if row.metric == METRIC]
         if not summaries[spec.name]:
             raise UserError(f"{folder} has no test scores yet; resume the study first")
-        if notice := reopening([opening["reason"] for opening in Ledger(folder / "ledger.jsonl").openings]):
+        if notice := reopening([opening["reason"] for opening in Ledger(folder).openings]):
             reopened[spec.name] = notice
     methods = _common_methods(specs)
     sections = []

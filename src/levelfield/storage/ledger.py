@@ -17,6 +17,7 @@ KEYS = {
     "opened": ("opening", "time", "reason", "code", "configuration", "checkpoints"),
     "finished": ("opening", "time"),
 }
+LEDGER = "ledger.jsonl"
 REMEDY = "restore the file from a copy, or choose another --output"
 
 
@@ -29,12 +30,12 @@ class Ledger:
     Each line holds the SHA-256 of the one before it, so that an edited, inserted or removed line shows.
 
     Args:
-        path: The file; it need not exist.
+        folder: The study's folder, or a fit's; there need be no ledger yet.
         now: Clock, for tests.
     """
 
-    def __init__(self, path: Path, now: Callable[[], datetime] = lambda: datetime.now(timezone.utc)) -> None:
-        self.path = path
+    def __init__(self, folder: Path, now: Callable[[], datetime] = lambda: datetime.now(timezone.utc)) -> None:
+        self.path = folder / LEDGER
         self.now = now
 
     def entries(self) -> list[dict[str, Any]]:

@@ -130,7 +130,7 @@ def _refuse_another_study(path: Path, spec: StudySpec, reopen: str | None) -> No
     if path.exists():
         check_same_study(path, spec)
         if reopen is None and spec.configuration_hash() != spec_from_yaml(path).configuration_hash():
-            Ledger(path.parent / "ledger.jsonl").refuse_reopening()
+            Ledger(path.parent).refuse_reopening()
 
 
 def _checked(

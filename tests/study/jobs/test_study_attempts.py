@@ -118,12 +118,12 @@ def test_the_test_classes_stay_sealed_while_a_run_is_missing(desk: Path, capsys:
         "delete out/jobs/greedy/run0/fold0/result.json and resume to try it again, or leave out what failed by "
         "--test-without-failed-runs"
     )
-    assert Ledger(desk / "out/ledger.jsonl").entries() == []
+    assert Ledger(desk / "out").entries() == []
     assert len(results(desk / "out", "plain")) == 2
 
     assert main([*words, "--test-without-failed-runs"]) == 0
     assert "greedy run 0 fold 0 failed and is left out with its run" in capsys.readouterr().out
-    assert len(Ledger(desk / "out/ledger.jsonl").openings) == 1
+    assert len(Ledger(desk / "out").openings) == 1
 
 
 def test_a_job_that_processes_die_over_comes_last_and_is_given_up(desk: Path) -> None:

@@ -76,7 +76,7 @@ def test_study(
     if state.to_do:
         raise UserError(f"{study_folder / state.to_do[0].path} is not done; resume the study first")
     runs, checkpoints = state.tested_runs(), _checkpoints(state)
-    ledger = Ledger(study_folder / "ledger.jsonl")
+    ledger = Ledger(study_folder)
     configuration = spec.configuration_hash()
     finished = None if reopen else ledger.finished(configuration, checkpoints)
     if finished and _Opening(study_folder, spec, finished, checkpoints, progress).score_stored(runs):
@@ -141,7 +141,7 @@ class _Opening:
         self.study_folder = study_folder
         self.spec = spec
         self.number = number
-        self.line = Ledger(study_folder / "ledger.jsonl").line_of(number)
+        self.line = Ledger(study_folder).line_of(number)
         self.checkpoints = checkpoints
         self.progress = progress
         self._locks: dict[str, Lock] = {}

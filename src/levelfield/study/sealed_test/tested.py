@@ -44,7 +44,7 @@ def read_tests(study_folder: Path, spec: StudySpec) -> dict[tuple[str, int], dic
     """
     found = {(method, run): read_test(study_folder, spec, method, run) for method, run in method_runs(spec)}
     tests = {key: test for key, test in found.items() if test is not None}
-    ledger = Ledger(study_folder / "ledger.jsonl")
+    ledger = Ledger(study_folder)
     for (method, run), test in tests.items():
         ledger.check_scored(study_folder / tested_path(method, run), test["opening"], test.get("ledger"))
     latest = max((test["opening"] for test in tests.values()), default=0)
@@ -58,7 +58,7 @@ def check_ledger(study_folder: Path, spec: StudySpec) -> None:
         UserError: the ledger is missing or was edited, or a file is damaged.
     """
     read_tests(study_folder, spec)
-    ledger = Ledger(study_folder / "ledger.jsonl")
+    ledger = Ledger(study_folder)
     if not ledger.openings:
         for path in sorted(study_folder.glob(f"jobs/*/run*/fold*/{EMBEDDINGS}")):
             ledger.check_scored(path, 1, None)
