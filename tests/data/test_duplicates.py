@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 
 from levelfield.data.datasets import ImageTable, TextTable
-from levelfield.data.duplicates import describe_duplicates, find_duplicates
+from levelfield.data.duplicates import describe_duplicates
 
 
 def noise(number: int) -> Image.Image:
@@ -35,7 +35,7 @@ CONTENT = {
 
 def test_duplicates_come_with_what_they_cross(tmp_path: Path) -> None:
     dataset = image_table(tmp_path, CONTENT)
-    found = find_duplicates(dataset, dataset.read_index())
+    found = dataset.verify().duplicates
     # By halves a and b are trained on, c and d tested: b = d crosses, c = d is in two test classes, a = a in one.
     assert [(same.keys, same.in_both_halves, same.in_several_classes) for same in found] == [
         (("b.png", "d.png"), True, True),
@@ -54,7 +54,7 @@ def test_the_tables_own_split_decides_the_halves(tmp_path: Path) -> None:
     halves = {"a": "train", "b": "test", "c": "train", "d": "test"}
     content = {name: (f"{label},{halves[label]}", number) for name, (label, number) in CONTENT.items()}
     dataset = image_table(tmp_path, content, ",split")
-    crossing = [same.keys for same in find_duplicates(dataset, dataset.read_index()) if same.in_both_halves]
+    crossing = [same.keys for same in dataset.verify().duplicates if same.in_both_halves]
     assert crossing == [("c.png", "d also c.png")]
 
 
@@ -62,7 +62,7 @@ def test_verify_finds_them_on_its_way_and_calls_them_no_problem(tmp_path: Path) 
     dataset = image_table(tmp_path, CONTENT)
     report = dataset.verify()
     assert report.ok
-    assert report.duplicates == find_duplicates(dataset, dataset.read_index())
+    assert len(report.duplicates) == 3
     (tmp_path / "b.png").write_bytes(b"")
     report = dataset.verify()
     assert len(report.problems) == 1

@@ -16,7 +16,8 @@ import PIL
 import torchvision
 from PIL import Image
 
-from levelfield.data.datasets.base import MetricDataset, SampleIndex
+from levelfield.data.datasets.base import MetricDataset
+from levelfield.data.index import SampleIndex
 from levelfield.errors import FileRefused, UserError
 from levelfield.storage.atomic import new_file
 from levelfield.storage.lock import Lock

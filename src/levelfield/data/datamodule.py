@@ -16,8 +16,8 @@ from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader, default_collate
 
 from levelfield.data.cache import PreparedImages, prepare_images
-from levelfield.data.datasets.base import MetricDataset, SampleIndex
-from levelfield.data.overview import overview
+from levelfield.data.datasets.base import MetricDataset
+from levelfield.data.index import SampleIndex
 from levelfield.data.places import dataset_without_ways, root_in_vain
 from levelfield.data.samplers import EvalSampler, MPerClassBatchSampler
 from levelfield.data.splits import Split, check_validation_classes, class_folds, split_classes
@@ -139,7 +139,7 @@ class MetricDataModule(LightningDataModule):
         if not self.hparams:  # made in Python: a checkpoint tells `levelfield validate` and `test` the same arguments
             self.save_hyperparameters(self._plain_arguments(), logger=False)
         if self._identity is None:
-            self._overview = overview(self.dataset, index, split) + root_in_vain(self.dataset, self.root)
+            self._overview = self.dataset.overview(index, split) + root_in_vain(self.dataset, self.root)
             self._identity = {
                 "dataset": self._dataset_spec(),
                 "fingerprint": self.dataset.fingerprint(trainval),

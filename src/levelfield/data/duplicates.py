@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+import numpy as np
+from jaxtyping import Int
 from PIL import Image
 
-if TYPE_CHECKING:
-    from levelfield.data.datasets.base import MetricDataset, Sample, SampleIndex
+from levelfield.data.index import Sample, SampleIndex
 
 
 class Duplicate(NamedTuple):
@@ -34,24 +35,17 @@ class Duplicate(NamedTuple):
         return f"{'in both halves' if self.in_both_halves else where}: {same}"
 
 
-def find_duplicates(dataset: MetricDataset, index: SampleIndex) -> list[Duplicate]:
-    """Open every sample of `index`, the test half too, and group those with the same pixels or the same text.
-
-    Raises:
-        UserError: a sample that does not open.
-    """
-    return duplicates_of(dataset, index, {key: content_digest(dataset.load(key)) for key in index.keys})
-
-
-def duplicates_of(dataset: MetricDataset, index: SampleIndex, digests: Mapping[str, bytes]) -> list[Duplicate]:
+def duplicates_of(
+    index: SampleIndex, test_classes: Int[np.ndarray, " test"], digests: Mapping[str, bytes]
+) -> list[Duplicate]:
     """Group samples by their content's digest: what is in both halves first, then what is in several classes.
 
     Args:
-        dataset: its own split decides the halves, unless it is not the default.
         index: the samples.
+        test_classes: the labels of the test half.
         digests: of the samples that could be opened, by key.
     """
-    tested = set(dataset.test_classes(index).tolist())
+    tested = set(test_classes.tolist())
     places: dict[bytes, list[tuple[str, int]]] = {}
     for key, label in zip(index.keys, index.labels.tolist(), strict=True):
         if key in digests:

@@ -5,41 +5,41 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+from jaxtyping import Int
 
-from levelfield.data.splits import MIN_VALIDATION_CLASSES
-
-if TYPE_CHECKING:
-    from levelfield.data.datasets.base import MetricDataset, SampleIndex
-    from levelfield.data.splits import Split
+from levelfield.data.index import SampleIndex
+from levelfield.data.splits import MIN_VALIDATION_CLASSES, Split
 
 MOST_NAMES = 20
 USUAL_FOLDS = 4
 
 
-def overview(dataset: MetricDataset, index: SampleIndex, split: Split | None = None) -> list[str]:
-    """The counts, then of one's own data a line for each thing that is left out, and for each that looks like a slip.
+def counts_of(name: str, index: SampleIndex) -> str:
+    """How many classes have a sample, and how many samples there are."""
+    found = len(np.unique(index.labels))
+    return f"{name}: {_number(found, 'class')}, {_number(len(index.keys), 'sample')}"
+
+
+def remarks_on(index: SampleIndex, test_classes: Int[np.ndarray, " test"], split: Split | None = None) -> list[str]:
+    """Of one's own data a line for each thing that is left out, and for each that looks like a slip.
 
     Only the list of the samples is looked at, their labels and roles; no sample is opened.
 
     Args:
-        dataset: named in the first line; published ones are what they are, and have no other.
         index: all its samples.
+        test_classes: the labels of the test half.
         split: the one in use; None for the data set's usual one.
     """
     counts = np.bincount(index.labels, minlength=len(index.class_names))
-    lines = [f"{dataset.name}: {_number((counts > 0).sum(), 'class')}, {_number(len(index.keys), 'sample')}"]
-    if dataset.num_classes_published is not None:
-        return lines
-    lines += index.left_out
+    lines = list(index.left_out)
     for held, what in ((0, "without a sample, in no fold"), (1, "with one sample, which has no other to be found by")):
         names = [name for name, count in zip(index.class_names, counts, strict=True) if count == held]
         if names:
             lines.append(f"{_number(len(names), 'class')} {what}: {listed(names)}")
-    lines += _too_few_folds(len(index.class_names) - len(dataset.test_classes(index, split)))
-    return [*lines, *_like_labels(index.class_names), *_columns_in_vain(dataset, index, split)]
+    lines += _too_few_folds(len(index.class_names) - len(test_classes))
+    return [*lines, *_like_labels(index.class_names), *_columns_in_vain(index, test_classes, split)]
 
 
 def _too_few_folds(trained: int) -> list[str]:
@@ -76,12 +76,12 @@ def _plain(name: str) -> str:
     return re.sub(r"(?<![\d.,])0+(?=\d)", "", letters)
 
 
-def _columns_in_vain(dataset: MetricDataset, index: SampleIndex, split: Split | None) -> list[str]:
+def _columns_in_vain(index: SampleIndex, test_classes: Int[np.ndarray, " test"], split: Split | None) -> list[str]:
     lines = []
     if index.test_classes is not None and split not in (None, "official"):
         lines.append(f"the column split is passed over for the split {split}")
     roles = np.array(index.roles or [""] * len(index.keys))
-    tested = np.isin(index.labels, dataset.test_classes(index, split))
+    tested = np.isin(index.labels, test_classes)
     trained = int(((roles != "") & ~tested).sum())
     if trained:
         lines.append(f"roles outside the test half say nothing: {_number(trained, 'sample')} with one")

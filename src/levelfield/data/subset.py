@@ -9,7 +9,8 @@ from jaxtyping import Bool, Int
 from torch.utils.data import Dataset
 
 from levelfield.data.cache import PreparedImages
-from levelfield.data.datasets.base import MetricDataset, SampleIndex
+from levelfield.data.datasets.base import MetricDataset
+from levelfield.data.index import SampleIndex
 from levelfield.data.samplers import Draw
 
 

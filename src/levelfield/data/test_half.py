@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from jaxtyping import Int
 
+from levelfield.data.index import SampleIndex
 from levelfield.errors import UserError
-
-if TYPE_CHECKING:
-    from levelfield.data.datasets.base import SampleIndex
 
 MIN_TEST_CLASSES = 2
 

@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from levelfield.data.datamodule import MetricDataModule
-from levelfield.data.datasets.base import SampleIndex
 from levelfield.data.datasets.image_folder import ImageFolder
+from levelfield.data.index import SampleIndex
 from levelfield.errors import UserError
 
 

@@ -1,7 +1,7 @@
 """Data sets, one file each."""
 
 from levelfield.data.datasets.banking77 import Banking77
-from levelfield.data.datasets.base import MetricDataset, SampleIndex, VerifyReport
+from levelfield.data.datasets.base import MetricDataset, VerifyReport
 from levelfield.data.datasets.cars196 import Cars196
 from levelfield.data.datasets.clinc150 import CLINC150
 from levelfield.data.datasets.cub200 import CUB200
@@ -17,6 +17,7 @@ from levelfield.data.datasets.sop import StanfordOnlineProducts
 from levelfield.data.datasets.text_table import TextTable
 from levelfield.data.datasets.typefaces import Typefaces
 from levelfield.data.datasets.wos134 import WOS134
+from levelfield.data.index import SampleIndex
 
 __all__ = [
     "CLINC150",

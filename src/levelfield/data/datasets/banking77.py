@@ -3,9 +3,10 @@
 from pathlib import Path
 
 from levelfield.data.datasets.archives import Archive
-from levelfield.data.datasets.base import SampleIndex, named_folder
+from levelfield.data.datasets.base import named_folder
 from levelfield.data.datasets.table import read_labelled_rows
 from levelfield.data.datasets.texts import LabelledText, TextDataset, index_of
+from levelfield.data.index import SampleIndex
 
 PARTS = ("train.csv", "test.csv")
 URL = "https://raw.githubusercontent.com/PolyAI-LDN/task-specific-datasets/master/banking_data"

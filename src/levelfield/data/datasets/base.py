@@ -3,58 +3,21 @@
 import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from jaxtyping import Bool, Int
-from PIL import Image
+from jaxtyping import Int
 from torch.utils.data import Dataset
 
 from levelfield.data.datasets.archives import Archive
 from levelfield.data.duplicates import Duplicate, content_digest, duplicates_of
-from levelfield.data.overview import overview
+from levelfield.data.index import Sample, SampleIndex
+from levelfield.data.overview import counts_of, remarks_on
 from levelfield.data.splits import Split, split_classes
 from levelfield.data.test_half import check_test_half
 from levelfield.errors import UserError
-
-Sample = Image.Image | str
-
-
-Role = Literal["query", "gallery", ""]
-
-
-@dataclass(frozen=True)
-class SampleIndex:
-    """Keys and labels of samples; labels (N,) int64 index `class_names`.
-
-    Attributes:
-        test_classes: the labels that the data set's own split tests on; None where it has no class-disjoint split.
-        roles: of each sample, whether it asks or is searched when the test classes are scored, or neither (`""`, in
-            training); None where each test sample asks all others.
-        left_out: a line for each kind of thing that was found where the samples lie and is none.
-    """
-
-    keys: tuple[str, ...]
-    labels: Int[np.ndarray, " samples"]
-    class_names: tuple[str, ...]
-    test_classes: tuple[int, ...] | None = None
-    roles: tuple[Role, ...] | None = None
-    left_out: tuple[str, ...] = ()
-
-    def select(
-        self, indices: Int[np.ndarray, " chosen"] | Bool[np.ndarray, " samples"] | Sequence[int]
-    ) -> "SampleIndex":
-        """The samples at `indices` (or where a mask is true); class names and labels stay what they are."""
-        positions = np.arange(len(self.keys))[np.asarray(indices)] if len(indices) else np.empty(0, np.int64)
-        return replace(
-            self,
-            keys=tuple(self.keys[i] for i in positions),
-            labels=self.labels[positions],
-            roles=None if self.roles is None else tuple(self.roles[i] for i in positions),
-        )
 
 
 @dataclass
@@ -156,6 +119,12 @@ class MetricDataset(Dataset[tuple[Any, int]], ABC):
         classes = np.arange(len(index.class_names))
         return split_classes(classes, split or self.default_split(index), index.test_classes)[1]
 
+    def overview(self, index: SampleIndex, split: Split | None = None) -> list[str]:
+        """The counts, and of one's own data a line for each remark; published data sets are what they are."""
+        own = self.num_classes_published is None
+        remarks = remarks_on(index, self.test_classes(index, split), split) if own else []
+        return [counts_of(self.name, index), *remarks]
+
     def expected_counts(self) -> tuple[int | None, int | None]:
         """Numbers of classes and samples that `verify` expects; None where nothing is known."""
         return self.num_classes_published, self.num_samples_published
@@ -180,12 +149,12 @@ class MetricDataset(Dataset[tuple[Any, int]], ABC):
                 digests[key] = content_digest(self.load(key))
             except UserError as error:
                 report.problems.append(str(error))
-        report.duplicates = duplicates_of(self, index, digests)
+        report.duplicates = duplicates_of(index, self.test_classes(index), digests)
         return report
 
     def count(self, index: SampleIndex) -> VerifyReport:
         """A report on an index's counts alone."""
-        report = VerifyReport(self.name, len(np.unique(index.labels)), len(index.keys), overview(self, index))
+        report = VerifyReport(self.name, len(np.unique(index.labels)), len(index.keys), self.overview(index))
         for what, found, published in (
             ("classes", report.num_classes, self.expected_counts()[0]),
             ("samples", report.num_samples, self.expected_counts()[1]),

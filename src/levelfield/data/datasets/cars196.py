@@ -6,8 +6,9 @@ import numpy as np
 from PIL import Image
 
 from levelfield.data.datasets.archives import Archive
-from levelfield.data.datasets.base import MetricDataset, SampleIndex, named_folder
+from levelfield.data.datasets.base import MetricDataset, named_folder
 from levelfield.data.datasets.images import open_image
+from levelfield.data.index import SampleIndex
 from levelfield.errors import UserError
 
 ALL_IMAGES = "cars_annos.mat"

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from levelfield.data.datasets.archives import Archive
-from levelfield.data.datasets.base import SampleIndex, named_folder
+from levelfield.data.datasets.base import named_folder
 from levelfield.data.datasets.table import content_fault
 from levelfield.data.datasets.texts import LabelledText, TextDataset, index_of, read_bytes
+from levelfield.data.index import SampleIndex
 from levelfield.errors import UserError
 
 PARTS = ("train", "val", "test")

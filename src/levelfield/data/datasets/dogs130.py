@@ -5,9 +5,10 @@ from pathlib import Path, PurePosixPath
 from PIL import Image
 
 from levelfield.data.datasets.archives import Archive
-from levelfield.data.datasets.base import MetricDataset, SampleIndex, VerifyReport, named_folder
+from levelfield.data.datasets.base import MetricDataset, VerifyReport, named_folder
 from levelfield.data.datasets.image_folder import ImageFolder
 from levelfield.data.datasets.lists import read_lines
+from levelfield.data.index import SampleIndex
 from levelfield.errors import UserError
 
 LISTS = ("train.lst", "validation.lst")

@@ -10,7 +10,8 @@ import numpy as np
 from matplotlib.ft2font import FT2Font
 from PIL import Image, ImageDraw, ImageFont
 
-from levelfield.data.datasets.base import MetricDataset, SampleIndex
+from levelfield.data.datasets.base import MetricDataset
+from levelfield.data.index import SampleIndex
 from levelfield.errors import UserError
 
 FACES = (

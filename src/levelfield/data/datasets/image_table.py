@@ -5,9 +5,10 @@ from pathlib import Path, PurePath
 
 from PIL import Image
 
-from levelfield.data.datasets.base import MetricDataset, SampleIndex
+from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.datasets.images import open_image
 from levelfield.data.datasets.table import LabelledRows, read_labelled_rows, refuse_problems, table_index
+from levelfield.data.index import SampleIndex
 from levelfield.data.places import own_file
 from levelfield.errors import UserError
 

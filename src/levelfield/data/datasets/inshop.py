@@ -6,9 +6,10 @@ import numpy as np
 from PIL import Image
 
 from levelfield.data.datasets.archives import Archive
-from levelfield.data.datasets.base import MetricDataset, Role, SampleIndex, named_folder
+from levelfield.data.datasets.base import MetricDataset, named_folder
 from levelfield.data.datasets.images import open_image
 from levelfield.data.datasets.lists import check_listed_once, read_columns, read_lines
+from levelfield.data.index import Role, SampleIndex
 from levelfield.errors import UserError
 
 PARTITION = "list_eval_partition.txt"

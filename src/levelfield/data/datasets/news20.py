@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from levelfield.data.datasets.archives import Archive
-from levelfield.data.datasets.base import SampleIndex, named_folder
+from levelfield.data.datasets.base import named_folder
 from levelfield.data.datasets.table import content_fault
 from levelfield.data.datasets.texts import LabelledText, TextDataset, index_of
+from levelfield.data.index import SampleIndex
 from levelfield.errors import UserError
 
 PARTS = ("20news-bydate-train", "20news-bydate-test")

@@ -10,8 +10,9 @@ import numpy as np
 from PIL import Image
 
 from levelfield.data.datasets.archives import Archive
-from levelfield.data.datasets.base import MetricDataset, SampleIndex, file_size, named_folder
+from levelfield.data.datasets.base import MetricDataset, file_size, named_folder
 from levelfield.data.datasets.images import decode_image, open_image
+from levelfield.data.index import SampleIndex
 from levelfield.errors import UserError
 
 PARTS = ("images_background", "images_evaluation")

@@ -8,8 +8,8 @@ from typing import NamedTuple, cast
 import numpy as np
 from jaxtyping import Int
 
-from levelfield.data.datasets.base import Role, SampleIndex
 from levelfield.data.datasets.table_file import NUL, read_table
+from levelfield.data.index import Role, SampleIndex
 from levelfield.errors import UserError
 
 OPTIONAL_COLUMNS = ("split", "role")

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from levelfield.data.datasets.base import SampleIndex
 from levelfield.data.datasets.table import read_labelled_rows, table_index
 from levelfield.data.datasets.texts import TextDataset
+from levelfield.data.index import SampleIndex
 from levelfield.data.places import own_file
 
 

@@ -5,8 +5,9 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import NamedTuple
 
-from levelfield.data.datasets.base import MetricDataset, SampleIndex
+from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.datasets.table import number_classes, refuse_problems
+from levelfield.data.index import SampleIndex
 from levelfield.errors import UserError
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from levelfield.data.datasets.base import MetricDataset, SampleIndex, VerifyReport
+from levelfield.data.datasets.base import MetricDataset, VerifyReport
+from levelfield.data.index import SampleIndex
 from levelfield.errors import UserError
 
 WORDS = (

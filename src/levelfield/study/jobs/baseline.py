@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from levelfield.data.datasets.base import SampleIndex
+from levelfield.data.index import SampleIndex
 from levelfield.data.subset import ClassSubset
 from levelfield.metrics import retrieval_metrics
 from levelfield.metrics.pca import PCA

@@ -1,0 +1,43 @@
+"""The list of a data set's samples, which is read without opening one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Bool, Int
+from PIL import Image
+
+Sample = Image.Image | str
+Role = Literal["query", "gallery", ""]
+
+
+@dataclass(frozen=True)
+class SampleIndex:
+    """Keys and labels of samples; labels (N,) int64 index `class_names`.
+
+    Attributes:
+        test_classes: the labels that the data set's own split tests on; None where it has no class-disjoint split.
+        roles: of each sample, whether it asks or is searched when the test classes are scored, or neither (`""`, in
+            training); None where each test sample asks all others.
+        left_out: a line for each kind of thing that was found where the samples lie and is none.
+    """
+
+    keys: tuple[str, ...]
+    labels: Int[np.ndarray, " samples"]
+    class_names: tuple[str, ...]
+    test_classes: tuple[int, ...] | None = None
+    roles: tuple[Role, ...] | None = None
+    left_out: tuple[str, ...] = ()
+
+    def select(
+        self, indices: Int[np.ndarray, " chosen"] | Bool[np.ndarray, " samples"] | Sequence[int]
+    ) -> "SampleIndex":
+        """The samples at `indices` (or where a mask is true); class names and labels stay what they are."""
+        positions = np.arange(len(self.keys))[np.asarray(indices)] if len(indices) else np.empty(0, np.int64)
+        return replace(
+            self,
+            keys=tuple(self.keys[i] for i in positions),
+            labels=self.labels[positions],
+            roles=None if self.roles is None else tuple(self.roles[i] for i in positions),
+        )
