@@ -11,20 +11,11 @@ import time
 import pytest
 import torch
 from own_images import image_options, own_images
+from refused import refused
 from safetensors import safe_open
 
 from levelfield.data.datasets import Glyphs
 from levelfield.metrics import retrieval_metrics
-
-
-def refused(result, *words):
-    """One line, exit code 2, and the words that help."""
-    code, _, complaint = result
-    assert code == 2, complaint
-    assert complaint.count("\n") == 1, complaint
-    assert "Traceback" not in complaint
-    for word in words:
-        assert word in complaint, complaint
 
 
 def test_fit_writes_its_folder(fitted):

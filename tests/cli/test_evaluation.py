@@ -1,7 +1,7 @@
 """`validate` and `predict` take every setting from the checkpoint, the seeds too."""
 
 import pytest
-from test_cli import refused
+from refused import refused
 from tiny_fit import TINY
 
 from levelfield.cli.main import main

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 import yaml
-from test_cli import refused
+from refused import refused
 from toy_study import TOY
 
 from levelfield.training.learner import MetricLearner

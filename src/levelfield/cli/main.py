@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 from levelfield import __version__
 from levelfield.errors import UserError, refused_file
@@ -52,7 +53,7 @@ def main(argv: list[str] | None = None) -> int:
     """Runs one command; returns its exit code: 0, 2 for a mistake in the input, 130 after Ctrl-C, 75 after a signal."""
     args = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in args
-    args = [word for word in args if word != "--debug"]
+    args = _with_learner([word for word in args if word != "--debug"])
     if not args or args[0] in ("-h", "--help", "help"):
         print(HELP, end="")
         return 0
@@ -73,6 +74,15 @@ def main(argv: list[str] | None = None) -> int:
             return 2 if _is_users(error) else 1
         print(f"levelfield: {_one_line(error)}", file=sys.stderr)
         return 2
+
+
+def _with_learner(args: list[str]) -> list[str]:
+    """`--model my_learner.MyLearner` in whole: `--model.learner my_learner.MyLearner`; `--model` of a file stays."""
+    for position, word in enumerate(args):
+        option, equals, value = word.partition("=")
+        if option == "--model" and not Path(value if equals else "".join(args[position + 1 : position + 2])).is_file():
+            args[position] = f"--model.learner{equals}{value}"
+    return args
 
 
 def _commands(name: str) -> Callable[[list[str]], int]:

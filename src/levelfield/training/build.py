@@ -6,6 +6,7 @@ import copy
 import logging
 import time
 import warnings
+from argparse import SUPPRESS
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -39,8 +40,8 @@ from levelfield.training.checkpoint import read_checkpoint
 from levelfield.training.contradictions import refuse_finished, refuse_other_architecture, refuse_other_folds
 from levelfield.training.instantiation import instantiate, refuse_nested, restrict_parser
 from levelfield.training.interruption import interruptible
-from levelfield.training.learner import MetricLearner
-from levelfield.training.parser import LevelfieldParser
+from levelfield.training.learner import learner_class
+from levelfield.training.parser import LEARNER, LevelfieldParser, learner_named
 from levelfield.training.run_claim import BEST, LAST, Claim, claim, determining, learns_from_group
 from levelfield.training.run_folder import (
     AtomicCheckpoints,
@@ -113,8 +114,9 @@ class TrainingCLI(LightningCLI):
             warnings.filterwarnings("ignore", notice)
         for package in ("lightning.pytorch", "lightning.fabric"):
             logging.getLogger(package).setLevel(logging.WARNING)
+        self.learner = learner_class(learner_named(args))
         super().__init__(
-            MetricLearner,
+            self.learner,
             MetricDataModule,
             save_config_callback=None,
             trainer_class=Trainer,
@@ -147,6 +149,9 @@ class TrainingCLI(LightningCLI):
         )
         parser.add_argument(
             "--checkpoint_seconds", type=float, default=60.0, help="How often the last state of a fit is written."
+        )
+        parser.add_argument(
+            f"--{LEARNER}", type=str, default=SUPPRESS, help="A learner of your own: --model for short."
         )
         parser.link_arguments("data.root", "data.dataset.init_args.root")
         self.link_seeds(parser)
@@ -195,7 +200,9 @@ class TrainingCLI(LightningCLI):
             assert self.folder is not None
             name = self._name or "-".join(self.folder.parts[-2:])
             place_trackers(section.trainer.logger, self.folder, name, self._group or self.folder.parent.name)
-        self.config_init = instantiate(self.parser, self.config)
+        config = self.config.clone()
+        self._get(config, "model").pop("learner", None)  # its class is in the parser
+        self.config_init = instantiate(self.parser, config)
         self.datamodule = self._get(self.config_init, "data")
         self.model = self._get(self.config_init, "model")
         self.config_dump = self.plain_config()

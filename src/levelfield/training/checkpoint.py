@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import yaml
@@ -34,8 +34,6 @@ STAND_INS = {
     "miner": None,
 }
 
-Learner = TypeVar("Learner", bound="MetricLearner")
-
 
 def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
     """A checkpoint's content, read without running code.
@@ -58,11 +56,13 @@ class LearnerConfig(NamedTuple):
     """What a checkpoint says of its learner, looked at.
 
     Attributes:
+        kind: the learner's class.
         arguments: the learner's, as plain values: a trunk without pretrained weights, and `torch.nn.Identity` for a
             loss that is left out.
         missing: why the loss is left out; None where it is there.
     """
 
+    kind: type[MetricLearner]
     arguments: dict[str, Any]
     missing: str | None
 
@@ -78,13 +78,13 @@ def learner_config(
         checkpoint: its content.
         origin: where it lies, for messages.
         trust: modules, or classes, that may be used beside the known libraries'.
-        kind: the learner's class; None takes MetricLearner.
+        kind: the learner's class; MetricLearner, or None, takes the one that the checkpoint names.
 
     Raises:
         UserError: a class that nobody trusts or that is of another kind than its place asks for, or a damaged
             checkpoint.
     """
-    from levelfield.training.learner import MetricLearner
+    from levelfield.training.learner import MetricLearner, learner_class
 
     trusted, origin, missing = tuple(trust), str(origin), None
     with _described(origin):
@@ -107,10 +107,12 @@ def learner_config(
                     missing = str(absent)
         if arguments["loss"] is None:
             arguments["loss"] = {"class_path": "torch.nn.Identity"}
-        resolved = _resolved("model", kind or MetricLearner, arguments, trusted, origin)
+        named = arguments.pop("learner", None)
+        kind = learner_class(named) if kind in (None, MetricLearner) else kind
+        resolved = _resolved("model", kind, arguments, trusted, origin)
         for key in ("trunk", "embedder"):
             resolved[key] = _without_files(resolved[key], origin)
-        return LearnerConfig(resolved, missing)
+        return LearnerConfig(kind, {**resolved, **({"learner": named} if named else {})}, missing)
 
 
 def data_config(checkpoint: dict[str, Any], origin: Path | str, trust: Iterable[str] = ()) -> dict[str, Any]:
@@ -153,22 +155,22 @@ def with_parts_given(checkpoint: dict[str, Any], parts: Collection[str], origin:
 
 
 def build_learner(
-    config: LearnerConfig, kind: type[Learner], origin: Path | str, parts: Mapping[str, Any] = MappingProxyType({})
-) -> Learner:
+    config: LearnerConfig, origin: Path | str, parts: Mapping[str, Any] = MappingProxyType({})
+) -> MetricLearner:
     """The learner of a configuration, with random weights.
 
     Args:
         config: what the checkpoint says.
-        kind: the learner's class.
         origin: where the checkpoint lies, for messages.
         parts: objects in place of what the checkpoint says.
 
     Raises:
         UserError: a class of the checkpoint does not take what the checkpoint has for it.
     """
-    parser = _parser("model", kind)
+    parser = _parser("model", config.kind)
     with _described(str(origin)):
         arguments = {**copy.deepcopy(config.arguments), **parts}
+        arguments.pop("learner", None)
         learner = instantiate(parser, parser.parse_object({"model": arguments})).model
     learner.save_hyperparameters(config.arguments)
     return learner

@@ -22,11 +22,19 @@ from levelfield.models import LinearEmbedder
 from levelfield.models.embedders import check_embedder
 from levelfield.models.ensemble import EnsembleEmbedder, EnsembleTrunk
 from levelfield.models.trunks import as_trunk
+from levelfield.runtime.import_path import import_named
 from levelfield.training.batches import Batch, samples_of
 from levelfield.training.callbacks import RecordOpening, RetrievalValidation
 from levelfield.training.checkpoint import build_learner, import_spec, learner_config, read_checkpoint, with_parts_given
 from levelfield.training.gathering import gather_rows
-from levelfield.training.loss_factory import LossFactory, MetricLossFactory, check_call, make_loss, supplied_arguments
+from levelfield.training.loss_factory import (
+    LossFactory,
+    MetricLossFactory,
+    accepted,
+    check_call,
+    make_loss,
+    supplied_arguments,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -150,6 +158,7 @@ class MetricLearner(LightningModule):
                 "seed": seed,
                 "members": members,
                 "num_features": num_features,
+                **_named(type(self)),
             }
         )
         self.train()
@@ -307,6 +316,7 @@ class MetricLearner(LightningModule):
     ) -> Self:
         """The learner of a checkpoint, from nothing but the checkpoint: no command line, no weight file, no data.
 
+        A learner of your own that the checkpoint names comes back as itself, or as the class that this is called on.
         It runs no code but that of levelfield and of the libraries it stands on, of modules of your own that are
         imported already, and of those that `trust` names (docs/security.md).
 
@@ -332,7 +342,8 @@ class MetricLearner(LightningModule):
                 stacklevel=2,
             )
             state = {name: tensor for name, tensor in state.items() if not name.startswith("loss.")}
-        learner = build_learner(config, cls, checkpoint_path, parts)
+        learner = build_learner(config, checkpoint_path, parts)
+        assert isinstance(learner, cls)
         learner.on_load_checkpoint(checkpoint if whole else {})
         try:
             learner.load_state_dict(state, strict=strict)
@@ -343,6 +354,34 @@ class MetricLearner(LightningModule):
             ) from error
         learner.checkpoint_path = Path(checkpoint_path)
         return learner.eval()
+
+
+def _named(kind: type[MetricLearner]) -> dict[str, str]:
+    """The learner's class as a checkpoint names it, if it is one's own and can be imported."""
+    spec = None if kind is MetricLearner else import_spec(kind)
+    return {"learner": spec["class_path"]} if spec else {}
+
+
+def learner_class(path: str | None) -> type[MetricLearner]:
+    """The class that `--model` names: one that extends MetricLearner and takes all that it takes.
+
+    Raises:
+        UserError: there is none, or another.
+    """
+    if path is None:
+        return MetricLearner
+    option = f"--model {path}"
+    if "." not in path:
+        raise UserError(f"{option}: give the class with its module, my_learner.{path}")
+    kind = import_named(path, option)
+    if not (isinstance(kind, type) and issubclass(kind, MetricLearner)):
+        raise UserError(f"{option} is no learner: write a class that extends levelfield.MetricLearner")
+    if missing := sorted(accepted(MetricLearner) - accepted(kind)):
+        raise UserError(
+            f"{option} does not take {', '.join(missing[:3])}, ...: write __init__(self, ..., **kwargs) with "
+            "super().__init__(**kwargs)"
+        )
+    return kind
 
 
 def step_seed(seed: int, step: int, batch: int, stream: int) -> int:

@@ -106,6 +106,11 @@ def loss_class(factory: Any) -> Any:
     return factory
 
 
+def accepted(kind: type) -> set[str]:
+    """The names of the arguments that a class takes, those of its bases among them where it passes them on."""
+    return {parameter.name for parameter in _parameters(kind)}
+
+
 def _parameters(factory: Callable) -> list[ParamData]:
     find_stubs()
     return get_signature_parameters(loss_class(factory), None)

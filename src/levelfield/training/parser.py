@@ -30,6 +30,7 @@ SHORT_NAMES = {
 }
 # In the options' own words or of no use on the command line.
 HIDDEN = ("help", "config", "print_config", "weights_only", "return_predictions", "verbose", "checkpoint_seconds")
+LEARNER = "model.learner"  # where a configuration names a learner of one's own
 CLASS_PATH = r"class_path['\"]?[=:] ?['\"]?([\w.]+)"  # as messages quote a configuration
 SHORT_TEXTS = {"ckpt_path": "a checkpoint: fit goes on from it, validate, test and predict read all settings from it"}
 EXAMPLES = {
@@ -74,32 +75,39 @@ def _failing_imports(given: Any) -> Iterator[None]:
     except (UserError, OSError):
         raise
     except Exception as error:
-        for key, path in _class_paths(given):
-            reason = why_not_importable(path)
-            if reason is not None:
+        for key, text in _texts(given):
+            if re.fullmatch(r"[A-Za-z_]\w*(\.\w+)*\.[A-Z]\w*", text) and (reason := why_not_importable(text)):
                 raise UserError(f"--{key}: {reason}") from error
         raise
 
 
-def _class_paths(given: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Keys and import paths of the classes that words, files or a configuration name."""
+def learner_named(given: Any) -> str | None:
+    """The learner's class in words, files or a configuration, of which the last counts."""
+    return dict(_texts(given)).get(LEARNER)
+
+
+def _texts(given: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Key and value of each text in words, the files that they name, or a configuration."""
     if isinstance(given, Namespace):
         given = given.as_dict()
     if isinstance(given, dict):
         for name, value in given.items():
-            yield from _class_paths(value, key if name in ("class_path", "init_args") else f"{key}.{name}".strip("."))
+            yield from _texts(value, key if name in ("class_path", "init_args") else f"{key}.{name}".strip("."))
     elif isinstance(given, list | tuple):
         words = iter(given)
         for word in words:
             name, equals, value = word.partition("=") if isinstance(word, str) else ("", "", "")
             if not name.startswith("--"):
-                yield from _class_paths(word, key)
+                yield from _texts(word, key)
                 continue
             text = value if equals else next(words, "")
             is_file = name == "--config"
-            content = yaml.safe_load(Path(text).read_text(encoding="utf-8") if is_file else str(text))
-            yield from _class_paths(content, "" if is_file else name.removeprefix("--").rstrip("+"))
-    elif isinstance(given, str) and re.fullmatch(r"[A-Za-z_]\w*(\.\w+)*\.[A-Z]\w*", given):
+            try:
+                content = yaml.safe_load(Path(text).read_text(encoding="utf-8") if is_file else str(text))
+            except (OSError, ValueError, yaml.YAMLError):  # the parser says what is wrong with a file
+                content = None if is_file else text
+            yield from _texts(content, "" if is_file else name.removeprefix("--").rstrip("+"))
+    elif isinstance(given, str):
         yield key, given
 
 
@@ -126,6 +134,7 @@ def short_help(parser: LightningArgumentParser) -> str:
         *sections["data"],
         "",
         "A class takes its arguments behind its key: --model.loss ArcFaceLoss --model.loss.margin 20",
+        "A learner of your own: --model my_learner.MyLearner (docs/own_learner.md)",
         "trainer: any argument of Lightning's Trainer, e.g. --trainer.max_epochs 5 --trainer.devices 2;",
         "  --help-all lists them",
     ]

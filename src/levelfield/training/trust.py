@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
 import yaml
+from lightning.pytorch import LightningModule
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -44,6 +45,7 @@ class Part(NamedTuple):
 # None of these libraries' classes reads, writes or fetches anything when it is made, given that trunks get no weights.
 PARTS = {
     "model.trunk": Part("trunk", nn.Module, ("levelfield.models", "timm.models", "torchvision.models", "torch.nn")),
+    "model.learner": Part("learner", LightningModule, ("levelfield.training.learner",)),
     "model.embedder": Part("embedder", nn.Module, ("levelfield.models", "torch.nn")),
     "model.loss": Part("loss", nn.Module, _LOSSES),
     "model.miner": Part("miner", nn.Module, _MINERS),

@@ -1,0 +1,11 @@
+"""What a user's mistake ends in."""
+
+
+def refused(result, *words):
+    """One line, exit code 2, and the words that help."""
+    code, _, complaint = result
+    assert code == 2, complaint
+    assert complaint.count("\n") == 1, complaint
+    assert "Traceback" not in complaint
+    for word in words:
+        assert word in complaint, complaint
