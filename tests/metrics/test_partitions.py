@@ -20,6 +20,9 @@ def test_equals_scikit_learn(average, seed):
     (_, false_positive), (false_negative, positive) = sklearn_metrics.cluster.pair_confusion_matrix(labels, clusters)
     f1 = 2 * positive / (2 * positive + false_positive + false_negative)
     assert scores == pytest.approx({"nmi": nmi, "ami": ami, "f1": f1}, abs=1e-9)
+    geometric = sklearn_metrics.normalized_mutual_info_score(labels, clusters, average_method="geometric")
+    asked = partition_scores(torch.from_numpy(clusters), torch.from_numpy(labels), metrics=("f1", "nmi_geometric"))
+    assert asked == pytest.approx({"f1": f1, "nmi_geometric": geometric}, abs=1e-9)
 
 
 def test_pairwise_f1_by_hand():
@@ -50,6 +53,8 @@ def test_mistakes_raise():
         partition_scores(torch.arange(3), torch.arange(4))
     with pytest.raises(ValueError, match="known are arithmetic, geometric"):
         partition_scores(torch.arange(3), torch.arange(3), average="max")
+    with pytest.raises(ValueError, match="no such metric 'vi'; known are nmi, nmi_geometric, ami, f1"):
+        partition_scores(torch.arange(3), torch.arange(3), metrics=("vi",))
 
 
 TRIVIAL = [[0, 0, 0, 0, 0, 0], [0, 0, 0, 1, 1, 1], [0, 0, 1, 1, 2, 2], [0, 1, 2, 3, 4, 5], [0, 0, 0, 0, 0, 1]]

@@ -9,6 +9,7 @@ import numpy as np
 
 from levelfield.analysis.results import ResultRow
 from levelfield.analysis.statistics import holm, paired_comparison
+from levelfield.metrics.table import SELECTED_BY
 from levelfield.study.definition.search_settings import REPLICATE
 from levelfield.study.definition.spec import BASELINE
 
@@ -66,7 +67,7 @@ def loss_name(method: str) -> str:
 def compare_all(
     rows: Iterable[ResultRow],
     methods: Sequence[str],
-    metric: str = "map_at_r",
+    metric: str = SELECTED_BY,
     embedding: str = "separated",
     stage: str = "test",
 ) -> list[Comparison]:

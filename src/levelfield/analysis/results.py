@@ -17,6 +17,9 @@ from levelfield.study.jobs.job import failed
 from levelfield.study.jobs.state import StudyState
 from levelfield.study.sealed_test.tested import read_tests
 
+# How a run's folds are scored: each alone, or their embeddings side by side.
+EMBEDDING_KINDS = ("separated", "concatenated")
+
 
 @dataclass(frozen=True)
 class ResultRow:

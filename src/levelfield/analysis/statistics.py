@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 SMALLEST_SAMPLE = 3
+TOO_FEW_RUNS = "too few runs for an interval"
 # Of the largest score: differences closer than this differ by rounding alone.
 ROUNDING = 1e-12
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from levelfield.analysis.comparison import OVER_BASELINE, SAME_LOSS, Comparison, loss_name
-from levelfield.analysis.names import METRIC_TITLES, TOO_FEW_RUNS
-from levelfield.analysis.statistics import SMALLEST_SAMPLE
+from levelfield.analysis.statistics import SMALLEST_SAMPLE, TOO_FEW_RUNS
+from levelfield.metrics.table import SHOWN_METRICS
 
 CAVEAT = (
     "Each verdict speaks of the methods at their selected settings: an interval says what other seeds would give, and "
@@ -67,7 +67,7 @@ def _amount(comparison: Comparison) -> str:
     ends = [end for end in (comparison.low, comparison.high) if end is not None]
     decimals = next((d for d in (1, 2) if all(round(100 * end, d) != 0 for end in ends)), 3)
     interval = ", 95% interval " + " to ".join(points(end, decimals) for end in ends) if ends else ""
-    title = METRIC_TITLES.get(comparison.metric, comparison.metric)
+    title = SHOWN_METRICS.get(comparison.metric, comparison.metric)
     return f"{points(comparison.difference, decimals)} points {title}{interval}"
 
 

@@ -1,21 +1,34 @@
-"""Retrieval and clustering scores of embeddings."""
+"""Retrieval and clustering scores of embeddings; modules are loaded when used, for `table` needs no torch."""
 
-from levelfield.metrics.clustering import clustering_metrics
-from levelfield.metrics.distances import pack_bits
-from levelfield.metrics.distributed import RetrievalMetrics
-from levelfield.metrics.health import EmbeddingHealth, embedding_health, lag_one_autocorrelation
-from levelfield.metrics.partitions import partition_scores
-from levelfield.metrics.pca import PCA
-from levelfield.metrics.retrieval import retrieval_metrics
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "PCA",
-    "EmbeddingHealth",
-    "RetrievalMetrics",
-    "clustering_metrics",
-    "embedding_health",
-    "lag_one_autocorrelation",
-    "pack_bits",
-    "partition_scores",
-    "retrieval_metrics",
-]
+if TYPE_CHECKING:
+    from levelfield.metrics.clustering import clustering_metrics as clustering_metrics
+    from levelfield.metrics.distances import pack_bits as pack_bits
+    from levelfield.metrics.distributed import RetrievalMetrics as RetrievalMetrics
+    from levelfield.metrics.health import EmbeddingHealth as EmbeddingHealth
+    from levelfield.metrics.health import embedding_health as embedding_health
+    from levelfield.metrics.health import lag_one_autocorrelation as lag_one_autocorrelation
+    from levelfield.metrics.partitions import partition_scores as partition_scores
+    from levelfield.metrics.pca import PCA as PCA
+    from levelfield.metrics.retrieval import retrieval_metrics as retrieval_metrics
+
+MODULES = {
+    "PCA": "pca",
+    "EmbeddingHealth": "health",
+    "RetrievalMetrics": "distributed",
+    "clustering_metrics": "clustering",
+    "embedding_health": "health",
+    "lag_one_autocorrelation": "health",
+    "pack_bits": "distances",
+    "partition_scores": "partitions",
+    "retrieval_metrics": "retrieval",
+}
+__all__ = [*MODULES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{MODULES[name]}"), name)

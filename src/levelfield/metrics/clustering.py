@@ -4,6 +4,7 @@ Shapes: N embeddings, D dimensions, C clusters.
 """
 
 import importlib.util
+from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ def clustering_metrics(
     *,
     method: str = "auto",
     average: str = "arithmetic",
+    metrics: Iterable[str] | None = None,
 ) -> dict[str, float]:
     """Cluster L2-normalised embeddings by k-means into as many clusters as there are labels, and compare.
 
@@ -35,14 +37,14 @@ def clustering_metrics(
             installed, otherwise exact up to 20,000 items and mini-batch beyond. Their clusters differ: compare scores
             of one method only.
         average: of the two entropies that NMI and AMI divide by: `arithmetic` or `geometric`, the literature's two.
+        metrics: as in `partition_scores`.
 
     Returns:
-        `nmi`, `ami` and `f1` (of the pairs that share a cluster, against those that share a label), as fractions;
-        `partition_scores` has the formulas.
+        `nmi`, `ami` and `f1`, or what `metrics` names, as fractions.
 
     Raises:
         ValueError: empty or non-finite embeddings, shapes that do not go together, labels that are not integers or
-            fewer than two, or an unknown method or average.
+            fewer than two, or an unknown method, average or metric.
         ImportError: `method="faiss"` without faiss.
 
     Example:
@@ -59,7 +61,7 @@ def clustering_metrics(
     if len(classes) < 2:
         raise ValueError(f"all {len(labels)} embeddings have the label {int(labels[0])}; two labels are needed")
     clusters = k_means(normalize(embeddings), len(classes), seed, method)
-    return partition_scores(clusters, labels, average)
+    return partition_scores(clusters, labels, average, metrics)
 
 
 def k_means(

@@ -15,6 +15,7 @@ from levelfield.metrics.checks import check_embeddings
 from levelfield.metrics.distances import DISTANCES, at_one_scale
 from levelfield.metrics.query_scores import count_relevant, score_queries
 from levelfield.metrics.scores import Wanted
+from levelfield.metrics.table import SHOWN_METRICS
 
 # What states hold, the type that a process without data hands in first.
 DTYPES = (torch.float32, torch.int64, torch.uint8)
@@ -58,7 +59,7 @@ class RetrievalMetrics(Metric):
 
     def __init__(
         self,
-        metrics: Sequence[str] = ("map_at_r", "r_precision", "precision_at_1"),
+        metrics: Sequence[str] = tuple(SHOWN_METRICS),
         recall_at: Sequence[int] = (1, 2, 4, 8),
         num_samples: int | None = None,
         distance: str = "cosine",

@@ -6,58 +6,96 @@ depends on their sizes only, and few sizes differ.
 Shapes: N items, A distinct cluster sizes of one partition, B of the other, C clusters.
 """
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
 import torch
 from jaxtyping import Float64, Int64, Integer
 from torch import Tensor
 
+from levelfield.metrics.table import PARTITION
+
+
+@dataclass(frozen=True)
+class Partitions:
+    """Two partitions of the same items, by what scores are made of.
+
+    Attributes:
+        clusters_C: items of each cluster of the one.
+        labels_C: items of each class of the other.
+        joint_C: items of each pair of a cluster and a class that share any.
+        average: of the entropies, `arithmetic` or `geometric`.
+    """
+
+    clusters_C: Int64[Tensor, " clusters"]
+    labels_C: Int64[Tensor, " classes"]
+    joint_C: Int64[Tensor, " both"]
+    average: str
+
+    @cached_property
+    def information(self) -> float:
+        """Mutual information I, in nats."""
+        return float(entropy(self.clusters_C) + entropy(self.labels_C) - entropy(self.joint_C))
+
+    @cached_property
+    def expected_information(self) -> float:
+        """E[I] over permutations."""
+        return expected_information(self.clusters_C, self.labels_C)
+
+    def mean_entropy(self, average: str | None = None) -> float:
+        """avg(H_1, H_2), in nats."""
+        entropies = torch.stack([entropy(self.clusters_C), entropy(self.labels_C)])
+        return float(entropies.mean() if (average or self.average) == "arithmetic" else entropies.prod().sqrt())
+
+    @property
+    def pairs_in_both(self) -> int:
+        """Pairs of items that share cluster and class."""
+        return num_pairs(self.joint_C)
+
+    @property
+    def pairs_in_each(self) -> int:
+        """Pairs that share a cluster, and those that share a class."""
+        return num_pairs(self.clusters_C) + num_pairs(self.labels_C)
+
+    def ratio(self, part: float, whole: float) -> float:
+        """Where it is 0 / 0: 1 if the partitions are the same, otherwise 0."""
+        same = float(len(self.clusters_C) == len(self.labels_C) == len(self.joint_C))
+        return part / whole if abs(whole) >= 1e-12 else same
+
 
 def partition_scores(
-    clusters: Integer[Tensor, " items"], labels: Integer[Tensor, " items"], average: str = "arithmetic"
+    clusters: Integer[Tensor, " items"],
+    labels: Integer[Tensor, " items"],
+    average: str = "arithmetic",
+    metrics: Iterable[str] | None = None,
 ) -> dict[str, float]:
-    """Compare clusters with labels.
+    """Compare clusters with labels; the formulas stand in `levelfield.metrics.table`.
 
-    NMI = I / avg(H_1, H_2); AMI = (I - E[I]) / (avg(H_1, H_2) - E[I]), the expectation over permutations;
-    F1 = 2 P R / (P + R) with P the share of same-cluster pairs that share a label and R the reverse. Where a ratio is
-    0 / 0 it is 1 if the partitions are the same, otherwise 0, as in scikit-learn: one cluster of everything against
-    several labels has NMI = AMI = 0 whatever the average.
+    Where a ratio is 0 / 0 it is 1 if the partitions are the same, otherwise 0, as in scikit-learn: one cluster of
+    everything against several labels has NMI = AMI = 0 whatever the average.
 
     Args:
         clusters: (N,) integers.
         labels: (N,) integers.
-        average: of the entropies, `arithmetic` or `geometric`, the literature's two.
-
-    Returns:
-        `nmi`, `ami` and `f1`.
+        average: of the entropies in `nmi` and `ami`, `arithmetic` or `geometric`, the literature's two.
+        metrics: any of `nmi`, `nmi_geometric`, `ami` and `f1`; None for all but the second.
 
     Raises:
-        ValueError: different lengths, no items, or an unknown average.
-
-    Source: Manning et al., Introduction to Information Retrieval, 2008, chapter 16.3 (NMI, pairwise F1); Vinh et al.,
-    Information Theoretic Measures for Clusterings Comparison, JMLR 2010 (AMI, its expectation in equation 24a).
+        ValueError: different lengths, no items, or an unknown metric or average.
     """
     if clusters.shape != labels.shape or clusters.ndim != 1 or len(labels) == 0:
         raise ValueError(f"{tuple(clusters.shape)} clusters and {tuple(labels.shape)} labels, of (N,) each")
     if average not in ("arithmetic", "geometric"):
         raise ValueError(f"no such average {average!r}; known are arithmetic, geometric")
+    wanted = [key for key, row in PARTITION.items() if row.usual] if metrics is None else list(metrics)
+    if unknown := set(wanted) - set(PARTITION):
+        raise ValueError(f"no such metric {min(unknown)!r}; known are {', '.join(PARTITION)}")
     _, clusters_N, clusters_C = clusters.cpu().unique(return_inverse=True, return_counts=True)
     _, labels_N, labels_C = labels.cpu().unique(return_inverse=True, return_counts=True)
     joint_C = (clusters_N * len(labels_C) + labels_N).unique(return_counts=True)[1]
-
-    information = entropy(clusters_C) + entropy(labels_C) - entropy(joint_C)
-    entropies = torch.stack([entropy(clusters_C), entropy(labels_C)])
-    scale = float(entropies.mean() if average == "arithmetic" else entropies.prod().sqrt())
-    expected = expected_information(clusters_C, labels_C)
-    same_in_both, same_in_one = num_pairs(joint_C), num_pairs(clusters_C) + num_pairs(labels_C)
-    undefined = float(len(clusters_C) == len(labels_C) == len(joint_C))
-    return {
-        "nmi": ratio(float(information), scale, undefined),
-        "ami": ratio(float(information) - expected, scale - expected, undefined),
-        "f1": ratio(2 * same_in_both, same_in_one, undefined),
-    }
-
-
-def ratio(part: float, whole: float, undefined: float) -> float:
-    return part / whole if abs(whole) >= 1e-12 else undefined
+    partitions = Partitions(clusters_C, labels_C, joint_C, average)
+    return {key: PARTITION[key].score(partitions) for key in wanted}
 
 
 def num_pairs(counts_C: Int64[Tensor, " clusters"]) -> int:

@@ -3,28 +3,26 @@
 Shapes: Q queries, K neighbours, P places (the most items that share a query's label).
 """
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-ALL_METRICS = ("map_at_r", "r_precision", "precision_at_1", "recall", "map", "mrr")
+from levelfield.metrics.table import METRICS, Metric, named
+
+OF_QUERIES = [metric for metric in METRICS if metric.kind == "queries"]
+# What None asks for; `recall` stands for each k of `recall_at`.
+USUAL = tuple(metric.key.removesuffix("_at_<k>") for metric in OF_QUERIES if metric.usual)
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """The scores that were asked for.
+    """The scores that were asked for: row and number by key of the result, in order."""
 
-    Attributes:
-        names: keys of the result, in order.
-        cuts: k of each `recall_at_<k>` and n of each `map_at_<n>`.
-    """
-
-    names: tuple[str, ...]
-    cuts: dict[str, int]
+    rows: dict[str, tuple[Metric, tuple[int, ...]]]
 
     @classmethod
     def parse(cls, metrics: Iterable[str] | None, recall_at: Sequence[int]) -> "Wanted":
@@ -35,33 +33,68 @@ class Wanted:
         """
         if isinstance(metrics, str):
             raise ValueError(f"metrics={metrics!r} is one string; pass a tuple of names, for example ({metrics!r},)")
-        names: dict[str, None] = {}
-        cuts: dict[str, int] = {}
-        for metric in ALL_METRICS if metrics is None else metrics:
-            expanded = [f"recall_at_{k}" for k in recall_at] if metric == "recall" else [metric]
-            for name in expanded:
-                cut = re.fullmatch(r"(?:recall|map)_at_(-?\d+)", name)
-                if cut is not None:
-                    cuts[name] = int(cut.group(1))
-                    if cuts[name] < 1:
-                        raise ValueError(f"{name!r}: the number of neighbours must be at least 1")
-                elif name not in ALL_METRICS:
-                    known = ", ".join((*ALL_METRICS, "recall_at_<k>", "map_at_<n>"))
+        rows: dict[str, tuple[Metric, tuple[int, ...]]] = {}
+        for asked in USUAL if metrics is None else metrics:
+            for name in [f"recall_at_{k}" for k in recall_at] if asked == "recall" else [asked]:
+                row = named(name)
+                if row is None or row[0] not in OF_QUERIES:
+                    known = ", ".join(dict.fromkeys((*USUAL, *(metric.key for metric in OF_QUERIES))))
                     raise ValueError(f"no such metric {name!r}; known are {known}")
-                names[name] = None
-        if not names:
+                if min(row[1], default=1) < 1:
+                    raise ValueError(f"{name!r}: the number of neighbours must be at least 1")
+                rows[name] = row
+        if not rows:
             raise ValueError("metrics is empty; name at least one, or pass None for all")
-        return cls(tuple(names), cuts)
+        return cls(rows)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.rows)
+
+    @property
+    def depths(self) -> set[str]:
+        return {metric.depth for metric, _ in self.rows.values()}
 
     @property
     def needs_full_ranking(self) -> bool:
         """Whether places are needed however far down they are."""
-        return "map" in self.names or "mrr" in self.names
+        return "all" in self.depths
 
     def num_neighbors(self, max_relevant: int) -> int:
         """Length of the ranking that the other scores need, where a query has at most `max_relevant` matches."""
-        depth = max([1, *self.cuts.values()])
-        return max(depth, max_relevant) if {"map_at_r", "r_precision"} & set(self.names) else depth
+        depth = max([1, *(number for _, numbers in self.rows.values() for number in numbers)])
+        return max(depth, max_relevant) if "R" in self.depths else depth
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the items that share a query's label stand in its ranking; m(i) is the place of the i-th, R their number.
+
+    Attributes:
+        places_QP: ascending places (1 = nearest); entries that are not `found_QP` are ignored.
+        found_QP: which places hold a value. An item beyond the ranking's end is not found.
+        num_relevant_Q: R, at least 1.
+    """
+
+    places_QP: Float64[Tensor, "queries places"]
+    found_QP: Bool[Tensor, "queries places"]
+    num_relevant_Q: Float64[Tensor, " queries"]
+
+    @cached_property
+    def precision_QP(self) -> Float64[Tensor, "queries places"]:
+        """i/m(i), 0 where nothing was found."""
+        order_P = torch.arange(1, self.places_QP.shape[1] + 1, device=self.places_QP.device, dtype=torch.float64)
+        return torch.where(self.found_QP, order_P / self.places_QP, 0.0)
+
+    @cached_property
+    def within_r_QP(self) -> Bool[Tensor, "queries places"]:
+        """m(i) <= R."""
+        return self.found_QP & (self.places_QP <= self.num_relevant_Q[:, None])
+
+    @cached_property
+    def first_Q(self) -> Float64[Tensor, " queries"]:
+        """m(1), infinite where nothing was found."""
+        return torch.where(self.found_QP[:, 0], self.places_QP[:, 0], torch.inf)
 
 
 def scores_from_places(
@@ -70,42 +103,6 @@ def scores_from_places(
     num_relevant_Q: Int64[Tensor, " queries"],
     wanted: Wanted,
 ) -> dict[str, Float64[Tensor, " queries"]]:
-    """Score each query from the ascending places (1 = nearest) of the items that share its label.
-
-    With m(i) the place of the i-th such item and R their number:
-    MAP@R = 1/R sum over m(i) <= R of i/m(i); R-precision = |{i: m(i) <= R}|/R; recall@k = [m(1) <= k];
-    MAP = 1/R sum of i/m(i); MAP@n = 1/min(R, n) sum over m(i) <= n of i/m(i); MRR = 1/m(1).
-
-    Args:
-        places_QP: ascending places; entries that are not `found_QP` are ignored.
-        found_QP: which places hold a value. An item beyond the ranking's end is not found.
-        num_relevant_Q: R, at least 1.
-        wanted: which scores.
-
-    Source: Musgrave et al., A Metric Learning Reality Check, ECCV 2020, section 3.2, equations 3 and 4.
-    """
-    places_QP = places_QP.clamp(min=1).double()
-    num_relevant_Q = num_relevant_Q.double()
-    order_P = torch.arange(1, places_QP.shape[1] + 1, device=places_QP.device, dtype=torch.float64)
-    precision_QP = torch.where(found_QP, order_P / places_QP, 0.0)
-    within_r_QP = found_QP & (places_QP <= num_relevant_Q[:, None])
-    first_Q = torch.where(found_QP[:, 0], places_QP[:, 0], torch.inf)
-
-    scores: dict[str, Tensor] = {}
-    for name in wanted.names:
-        if name == "map_at_r":
-            scores[name] = (precision_QP * within_r_QP).sum(1) / num_relevant_Q
-        elif name == "r_precision":
-            scores[name] = within_r_QP.sum(1) / num_relevant_Q
-        elif name == "precision_at_1":
-            scores[name] = (first_Q <= 1).double()
-        elif name == "map":
-            scores[name] = precision_QP.sum(1) / num_relevant_Q
-        elif name == "mrr":
-            scores[name] = 1 / first_Q
-        elif name.startswith("recall_at_"):
-            scores[name] = (first_Q <= wanted.cuts[name]).double()
-        else:
-            cut = wanted.cuts[name]
-            scores[name] = (precision_QP * (places_QP <= cut)).sum(1) / num_relevant_Q.clamp(max=cut)
-    return scores
+    """Score each query; `Places` says what the arguments hold, each metric's function what it computes."""
+    places = Places(places_QP.clamp(min=1).double(), found_QP, num_relevant_Q.double())
+    return {name: metric.score(places, *number) for name, (metric, number) in wanted.rows.items()}

@@ -11,13 +11,10 @@ from typing import Any
 
 import yaml
 
-# Recall@1 and precision@1 are one number: whether the nearest neighbour is of the query's class.
-METRICS = {
-    "map_at_r": "map_at_r",
-    "r_precision": "r_precision",
-    "precision_at_1": "precision_at_1",
-    "recall_at_1": "precision_at_1",
-}
+from levelfield.metrics.table import METRICS
+
+# Key by name in a paper: Recall@1 and precision@1 are one number, whether the nearest is of the query's class.
+METRIC_NAMES = {name: metric.key for metric in METRICS if metric.shown for name in (metric.key, *metric.also)}
 ROW_SETTINGS = {
     "trunk": "model.trunk",
     "batch_size": "data.batch_size",
@@ -118,7 +115,7 @@ def _rows(paper: str, dataset: str) -> dict[tuple[str, str, tuple[tuple[str, Any
     rows: dict[tuple[str, str, tuple[tuple[str, Any], ...]], dict[str, Any]] = {}
     with files("levelfield.published").joinpath(f"{paper}_tables.csv").open(encoding="utf-8") as file:
         for line in csv.DictReader(file):
-            metric = METRICS.get(line["metric"])
+            metric = METRIC_NAMES.get(line["metric"])
             if line["dataset"] != dataset or metric is None:
                 continue
             settings = {key: line[column] for column, key in ROW_SETTINGS.items() if line.get(column)}

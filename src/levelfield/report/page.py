@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from levelfield.analysis.comparison import OVER_BASELINE, PAIR, SAME_LOSS, Comparison, compare_all
-from levelfield.analysis.names import EMBEDDINGS, METRIC_TITLES
 from levelfield.analysis.papers import papers_beside
-from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows, summarise
+from levelfield.analysis.results import EMBEDDING_KINDS, ResultRow, SummaryRow, collect_rows, summarise
 from levelfield.analysis.selection import selected
 from levelfield.analysis.verdicts import CAVEAT, all_in_words
+from levelfield.metrics.table import SELECTED_BY, SHOWN_METRICS
 from levelfield.report.conditions_and_origin import compared, origin, said_setting
 from levelfield.report.figures import Results, report_figures
 from levelfield.report.figures.style import style, to_svg
@@ -79,7 +79,7 @@ def _contents(
         "name": spec.name,
         "reopened": reopened,
         "compared": compared(study_folder, spec, results),
-        "metrics": METRIC_TITLES,
+        "metrics": SHOWN_METRICS,
         "table": _table(spec, test, summarise(rows, stage="run")),
         "notes": [
             *(note for note in footnotes(spec.runs, spec.folds, reasons, []) if note != reopened),
@@ -104,12 +104,12 @@ def _contents(
 def _table(spec: StudySpec, test: Sequence[SummaryRow], validation: Sequence[SummaryRow]) -> list[dict[str, Any]]:
     """Per embedding its rows: method, a text a metric, validation MAP@R and the number of runs."""
     scores = {(row.method, row.embedding, row.metric): row for row in test}
-    validated = {row.method: row for row in validation if row.metric == "map_at_r"}
+    validated = {row.method: row for row in validation if row.metric == SELECTED_BY}
     groups = []
-    for embedding in EMBEDDINGS:
+    for embedding in EMBEDDING_KINDS:
         lines = []
         for method in (BASELINE, *spec.methods):
-            found = [scores.get((method, embedding, metric)) for metric in METRIC_TITLES]
+            found = [scores.get((method, embedding, metric)) for metric in SHOWN_METRICS]
             beside = validated.get(method)
             lines.append(
                 {
@@ -125,16 +125,16 @@ def _table(spec: StudySpec, test: Sequence[SummaryRow], validation: Sequence[Sum
 
 def _compared(spec: StudySpec, rows: Sequence[ResultRow], metric: str) -> list[Comparison]:
     methods = list(spec.methods)
-    return [c for embedding in EMBEDDINGS for c in compare_all(rows, methods, metric=metric, embedding=embedding)]
+    return [c for embedding in EMBEDDING_KINDS for c in compare_all(rows, methods, metric=metric, embedding=embedding)]
 
 
 def _verdicts(spec: StudySpec, rows: Sequence[ResultRow]) -> list[dict[str, Any]]:
     """Sentences by metric, kind and embedding; MAP@R, which the search maximises, comes first."""
     found = []
-    for metric, title in METRIC_TITLES.items():
+    for metric, title in SHOWN_METRICS.items():
         comparisons = _compared(spec, rows, metric)
         sentences: dict[tuple[str, str], list[str]] = defaultdict(list)
-        for embedding in EMBEDDINGS:
+        for embedding in EMBEDDING_KINDS:
             of_embedding = [c for c in comparisons if c.embedding == embedding]
             for comparison, sentence in zip(of_embedding, all_in_words(of_embedding), strict=True):
                 sentences[comparison.kind, embedding].append(sentence)
@@ -143,7 +143,7 @@ def _verdicts(spec: StudySpec, rows: Sequence[ResultRow]) -> list[dict[str, Any]
                 "title": title_of_kind,
                 "groups": [
                     {"embedding": embedding, "sentences": sentences[kind, embedding]}
-                    for embedding in EMBEDDINGS
+                    for embedding in EMBEDDING_KINDS
                     if sentences[kind, embedding]
                 ],
             }
@@ -175,11 +175,11 @@ def _papers(study_folder: Path, spec: StudySpec, test: Sequence[SummaryRow]) -> 
     scores = {(row.method, row.embedding, row.metric): row for row in test}
     found = []
     for paper in papers_beside(study_folder, spec):
-        groups: dict[str, list[dict[str, Any]]] = {embedding: [] for embedding in EMBEDDINGS}
+        groups: dict[str, list[dict[str, Any]]] = {embedding: [] for embedding in EMBEDDING_KINDS}
         for row in paper.counterparts:
             embedding = row.result.embedding
-            ours = [percent(scores.get((row.method, embedding, metric))) for metric in METRIC_TITLES]
-            theirs = [row.result.percent(metric) for metric in METRIC_TITLES]
+            ours = [percent(scores.get((row.method, embedding, metric))) for metric in SHOWN_METRICS]
+            theirs = [row.result.percent(metric) for metric in SHOWN_METRICS]
             groups[embedding].append({"method": row.method, "ours": ours, "name": row.said_name, "theirs": theirs})
         tables = [{"embedding": embedding, "rows": rows} for embedding, rows in groups.items() if rows]
         found.append({"title": paper.title, "differences": paper.differences, "groups": tables})

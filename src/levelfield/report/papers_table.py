@@ -8,8 +8,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from levelfield.analysis.names import EMBEDDINGS, METRIC_TITLES
 from levelfield.analysis.papers import PaperBeside, papers_beside
+from levelfield.analysis.results import EMBEDDING_KINDS
+from levelfield.metrics.table import SHOWN_METRICS
 from levelfield.report.table import Summary, percent
 from levelfield.study.definition.spec import StudySpec
 
@@ -28,16 +29,16 @@ def paper_table(paper: PaperBeside, test: Sequence[Summary]) -> Table:
     """Each method's scores in percent with the paper's below; it fits a terminal of 80 columns."""
     table = Table(title=Text(paper.title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
     table.add_column("", no_wrap=True)
-    for heading in METRIC_TITLES.values():
+    for heading in SHOWN_METRICS.values():
         table.add_column(heading, justify="right", no_wrap=True)
     scores = {(row.method, row.embedding, row.metric): row for row in test}
-    for embedding in EMBEDDINGS:
+    for embedding in EMBEDDING_KINDS:
         rows = [row for row in paper.counterparts if row.result.embedding == embedding]
         if rows:
             table.add_row(Text(embedding, style="bold"))
         for row in rows:
-            ours = (percent(scores.get((row.method, embedding, metric))) for metric in METRIC_TITLES)
+            ours = (percent(scores.get((row.method, embedding, metric))) for metric in SHOWN_METRICS)
             table.add_row(Text(f"  {row.method}"), *ours)
-            theirs = (row.result.percent(metric) for metric in METRIC_TITLES)
+            theirs = (row.result.percent(metric) for metric in SHOWN_METRICS)
             table.add_row(Text(f"    {row.said_name}"), *theirs, style="dim", end_section=row is rows[-1])
     return table

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from levelfield.analysis.comparison import loss_name
-from levelfield.analysis.names import EMBEDDINGS
 from levelfield.analysis.ranks import rank_methods, ranks_figure
-from levelfield.analysis.results import SummaryRow, collect_rows, summarise
+from levelfield.analysis.results import EMBEDDING_KINDS, SummaryRow, collect_rows, summarise
 from levelfield.errors import UserError
+from levelfield.metrics.table import SELECTED_BY
 from levelfield.report.figures.style import style, to_svg
 from levelfield.report.table import percent, reopening
 from levelfield.report.template import inside, render
@@ -16,8 +16,6 @@ from levelfield.storage.atomic import write_atomically
 from levelfield.storage.ledger import Ledger
 from levelfield.study.definition.spec import StudySpec, spec_from_yaml
 from levelfield.study.jobs.written_config import class_name
-
-METRIC = "map_at_r"  # what searches maximise
 
 
 def write_ranks(folders: Sequence[Path], destination: Path) -> Path:
@@ -41,14 +39,14 @@ def write_ranks(folders: Sequence[Path], destination: Path) -> Path:
         if spec.name in specs:
             raise UserError(f"{folder}: there is another study named {spec.name!r}; ranks need one a data set")
         specs[spec.name] = spec
-        summaries[spec.name] = [row for row in summarise(collect_rows(folder, spec)) if row.metric == METRIC]
+        summaries[spec.name] = [row for row in summarise(collect_rows(folder, spec)) if row.metric == SELECTED_BY]
         if not summaries[spec.name]:
             raise UserError(f"{folder} has no test scores yet; resume the study first")
         if notice := reopening([opening["reason"] for opening in Ledger(folder).openings]):
             reopened[spec.name] = notice
     methods = _common_methods(specs)
     sections = []
-    for embedding in EMBEDDINGS:
+    for embedding in EMBEDDING_KINDS:
         found = {
             name: {row.method: row for row in summary if row.embedding == embedding and row.method in methods}
             for name, summary in summaries.items()

@@ -8,7 +8,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from levelfield.analysis.names import EMBEDDINGS, METRIC_TITLES, TOO_FEW_RUNS
+from levelfield.analysis.results import EMBEDDING_KINDS
+from levelfield.analysis.statistics import TOO_FEW_RUNS
+from levelfield.metrics.table import SELECTED_BY, SHOWN_METRICS
 
 
 class Summary(Protocol):
@@ -52,14 +54,14 @@ def comparison_table(
     """
     table = Table(title=Text(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
     table.add_column("", no_wrap=True)
-    for heading in (*METRIC_TITLES.values(), "validation\nMAP@R", "runs"):
+    for heading in (*SHOWN_METRICS.values(), "validation\nMAP@R", "runs"):
         table.add_column(heading, justify="right", vertical="bottom")
     scores = {(row.method, row.embedding, row.metric): row for row in test}
-    validated = {row.method: row for row in validation if row.metric == "map_at_r"}
-    for embedding in EMBEDDINGS:
+    validated = {row.method: row for row in validation if row.metric == SELECTED_BY}
+    for embedding in EMBEDDING_KINDS:
         table.add_row(Text(embedding, style="bold"))
         for method in methods:
-            found = [scores.get((method, embedding, metric)) for metric in METRIC_TITLES]
+            found = [scores.get((method, embedding, metric)) for metric in SHOWN_METRICS]
             beside = percent(validated.get(method)) if embedding == "separated" else ""
             runs = next((row.n for row in [*found, validated.get(method)] if row is not None), 0)
             table.add_row(

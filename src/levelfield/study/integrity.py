@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from levelfield.errors import UserError
+from levelfield.metrics.table import MONITOR, SELECTED_BY
 from levelfield.study.definition.spec import BASELINE, digest
 from levelfield.study.jobs.job import LOGS, METRICS, RESULT, failed, file_hash
 from levelfield.study.jobs.state import StudyState
 
-MONITOR = "val/map_at_r"
 # What a job's numbers are and come from; when and where it was done is left out.
 NUMBERS = ("configuration", "parameters", "seed", "checkpoint", "validation", "best_epoch", "failure")
 
@@ -60,9 +60,9 @@ def changed_scores(state: StudyState) -> Iterator[str]:
         if failed(result) or job.method == BASELINE or path in damaged:
             continue
         scores = validation_scores(state.study_folder / path)
-        stored, best = result["validation"]["map_at_r"], max(scores.values(), default=None)
+        stored, best = result["validation"][SELECTED_BY], max(scores.values(), default=None)
         if best != stored or scores.get(result["best_epoch"]) != stored:
-            yield f"{job.path}: validation map_at_r {stored} is stored, {best} is the best in its {METRICS}"
+            yield f"{job.path}: validation {SELECTED_BY} {stored} is stored, {best} is the best in its {METRICS}"
 
 
 def validation_scores(metrics: Path) -> dict[int, float]:

@@ -13,10 +13,9 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities import rank_zero_only
 
+from levelfield.metrics.table import MONITOR
 from levelfield.storage.atomic import make_durable, storing, write_atomically
 from levelfield.storage.places import HERE, moved
-
-MONITOR = "val/map_at_r"
 
 
 def default_name(config: Any) -> str:

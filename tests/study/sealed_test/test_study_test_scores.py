@@ -26,7 +26,7 @@ def fold(seed: int) -> EmbeddedTest:
 
 
 def test_a_study_can_ask_for_the_papers_scores(toy_file: Path) -> None:
-    wanted = ["recall_at_4", "recall_at_2", "map", "mrr", "nmi_geometric"]
+    wanted = ["recall_at_4", "recall_at_2", "map", "mrr", "nmi_geometric", "map_at_3"]
     spec = replace(load_spec(toy_file), metrics=wanted)
     folds = [fold(0), fold(1)]
     scores = score_run(spec, "arcface", folds)
@@ -40,6 +40,8 @@ def test_a_study_can_ask_for_the_papers_scores(toy_file: Path) -> None:
         assert found["mrr"] == pytest.approx((1 / (same.float().argmax(1) + 1)).mean().item())
         precision = same.cumsum(1) / torch.arange(1, 30)
         assert found["map"] == pytest.approx((precision * same).sum(1).div(4).mean().item())
+        at_3 = (precision * same)[:, :3].sum(1).div(3).mean().item()
+        assert found["map_at_3"] == pytest.approx(at_3)
         clusters = KMeans(6, n_init=10, random_state=0).fit_predict(embeddings.numpy())
         expected = normalized_mutual_info_score(labels.numpy(), clusters, average_method="geometric")
         assert found["nmi_geometric"] == pytest.approx(expected, abs=0.1), "k-means from other starts"
@@ -55,6 +57,7 @@ def test_further_scores_touch_the_test_alone(toy_file: Path) -> None:
 
 def test_a_misspelt_score_is_named(toy_file: Path, tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"
-    path.write_text(toy_file.read_text() + "metrics: [recall_at_2, mpa]\n")
-    with pytest.raises(UserError, match=r"metrics: no metric 'mpa'; did you mean 'map'\?"):
-        load_spec(path)
+    for name, said in (("mpa", r"'mpa'; did you mean 'map'\?"), ("map_at_0", "'map_at_0'"), ("map_at_r", "'map_at_r'")):
+        path.write_text(toy_file.read_text() + f"metrics: [recall_at_2, {name}]\n")
+        with pytest.raises(UserError, match=f"metrics: no metric {said}"):
+            load_spec(path)

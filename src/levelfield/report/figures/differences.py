@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from levelfield.analysis.comparison import OVER_BASELINE, SAME_LOSS, Comparison, compare_all
-from levelfield.analysis.names import EMBEDDINGS, METRIC_TITLES
+from levelfield.analysis.results import EMBEDDING_KINDS
 from levelfield.analysis.verdicts import turned
+from levelfield.metrics.table import SHOWN_METRICS
 from levelfield.report.figures import ReportFigure, Results
 from levelfield.report.figures.style import BLUE, FAINT, INK, VERMILION, new_figure, rows_of_methods
 
@@ -20,7 +21,7 @@ LOOKS = {SHOWN: (BLUE, "o", BLUE), NOT_SHOWN: (INK, "o", "white"), SAME: (VERMIL
 
 def _draw(results: Results) -> "Figure | None":
     methods = list(results.state.spec.methods)
-    found = [c for embedding in EMBEDDINGS for c in compare_all(results.rows, methods, embedding=embedding)]
+    found = [c for embedding in EMBEDDING_KINDS for c in compare_all(results.rows, methods, embedding=embedding)]
     comparisons = [c for c in found if c.kind != OVER_BASELINE]
     return differences_figure(comparisons) if comparisons else None
 
@@ -46,7 +47,7 @@ def differences_figure(comparisons: Sequence[Comparison]) -> "Figure":
         rows_of_methods(axes, [f"{c.method} over {c.other}" for c in rows])
         axes.axvline(0, color=FAINT, linewidth=1)
         axes.set_title(embedding, fontweight="bold")
-        axes.set_xlabel(f"difference in {METRIC_TITLES[comparisons[0].metric]}, points")
+        axes.set_xlabel(f"difference in {SHOWN_METRICS[comparisons[0].metric]}, points")
         for c in comparisons:
             place, first = places.get(frozenset((c.method, c.other)), (None, ""))
             if c.embedding == embedding and place is not None:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from levelfield.analysis.names import EMBEDDINGS, METRIC_TITLES
-from levelfield.analysis.results import summarise
+from levelfield.analysis.results import EMBEDDING_KINDS, summarise
+from levelfield.metrics.table import SHOWN_METRICS
 from levelfield.report.figures import ReportFigure, Results
 from levelfield.report.figures.style import BLUE, INK, VERMILION, new_figure, rows_of_methods
 from levelfield.report.table import Summary
@@ -48,8 +48,8 @@ def scores_figure(
         baseline: Name of the row without training.
     """
     figure = new_figure(1.1 + 0.4 * len(methods))
-    panels = figure.subplots(1, len(METRIC_TITLES), sharey=True)
-    for axes, (metric, title) in zip(panels, METRIC_TITLES.items(), strict=True):
+    panels = figure.subplots(1, len(SHOWN_METRICS), sharey=True)
+    for axes, (metric, title) in zip(panels, SHOWN_METRICS.items(), strict=True):
         rows_of_methods(axes, methods)
         axes.set_title(title, fontweight="bold")
         axes.set_xlabel("percent")
@@ -79,7 +79,7 @@ def _legend() -> list:
 
     looks = [
         Line2D([], [], color=LOOKS[name][0], marker=LOOKS[name][1], markersize=5.5, linewidth=1.6, label=name)
-        for name in EMBEDDINGS
+        for name in EMBEDDING_KINDS
     ]
     run = Line2D([], [], color=INK, marker="o", alpha=0.35, markersize=3.5, linewidth=0, mew=0, label="one run")
     dotted = Line2D([], [], color=INK, linestyle=(0, (1, 2)), linewidth=1, label="without training")

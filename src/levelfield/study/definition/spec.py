@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from levelfield.errors import UserError
+from levelfield.metrics.table import METRICS, named
 from levelfield.runtime.own_code import own_code
 from levelfield.study.definition.configuration import (
     Config,
@@ -39,8 +40,6 @@ SECTIONS = ("model", "data", "trainer")
 # Where the data lies, how many processes read it and from what prepared file change no number.
 NOT_IDENTITY = ("root", "num_workers", "cache")
 TRAINING_BATCHES = ("batch_size", "samples_per_class", "replacement", "steps_per_epoch")
-# Test scores that a study computes when it is asked to; `nmi_geometric` divides by the geometric mean of the entropies.
-FURTHER_METRICS = ("map", "mrr", "nmi", "nmi_geometric", "ami", "f1")
 # The study sets these for each job.
 PER_JOB = ("data.fold", "data.num_folds", "seed_everything")
 
@@ -59,7 +58,7 @@ class StudySpec:
             and other seeds of `arcface`, for the difference that a method has with itself.
         search: How arguments are searched.
         spaces: Method name to its search space, dotted keys to ranges; a method without one is not searched.
-        metrics: Test scores beside MAP@R, R-precision and precision@1, as `test_scores.py` names them.
+        metrics: Test scores beside MAP@R, R-precision and precision@1, as `levelfield.metrics.table` names them.
         own_code: Method, or the baseline, to the files of one's own that it uses and their SHA-256; none for one that
             uses levelfield and installed packages alone.
     """
@@ -228,9 +227,10 @@ def check_override(key: str) -> None:
 
 def _metrics(path: Path, names: Any) -> list[str]:
     for name in names if isinstance(names, list) else [names]:
-        if name not in FURTHER_METRICS and not re.fullmatch(r"recall_at_[1-9]\d*", str(name)):
-            known = [*FURTHER_METRICS, "recall_at_2"]
-            raise UserError(f"{path}: metrics: no metric {name!r}{nearest(str(name), known)}")
+        row = named(str(name))
+        if row is None or row[0].shown or min(row[1], default=1) < 1:
+            further = [metric.key for metric in METRICS if not metric.shown]
+            raise UserError(f"{path}: metrics: no metric {name!r}{nearest(str(name), further)}")
     return list(names) if isinstance(names, list) else [names]
 
 

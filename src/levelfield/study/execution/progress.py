@@ -7,6 +7,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from levelfield.metrics.table import SELECTED_BY
 from levelfield.study.definition.spec import BASELINE
 from levelfield.study.jobs.job import Job, failed
 from levelfield.study.jobs.state import StudyState
@@ -113,7 +114,7 @@ class StudyProgress:
             if failed(result):
                 text = f"{job}: failed, {result['failure']}"
             else:
-                score = result["validation"]["map_at_r"]
+                score = result["validation"][SELECTED_BY]
                 text = f"{job}: validation MAP@R {100 * score:.1f} after {duration(result['seconds'])}"
             if self._bars is not None:
                 self._bars.update(self._study_bar, total=len(self.state.jobs), completed=len(self.done), note=note)

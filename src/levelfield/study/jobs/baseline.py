@@ -16,6 +16,7 @@ from levelfield.data.index import SampleIndex
 from levelfield.data.subset import ClassSubset
 from levelfield.metrics import retrieval_metrics
 from levelfield.metrics.pca import PCA
+from levelfield.metrics.table import SELECTED_BY
 from levelfield.storage.atomic import write_atomically
 from levelfield.storage.provenance import provenance
 from levelfield.study.definition.spec import StudySpec
@@ -83,9 +84,9 @@ def fit_baseline(
     assert pca.components_DC is not None
     tensors = {"mean": pca.mean_D, "components": pca.components_DC.contiguous()}
     write_atomically(study_folder / job.checkpoint, safetensors.torch.save(tensors))
-    scores = retrieval_metrics(reduce(pca, val_NF), val_labels, metrics=("map_at_r",))
+    scores = retrieval_metrics(reduce(pca, val_NF), val_labels, metrics=(SELECTED_BY,))
     return {
-        "validation": {"map_at_r": scores["map_at_r"]},
+        "validation": {SELECTED_BY: scores[SELECTED_BY]},
         "seconds": time.monotonic() - started,
         "data": data.identity(),
         "provenance": provenance(training.trainer, training.model),

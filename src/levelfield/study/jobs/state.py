@@ -6,6 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from levelfield.errors import UserError
+from levelfield.metrics.table import SELECTED_BY
 from levelfield.study.definition.spec import BASELINE, StudySpec
 from levelfield.study.jobs.job import Job, failed, folds_of, read_job, study_jobs
 from levelfield.study.search.suggest import Trial, best_trial, is_unpromising, suggest
@@ -126,7 +127,7 @@ class StudyState:
 
     def _score(self, job: Job) -> float | None:
         result = self.results.get(job)
-        return None if result is None or failed(result) else result["validation"]["map_at_r"]
+        return None if result is None or failed(result) else result["validation"][SELECTED_BY]
 
     def _trial(self, method: str, number: int) -> Trial | None:
         if (method, number) not in self._ended and (trial := self._collect(method, number)) is not None:

@@ -10,6 +10,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from levelfield.errors import OutOfMemory, TrainingFailed
+from levelfield.metrics.table import SELECTED_BY
 from levelfield.storage.provenance import provenance
 from levelfield.study.definition.configuration import Config
 from levelfield.study.definition.spec import StudySpec
@@ -83,7 +84,7 @@ def train(
             (folder / name).unlink(missing_ok=True)
         raise
     result = {
-        "validation": {"map_at_r": training.best_score},
+        "validation": {SELECTED_BY: training.best_score},
         "best_epoch": training.best_epoch,
         "seconds": last.elapsed,
         "data": training.datamodule.identity(),

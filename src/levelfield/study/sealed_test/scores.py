@@ -11,12 +11,11 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from levelfield.metrics import clustering_metrics, retrieval_metrics
+from levelfield.metrics.table import PARTITION, SHOWN_METRICS
 from levelfield.storage.atomic import write_atomically
 from levelfield.study.definition.spec import BASELINE, StudySpec
 from levelfield.training.embed import EmbeddedSet
 
-METRICS = ("map_at_r", "r_precision", "precision_at_1")
-CLUSTERING = ("nmi", "nmi_geometric", "ami", "f1")
 # Samples up to which k-means runs its exact iterations; what it takes must not depend on what is installed.
 EXACT_SAMPLES = 20_000
 Distance = Literal["cosine", "euclidean", "hamming"]
@@ -73,7 +72,7 @@ def score_run(spec: StudySpec, method: str, folds: list[EmbeddedTest]) -> dict[s
         assert torch.equal(other.samples.index, folds[0].samples.index)
         assert torch.equal(other.samples.labels, labels)
     distance: Distance = "cosine" if method == BASELINE else spec.methods[method]["model"].get("distance", "cosine")
-    wanted = (*METRICS, *spec.metrics)
+    wanted = (*SHOWN_METRICS, *spec.metrics)
     separated = [score_samples(fold.samples.embeddings, labels, is_query, distance, wanted) for fold in folds]
     together = concatenate([fold.samples.embeddings for fold in folds])
     # They are of unit length, so that euclidean ranks as cosine does.
@@ -91,33 +90,22 @@ def score_samples(
     labels: Int[Tensor, " samples"],
     is_query: Bool[Tensor, " samples"] | None,
     distance: Distance = "cosine",
-    metrics: Sequence[str] = METRICS,
+    metrics: Sequence[str] = tuple(SHOWN_METRICS),
 ) -> dict[str, Any]:
     """Scores of the queries among the rest, or of each sample among all others where there are no queries.
 
     Clustering scores are those of all samples, queries or not.
     """
-    retrieval = [metric for metric in metrics if metric not in CLUSTERING]
-    recall_at = [int(metric.rpartition("_")[2]) for metric in retrieval if metric.startswith("recall_at_")] or [1]
+    retrieval = [metric for metric in metrics if metric not in PARTITION]
     if is_query is None:
-        found = retrieval_metrics(embeddings, labels, metrics=retrieval, recall_at=recall_at, distance=distance)
+        found: dict[str, Any] = retrieval_metrics(embeddings, labels, metrics=retrieval, distance=distance)
     else:
         gallery, gallery_labels = embeddings[~is_query], labels[~is_query]
         asked = embeddings[is_query], labels[is_query], gallery, gallery_labels
-        found = retrieval_metrics(*asked, metrics=retrieval, recall_at=recall_at, distance=distance)
-    return {**found, **_clustering(embeddings, labels, metrics)}
-
-
-def _clustering(
-    embeddings: Float[Tensor, "samples embedding"], labels: Int[Tensor, " samples"], metrics: Sequence[str]
-) -> dict[str, float]:
-    found: dict[str, float] = {}
-    method = "exact" if len(labels) <= EXACT_SAMPLES else "mini-batch"
-    if {"nmi", "ami", "f1"} & set(metrics):
-        found = clustering_metrics(embeddings, labels, method=method)
-    if "nmi_geometric" in metrics:
-        geometric = clustering_metrics(embeddings, labels, method=method, average="geometric")
-        found = {**found, "nmi_geometric": geometric["nmi"]}
+        found = retrieval_metrics(*asked, metrics=retrieval, distance=distance)
+    if clustering := [metric for metric in metrics if metric in PARTITION]:
+        method = "exact" if len(labels) <= EXACT_SAMPLES else "mini-batch"
+        found |= clustering_metrics(embeddings, labels, method=method, metrics=clustering)
     return found
 
 

@@ -15,6 +15,7 @@ from torch.utils.data import DistributedSampler
 
 from levelfield.errors import TrainingFailed, UserError
 from levelfield.metrics import RetrievalMetrics, embedding_health
+from levelfield.metrics.table import SELECTED_BY, SHOWN_METRICS
 from levelfield.training.gathering import gather_rows
 
 HEALTH = ("intra_class_similarity", "inter_class_similarity", "effective_rank")
@@ -37,9 +38,7 @@ class RetrievalValidation(Callback):
         UserError: the Trainer leaves samples out, or several processes share a loader that tells no index.
     """
 
-    def __init__(
-        self, metrics: tuple[str, ...] = ("map_at_r", "r_precision", "precision_at_1"), health: bool = False
-    ) -> None:
+    def __init__(self, metrics: tuple[str, ...] = tuple(SHOWN_METRICS), health: bool = False) -> None:
         self.metrics = metrics
         self.health = health
         self._parts: list[dict[str, Tensor]] = []
@@ -126,7 +125,9 @@ class RetrievalValidation(Callback):
             scores |= self._health(pl_module)
         for name, value in scores.items():
             # Equal on all processes; their maximum is that number to the bit, which their mean need not be.
-            pl_module.log(f"{stage}/{name}", float(value), prog_bar=name == "map_at_r", sync_dist=True, reduce_fx="max")
+            pl_module.log(
+                f"{stage}/{name}", float(value), prog_bar=name == SELECTED_BY, sync_dist=True, reduce_fx="max"
+            )
         self._scores, self._parts = None, []
 
     def _health(self, pl_module: LightningModule) -> dict[str, float]:

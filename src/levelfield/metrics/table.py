@@ -1,0 +1,204 @@
+"""Every metric's formula and row, from which all else takes names, titles and defaults; free of torch's import.
+
+To add a metric: its function, its row in `METRICS`, its test.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64
+    from torch import Tensor
+
+    from levelfield.metrics.partitions import Partitions
+    from levelfield.metrics.scores import Places
+
+
+def map_at_r(places: Places) -> Float64[Tensor, " queries"]:
+    """Mean average precision of the R nearest.
+
+        1/R sum over m(i) <= R of i/m(i)
+
+    When: always; it rewards order among all matches and is what checkpoints and settings are selected by.
+
+    Paper: Musgrave et al. 2020, "A Metric Learning Reality Check", equations 3 and 4.
+    """
+    return (places.precision_QP * places.within_r_QP).sum(1) / places.num_relevant_Q
+
+
+def r_precision(places: Places) -> Float64[Tensor, " queries"]:
+    """Share of the R nearest that match.
+
+        |{i: m(i) <= R}| / R
+
+    When: beside MAP@R, as a share that needs no explanation; order within the R nearest does not count.
+
+    Paper: Musgrave et al. 2020, "A Metric Learning Reality Check", section 3.2.
+    """
+    return places.within_r_QP.sum(1) / places.num_relevant_Q
+
+
+def precision_at_1(places: Places) -> Float64[Tensor, " queries"]:
+    """Whether the nearest matches.
+
+        [m(1) <= 1]
+
+    When: to compare with the literature, whose Recall@1 it is; it saturates early and may disagree with MAP@R.
+
+    Paper: Musgrave et al. 2020, "A Metric Learning Reality Check", section 3.2.
+    """
+    return (places.first_Q <= 1).double()
+
+
+def recall_at_k(places: Places, k: int) -> Float64[Tensor, " queries"]:
+    """Whether one of the k nearest matches; not the share of matches found.
+
+        [m(1) <= k]
+
+    When: to compare with the literature.
+
+    Paper: Oh Song et al. 2016, "Deep Metric Learning via Lifted Structured Feature Embedding".
+    """
+    return (places.first_Q <= k).double()
+
+
+def mean_average_precision(places: Places) -> Float64[Tensor, " queries"]:
+    """Average precision of the full ranking.
+
+        1/R sum of i/m(i)
+
+    When: every match counts however far down; it takes the full ranking.
+
+    Paper: Manning et al. 2008, "Introduction to Information Retrieval", chapter 8.4.
+    """
+    return places.precision_QP.sum(1) / places.num_relevant_Q
+
+
+def map_at_n(places: Places, n: int) -> Float64[Tensor, " queries"]:
+    """Average precision of the n nearest.
+
+        1/min(R, n) sum over m(i) <= n of i/m(i)
+
+    When: a search shows n results; also the ranking of hashing papers.
+
+    Paper: Manning et al. 2008, "Introduction to Information Retrieval", chapter 8.4, cut at n.
+    """
+    return (places.precision_QP * (places.places_QP <= n)).sum(1) / places.num_relevant_Q.clamp(max=n)
+
+
+def mrr(places: Places) -> Float64[Tensor, " queries"]:
+    """Reciprocal of the place of the first match.
+
+        1/m(1)
+
+    When: one match is enough, and how soon it comes matters.
+
+    Paper: Voorhees 1999, "The TREC-8 Question Answering Track Report".
+    """
+    return 1 / places.first_Q
+
+
+def nmi(partitions: Partitions) -> float:
+    """Normalised mutual information of clusters and labels.
+
+        I / avg(H_1, H_2)
+
+    When: to compare with older work; chance alone gives a high value where classes are many and small.
+
+    Paper: Manning et al. 2008, "Introduction to Information Retrieval", chapter 16.3.
+    """
+    return partitions.ratio(partitions.information, partitions.mean_entropy())
+
+
+def nmi_geometric(partitions: Partitions) -> float:
+    """Normalised mutual information with the entropies' geometric mean.
+
+        I / sqrt(H_1 H_2)
+
+    When: to compare with a paper that divides so, as some programs do.
+
+    Paper: Strehl and Ghosh 2002, "Cluster Ensembles".
+    """
+    return partitions.ratio(partitions.information, partitions.mean_entropy("geometric"))
+
+
+def ami(partitions: Partitions) -> float:
+    """Mutual information beyond what partitions with these sizes have by chance.
+
+        (I - E[I]) / (avg(H_1, H_2) - E[I])
+
+    When: clusters are what is wanted; chance gives 0.
+
+    Paper: Vinh et al. 2010, "Information Theoretic Measures for Clusterings Comparison", equation 24a.
+    """
+    expected = partitions.expected_information
+    return partitions.ratio(partitions.information - expected, partitions.mean_entropy() - expected)
+
+
+def f1(partitions: Partitions) -> float:
+    """F1 of the pairs that share a cluster, against those that share a label.
+
+        2 P R / (P + R)
+
+    When: to compare with older work.
+
+    Paper: Manning et al. 2008, "Introduction to Information Retrieval", chapter 16.3.
+    """
+    return partitions.ratio(2 * partitions.pairs_in_both, partitions.pairs_in_each)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One row.
+
+    Attributes:
+        key: as results name it; `<k>` and `<n>` stand for a number.
+        title: as people read it.
+        kind: `queries`, a retrieval score of each query, or `partition`, of a clustering of the embeddings.
+        score: of a `Places` and the key's number, or of a `Partitions`.
+        depth: neighbours that it looks at: as many as the `key` says, the query's `R`, or `all`.
+        usual: whether a call that names no metric computes it, `recall_at_<k>` for the k of `recall_at`.
+        shown: whether validation and studies compute it unasked, and tables and figures show it.
+        also: other names in papers.
+    """
+
+    key: str
+    title: str
+    kind: Literal["queries", "partition"]
+    score: Callable[..., Any]
+    depth: Literal["key", "R", "all"] = "key"
+    usual: bool = True
+    shown: bool = False
+    also: tuple[str, ...] = ()
+
+
+METRICS = (
+    Metric("map_at_r", "MAP@R", "queries", map_at_r, depth="R", shown=True),
+    Metric("r_precision", "R-precision", "queries", r_precision, depth="R", shown=True),
+    Metric("precision_at_1", "P@1", "queries", precision_at_1, shown=True, also=("recall_at_1",)),
+    Metric("recall_at_<k>", "R@k", "queries", recall_at_k),
+    Metric("map", "MAP", "queries", mean_average_precision, depth="all"),
+    Metric("map_at_<n>", "MAP@n", "queries", map_at_n, usual=False),
+    Metric("mrr", "MRR", "queries", mrr, depth="all"),
+    Metric("nmi", "NMI", "partition", nmi),
+    Metric("nmi_geometric", "NMI, geometric", "partition", nmi_geometric, usual=False),
+    Metric("ami", "AMI", "partition", ami),
+    Metric("f1", "F1", "partition", f1),
+)
+SHOWN_METRICS = {metric.key: metric.title for metric in METRICS if metric.shown}
+PARTITION = {metric.key: metric for metric in METRICS if metric.kind == "partition"}
+# What tells the best epoch, the best trial and the methods' ranks; and its name among a fit's scores.
+SELECTED_BY = "map_at_r"
+MONITOR = f"val/{SELECTED_BY}"
+
+
+def named(key: str) -> tuple[Metric, tuple[int, ...]] | None:
+    """The row of a key such as `recall_at_4`, and the number in it."""
+    for metric in METRICS:
+        if found := re.fullmatch(re.sub("<.>", r"(-?\\d+)", metric.key), key):
+            return metric, tuple(map(int, found.groups()))
+    return None
