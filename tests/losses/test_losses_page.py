@@ -1,25 +1,13 @@
-"""The page on losses: it names them all, and its own loss works as it is printed."""
+"""The page on losses: its own loss works as it is printed."""
 
 import re
 from pathlib import Path
 
 import torch
 
-from levelfield import losses, miners
+from levelfield import miners
 
 PAGE = (Path(__file__).parents[2] / "docs" / "losses.md").read_text(encoding="utf-8")
-
-
-def test_every_loss_and_miner_has_a_row_and_its_own_arguments():
-    rows = dict(re.findall(r"^\| `(\w+)` \|(.*)\|$", PAGE, flags=re.M))
-    bases = {"MetricLoss", "PairLoss", "ClassificationLoss", "CrossBatchMemory", "Miner"}
-    assert set(rows) == (set(losses.__all__) | set(miners.__all__)) - bases
-    shared = {"return", "num_classes", "embedding_size", "class_fraction"}
-    for name, row in rows.items():
-        cls = getattr(losses, name, None) or getattr(miners, name)
-        arguments = set(vars(cls)["__init__"].__annotations__) - shared if "__init__" in vars(cls) else set()
-        missing = {a for a in arguments if not re.search(rf"\b{a}\b", row)}
-        assert not missing, f"{name}: {missing}"
 
 
 def test_the_loss_of_ten_lines_trains_as_shown(tmp_path):

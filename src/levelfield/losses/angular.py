@@ -19,14 +19,15 @@ class AngularLoss(PairLoss):
         L = mean_{(i,p)} log( 1 + sum_{n in N(i)} e^f_ipn )
         f_ipn = 4 tan^2(alpha) (u_i + u_p).u_n - 2 (1 + tan^2(alpha)) u_i.u_p
 
-    u are unit vectors. N(i) are all samples of another class; a miner chooses the positive pairs alone. Time and memory
-    grow with positive pairs x N. With (N, D) embeddings and (N,) labels it gives a scalar.
+    u are unit vectors. N(i) are all samples of another class; a miner chooses the positive pairs alone. With (N, D)
+    embeddings and (N,) labels it gives a scalar.
 
     Args:
         alpha: the bound, in degrees, in (0, 90).
         normalize: False takes the embeddings as they come, as Fehervari et al. do (Eq 4, 5).
 
-    Paper: Wang et al. 2017, "Deep Metric Learning with Angular Loss".
+    Cost: pairs x B, also in memory. When: margins that do not depend on scale.
+    Paper: Wang et al. 2017, "Deep Metric Learning with Angular Loss", arXiv:1708.01682.
 
     Not for `torch.compile(fullgraph=True)`: the number of positive pairs sets the shapes.
     """

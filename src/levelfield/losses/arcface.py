@@ -28,7 +28,8 @@ class ArcFaceLoss(ClassificationLoss):
         scale: S, above 0.
         class_fraction: share of the classes in play at each step (`ClassificationLoss`).
 
-    Paper: Deng et al. 2019, "ArcFace: Additive Angular Margin Loss for Deep Face Recognition".
+    Cost: B C. When: compact classes; many of them.
+    Paper: Deng et al. 2019, "ArcFace: Additive Angular Margin Loss for Deep Face Recognition", arXiv:1801.07698.
 
     Example:
         >>> import torch

@@ -23,7 +23,8 @@ class CircleLoss(PairLoss):
         m: relaxation, in units of cosine.
         gamma: scale, above 0.
 
-    Paper: Sun et al. 2020, "Circle Loss: A Unified Perspective of Pair Similarity Optimization".
+    Cost: B^2. When: positives and negatives are unequally far from done.
+    Paper: Sun et al. 2020, "Circle Loss: A Unified Perspective of Pair Similarity Optimization", arXiv:2002.10857.
     """
 
     count_repeats = False

@@ -22,7 +22,9 @@ class ContrastiveLoss(PairLoss):
         neg_margin: m_neg.
         hinge_power: h, 1 as in the Reality Check or 2 as in Hadsell et al. and Vasilev & D'yakonov (Eq 1).
 
-    Papers: Hadsell, Chopra & LeCun 2006; this form Musgrave et al. 2020 (Eq 1).
+    Cost: B^2. When: the baseline to beat; hard to beat once tuned.
+    Papers: Hadsell, Chopra & LeCun 2006, https://doi.org/10.1109/CVPR.2006.100; this form Musgrave et al. 2020,
+    arXiv:2003.08505 (Eq 1).
 
     Example:
         >>> import torch

@@ -22,7 +22,8 @@ class CosFaceLoss(ClassificationLoss):
         scale: S, above 0.
         class_fraction: share of the classes in play at each step (`ClassificationLoss`).
 
-    Paper: Wang et al. 2018, "CosFace: Large Margin Cosine Loss for Deep Face Recognition".
+    Cost: B C. When: compact classes; robust to tune.
+    Paper: Wang et al. 2018, "CosFace: Large Margin Cosine Loss for Deep Face Recognition", arXiv:1801.09414.
     """
 
     def __init__(

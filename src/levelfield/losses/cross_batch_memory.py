@@ -24,7 +24,8 @@ class CrossBatchMemory(MetricLoss):
         memory_size: embeddings that the memory holds, at least a batch.
         miner: chooses among batch x memory; None compares everything.
 
-    Paper: Wang et al. 2020, "Cross-Batch Memory for Embedding Learning".
+    Cost: B x memory. When: batches too small to hold the hard pairs.
+    Paper: Wang et al. 2020, "Cross-Batch Memory for Embedding Learning", arXiv:1912.06798.
     """
 
     memory: Tensor

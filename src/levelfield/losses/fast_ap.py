@@ -25,7 +25,9 @@ class FastAPLoss(MetricLoss):
     Args:
         num_bins: B.
 
-    Paper: Cakir et al. 2019, "Deep Metric Learning to Rank".
+    Cost: B^2. When: to optimise the ranking itself; large batches.
+    Paper: Cakir et al. 2019, "Deep Metric Learning to Rank",
+    https://openaccess.thecvf.com/content_CVPR_2019/html/Cakir_Deep_Metric_Learning_to_Rank_CVPR_2019_paper.html.
     """
 
     def __init__(self, num_bins: int = 10) -> None:

@@ -25,7 +25,9 @@ class LiftedStructureLoss(PairLoss):
         pos_margin: m_pos.
         normalize: False takes the embeddings as they come, as Fehervari et al. do.
 
-    Papers: Oh Song et al. 2016; this form Musgrave et al. 2020 and Fehervari et al. 2019 (Eq 2).
+    Cost: B^2. When: to compare with older work.
+    Papers: Oh Song et al. 2016, arXiv:1511.06452; this form Musgrave et al. 2020, arXiv:2003.08505; Fehervari et al.
+    2019, arXiv:1911.12528 (Eq 2).
     """
 
     matrix = staticmethod(distances)

@@ -34,7 +34,9 @@ class MarginLoss(PairLoss):
         beta_per_class: the same, the number told later by `set_num_classes`.
         pairs: sum and count over pairs, each once (Vasilev & D'yakonov, Eq 4), in place of triplets.
 
-    Papers: Wu et al. 2017, "Sampling Matters in Deep Embedding Learning"; this form Musgrave et al. 2020.
+    Cost: B^2. When: a boundary that is learnt; with `DistanceWeightedMiner`.
+    Papers: Wu et al. 2017, "Sampling Matters in Deep Embedding Learning", arXiv:1706.07567; this form Musgrave et al.
+    2020, arXiv:2003.08505.
     """
 
     def __init__(

@@ -32,7 +32,9 @@ class MetaClassLoss(MetricLoss):
     The maps are drawn from torch's global generator when the loss is made and are part of its state. With a miner, each
     sample weighs as often as `indices_tuple` names it (`ClassificationLoss`); `ref_emb` raises ValueError.
 
-    Paper: Xuan et al. 2018, "Deep Randomized Ensembles for Metric Learning" (12 x 12: Fehervari et al. 2019).
+    Cost: B L D. When: DREML, with `--model.members` (docs/trunks.md).
+    Paper: Xuan et al. 2018, "Deep Randomized Ensembles for Metric Learning", arXiv:1808.04469 (12 x 12: Fehervari et
+    al. 2019).
     """
 
     meta_classes: Tensor

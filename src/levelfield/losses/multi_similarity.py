@@ -23,7 +23,8 @@ class MultiSimilarityLoss(PairLoss):
         beta: sharpness for negatives, above 0.
         base: the cosine that separates near from far.
 
-    Paper: Wang et al. 2019, "Multi-Similarity Loss with General Pair Weighting". Use with `MultiSimilarityMiner`.
+    Cost: B^2. When: a strong default; with `MultiSimilarityMiner`.
+    Paper: Wang et al. 2019, "Multi-Similarity Loss with General Pair Weighting", arXiv:1904.06627.
     """
 
     count_repeats = False

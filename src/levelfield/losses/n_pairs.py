@@ -27,8 +27,10 @@ class NPairsLoss(PairLoss):
         normalize: False takes u = x, as the paper and Fehervari et al. do.
         temperature: T, above 0; the paper has none (1), with which unit vectors hardly train.
 
-    Papers: Sohn 2016, "Improved Deep Metric Learning with Multi-class N-pair Loss Objective"; Fehervari et al. 2019
-        (Eq 3).
+    Cost: C^2. When: two samples a class, raw embeddings.
+    Papers: Sohn 2016, "Improved Deep Metric Learning with Multi-class N-pair Loss Objective",
+    https://papers.nips.cc/paper/2016/hash/6b180037abbebea991d8b1232f8a8ca9-Abstract.html; Fehervari et al. 2019,
+    arXiv:1911.12528 (Eq 3).
 
     Not for `torch.compile(fullgraph=True)`: the number of classes in the batch sets the shapes.
     """

@@ -22,7 +22,8 @@ class NormalizedSoftmaxLoss(ClassificationLoss):
         class_fraction: share of the classes in play at each step (`ClassificationLoss`).
         label_smoothing: Fehervari et al. use 0.1.
 
-    Paper: Zhai & Wu 2019, "Classification is a Strong Baseline for Deep Metric Learning" (Eq 1).
+    Cost: B C. When: the baseline to beat; one parameter to tune.
+    Paper: Zhai & Wu 2019, "Classification is a Strong Baseline for Deep Metric Learning", arXiv:1811.12649 (Eq 1).
     """
 
     def __init__(

@@ -22,7 +22,9 @@ class NTXentLoss(PairLoss):
         probability_floor: f of -log(probability + f). 0 is exact; the Reality Check's program had 1e-20, which at its
             optimum for SOP, T = 0.00024, takes the gradient from most pairs.
 
-    Papers: Sohn 2016; Oord et al. 2018; Chen et al. 2020; this form Musgrave et al. 2020.
+    Cost: B^2. When: many classes in a batch; one parameter to tune.
+    Papers: Sohn 2016, https://papers.nips.cc/paper/2016/hash/6b180037abbebea991d8b1232f8a8ca9-Abstract.html; Oord et
+    al. 2018, arXiv:1807.03748; Chen et al. 2020, arXiv:2002.05709; this form Musgrave et al. 2020, arXiv:2003.08505.
     """
 
     def __init__(self, temperature: float = 0.07, probability_floor: float = 0.0) -> None:

@@ -27,7 +27,8 @@ class PrototypicalLoss(MetricLoss):
         squared: False takes the distance as printed in Fehervari et al. (Eq 13) in place of its square.
         normalize: make the embeddings unit first.
 
-    Paper: Snell et al. 2017, "Prototypical Networks for Few-shot Learning".
+    Cost: B C. When: few-shot episodes; half the batch supports.
+    Paper: Snell et al. 2017, "Prototypical Networks for Few-shot Learning", arXiv:1703.05175.
 
     Not for `torch.compile(fullgraph=True)`: the numbers of classes and queries set the shapes.
     """

@@ -26,8 +26,9 @@ class ProxyNCALoss(ClassificationLoss):
             loss may then be below 0. Their vectors of length 3 are k = 9.
         class_fraction: share of the classes in play at each step (`ClassificationLoss`).
 
-    Paper: Movshovitz-Attias et al. 2017, "No Fuss Distance Metric Learning using Proxies"; this form Musgrave et al.
-        2020.
+    Cost: B C. When: the normalised softmax with T = 1/(2k).
+    Papers: Movshovitz-Attias et al. 2017, "No Fuss Distance Metric Learning using Proxies", arXiv:1703.07464; this form
+    Musgrave et al. 2020, arXiv:2003.08505.
     """
 
     weigh_anchors_only = True

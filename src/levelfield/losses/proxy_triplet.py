@@ -28,7 +28,8 @@ class ProxyTripletLoss(ClassificationLoss):
         reduction: "nonzero", over the terms above 0, or "mean" over all, as Fehervari et al. do.
         class_fraction: share of the classes in play at each step (`ClassificationLoss`).
 
-    Paper: Movshovitz-Attias et al. 2017; Fehervari et al. 2019 (section 2.9).
+    Cost: B C. When: to compare with older work.
+    Papers: Movshovitz-Attias et al. 2017, arXiv:1703.07464; Fehervari et al. 2019, arXiv:1911.12528 (section 2.9).
     """
 
     def __init__(

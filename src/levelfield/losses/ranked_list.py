@@ -29,7 +29,8 @@ class RankedListLoss(PairLoss):
         Tp: sharpness of the positives' weights.
         reduction: "mean" over all anchors, or "nonzero", over those whose term is above 0, as Fehervari et al. do.
 
-    Paper: Wang et al. 2019, "Ranked List Loss for Deep Metric Learning".
+    Cost: B^2. When: to keep a class's spread: positives rest inside a ball.
+    Paper: Wang et al. 2019, "Ranked List Loss for Deep Metric Learning", arXiv:1903.03238.
     """
 
     matrix = staticmethod(unit_distances)

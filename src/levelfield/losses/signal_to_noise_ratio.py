@@ -28,7 +28,9 @@ class SignalToNoiseRatioContrastiveLoss(PairLoss):
         regularizer_weight: reg, for embeddings, as they come, whose coordinates sum to 0. The Reality Check searched it
             in [0, 1].
 
-    Paper: Yuan et al. 2019, "Signal-To-Noise Ratio: A Robust Distance Metric for Deep Metric Learning".
+    Cost: B^2. When: coordinates that matter one by one.
+    Paper: Yuan et al. 2019, "Signal-To-Noise Ratio: A Robust Distance Metric for Deep Metric Learning",
+    arXiv:1904.02616.
     """
 
     def __init__(self, pos_margin: float = 0.0, neg_margin: float = 1.0, regularizer_weight: float = 0.0) -> None:

@@ -20,7 +20,9 @@ class SoftNearestNeighborLoss(PairLoss):
     Args:
         temperature: T, above 0.
 
-    Papers: Salakhutdinov & Hinton 2007; Frosst et al. 2019.
+    Cost: B^2. When: classes of several clusters: one near positive suffices.
+    Papers: Salakhutdinov & Hinton 2007, https://proceedings.mlr.press/v2/salakhutdinov07a.html; Frosst et al. 2019,
+    arXiv:1902.01889.
     """
 
     def __init__(self, temperature: float = 0.1) -> None:

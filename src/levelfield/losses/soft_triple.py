@@ -31,7 +31,8 @@ class SoftTripleLoss(ClassificationLoss):
         reg_weight: reg, which draws the centres of a class together (of the classes in play).
         class_fraction: share of the classes in play at each step (`ClassificationLoss`).
 
-    Paper: Qian et al. 2019, "SoftTriple Loss: Deep Metric Learning Without Triplet Sampling".
+    Cost: B C. When: classes of several clusters.
+    Paper: Qian et al. 2019, "SoftTriple Loss: Deep Metric Learning Without Triplet Sampling", arXiv:1909.05235.
     """
 
     def __init__(

@@ -28,7 +28,8 @@ class SphereFaceLoss(ClassificationLoss):
         scale: S, above 0.
         class_fraction: share of the classes in play at each step (`ClassificationLoss`).
 
-    Paper: Liu et al. 2017, "SphereFace: Deep Hypersphere Embedding for Face Recognition".
+    Cost: B C. When: raw embeddings, or a scale of 30.
+    Paper: Liu et al. 2017, "SphereFace: Deep Hypersphere Embedding for Face Recognition", arXiv:1704.08063.
     """
 
     def __init__(

@@ -22,14 +22,13 @@ class StructuredClusteringLoss(MetricLoss):
     constants for the gradient. d is the distance of unit vectors; a sum over the batch, not a mean. Takes no miner and
     no `ref_emb`. With (N, D) embeddings and (N,) labels it gives a scalar.
 
-    The search costs O(C N^2 + C^3 N) with C classes in the batch: slow beyond a few hundred samples, as the papers
-    warn.
-
     Args:
         gamma: weight of the margin 1 - NMI.
         pam_iterations: rounds of swapping.
 
-    Paper: Oh Song et al. 2017, "Deep Metric Learning via Facility Location"; Fehervari et al. 2019 (Eq 10 to 12).
+    Cost: C B^2 + C^3 B. When: to compare with older work; slow, as the papers warn, beyond a few hundred samples.
+    Papers: Oh Song et al. 2017, "Deep Metric Learning via Facility Location", arXiv:1612.01213; Fehervari et al. 2019,
+    arXiv:1911.12528 (Eq 10 to 12).
 
     Not for `torch.compile(fullgraph=True)`: the number of classes in the batch sets the shapes.
     """

@@ -29,7 +29,9 @@ class SubCenterArcFaceLoss(ClassificationLoss):
         scale: S, above 0.
         class_fraction: share of the classes in play at each step (`ClassificationLoss`).
 
-    Paper: Deng et al. 2020, "Sub-center ArcFace: Boosting Face Recognition by Large-Scale Noisy Web Faces".
+    Cost: B C. When: noisy labels; `get_outliers` finds them.
+    Paper: Deng et al. 2020, "Sub-center ArcFace: Boosting Face Recognition by Large-Scale Noisy Web Faces",
+    https://doi.org/10.1007/978-3-030-58621-8_43.
     """
 
     def __init__(

@@ -19,7 +19,8 @@ class SupConLoss(PairLoss):
     Args:
         temperature: T, above 0.
 
-    Paper: Khosla et al. 2020, "Supervised Contrastive Learning" (L_out).
+    Cost: B^2. When: large batches; compact classes.
+    Paper: Khosla et al. 2020, "Supervised Contrastive Learning", arXiv:2004.11362 (L_out).
     """
 
     count_repeats = False

@@ -28,8 +28,7 @@ class TripletMarginLoss(PairLoss):
         L = NZ_{(i,p,n)} [d_ip^q - d_in^q + m]+
 
     d is the distance of unit vectors, in [0, 2]; NZ the mean over the terms above 0. The sum over all triplets is
-    exact and takes O(N^2 log N) time and O(N^2) memory; `swap` and `smooth_loss` take O(positive pairs x N). With (N,
-    D) embeddings and (N,) labels it gives a scalar.
+    exact. With (N, D) embeddings and (N,) labels it gives a scalar.
 
     Args:
         margin: m.
@@ -41,7 +40,10 @@ class TripletMarginLoss(PairLoss):
         power: q, 1 as in the Reality Check (Eq 2) or 2 as in FaceNet and Vasilev & D'yakonov (Eq 2).
         normalize: False takes the embeddings as they come, as Fehervari et al. do.
 
-    Papers: Weinberger & Saul 2009; Schroff et al. 2015; this form Musgrave et al. 2020 (Eq 2).
+    Cost: B^2 log B; `swap` and `smooth_loss` pairs x B. When: classes of varying spread; all triplets, or FaceNet's
+    rule with "semihard".
+    Papers: Weinberger & Saul 2009, https://jmlr.org/papers/v10/weinberger09a.html; Schroff et al. 2015,
+    arXiv:1503.03832; this form Musgrave et al. 2020, arXiv:2003.08505 (Eq 2).
 
     Not for `torch.compile(fullgraph=True)`: the number of positives of an anchor sets the shapes.
     """

@@ -24,7 +24,9 @@ class TupletMarginLoss(PairLoss):
         margin: b, in degrees.
         scale: S, above 0.
 
-    Paper: Yu & Tao 2019, "Deep Metric Learning with Tuplet Margin Loss".
+    Cost: B^2. When: noisy or spread classes: positives have slack.
+    Paper: Yu & Tao 2019, "Deep Metric Learning with Tuplet Margin Loss",
+    https://openaccess.thecvf.com/content_ICCV_2019/html/Yu_Deep_Metric_Learning_With_Tuplet_Margin_Loss_ICCV_2019_paper.html.
     """
 
     def __init__(self, margin: float = 5.73, scale: float = 64.0) -> None:

@@ -7,11 +7,4 @@ from levelfield.miners.hdc import HDCMiner
 from levelfield.miners.multi_similarity import MultiSimilarityMiner
 from levelfield.miners.triplet_margin import TripletMarginMiner
 
-__all__ = [
-    "BatchHardMiner",
-    "DistanceWeightedMiner",
-    "HDCMiner",
-    "Miner",
-    "MultiSimilarityMiner",
-    "TripletMarginMiner",
-]
+__all__ = ["BatchHardMiner", "DistanceWeightedMiner", "HDCMiner", "Miner", "MultiSimilarityMiner", "TripletMarginMiner"]

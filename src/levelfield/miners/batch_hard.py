@@ -14,7 +14,7 @@ class BatchHardMiner(Miner):
 
     Gives (a, p, n).
 
-    Paper: Hermans et al. 2017, "In Defense of the Triplet Loss for Person Re-Identification".
+    Paper: Hermans et al. 2017, "In Defense of the Triplet Loss for Person Re-Identification", arXiv:1703.07737.
     """
 
     def matrix(self, anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:

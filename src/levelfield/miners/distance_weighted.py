@@ -12,15 +12,17 @@ from levelfield.miners.base import Miner, distances
 class DistanceWeightedMiner(Miner):
     """For each positive pair one random negative, such that distances are drawn evenly.
 
-    P(n) ~ 1/q(d_an), q(d) = d^(D-2) (1 - d^2/4)^((D-3)/2), the density of the distance of random points of the unit
-    sphere. d is taken as `cutoff` where it is less; only negatives nearer than `nonzero_loss_cutoff`
-    are drawn, and pairs whose anchor has none are left out. Draws from torch's global CPU generator. Gives (a, p, n).
+        P(n) ~ 1/q(d_an),  q(d) = d^(D-2) (1 - d^2/4)^((D-3)/2)
+
+    q is the density of the distance of random points of the unit sphere. d is taken as `cutoff` where it is less; only
+    negatives nearer than `nonzero_loss_cutoff` are drawn, and pairs whose anchor has none are left out. Draws from
+    torch's global CPU generator. Gives (a, p, n).
 
     Args:
         cutoff: below it all distances count alike, which bounds the weights.
         nonzero_loss_cutoff: at and beyond it a negative is not drawn.
 
-    Paper: Wu et al. 2017, "Sampling Matters in Deep Embedding Learning" (section 4).
+    Paper: Wu et al. 2017, "Sampling Matters in Deep Embedding Learning", arXiv:1706.07567 (section 4).
     """
 
     def __init__(self, cutoff: float = 0.5, nonzero_loss_cutoff: float = 1.4) -> None:

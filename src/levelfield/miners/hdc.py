@@ -13,13 +13,14 @@ from levelfield.miners.base import Miner
 class HDCMiner(Miner):
     """The hardest positive pairs and the hardest negative pairs of the whole batch.
 
-    Keeps the ceil(f n) least similar of n positive pairs and the ceil(f n) most similar of n negative pairs. Gives
-    (a1, p, a2, n). The paper's cascade filters so at several depths of a network; this is one such filter.
+        the ceil(f n) least similar of n positive pairs, the ceil(f n) most similar of n negative pairs
+
+    Gives (a1, p, a2, n). The paper's cascade filters so at several depths of a network; this is one such filter.
 
     Args:
         filter_percentage: f, a fraction in (0, 1].
 
-    Paper: Yuan et al. 2017, "Hard-Aware Deeply Cascaded Embedding".
+    Paper: Yuan et al. 2017, "Hard-Aware Deeply Cascaded Embedding", arXiv:1611.05720.
     """
 
     def __init__(self, filter_percentage: float = 0.5) -> None:

@@ -12,13 +12,14 @@ from levelfield.miners.base import Miner
 class MultiSimilarityMiner(Miner):
     """Pairs that are hard relative to the anchor's other pairs.
 
-    Keeps positive p if s_ip - epsilon < max_n s_in, and negative n if s_in + epsilon > min_p s_ip, s the cosine. An
-    anchor without positives or without negatives keeps nothing. Gives (a1, p, a2, n).
+        p with s_ip - epsilon < max_n s_in,  n with s_in + epsilon > min_p s_ip
+
+    s is the cosine. An anchor without positives or without negatives keeps nothing. Gives (a1, p, a2, n).
 
     Args:
         epsilon: slack, in units of cosine.
 
-    Paper: Wang et al. 2019, "Multi-Similarity Loss with General Pair Weighting" (Eq 11, 12).
+    Paper: Wang et al. 2019, "Multi-Similarity Loss with General Pair Weighting", arXiv:1904.06627 (Eq 11, 12).
     """
 
     def __init__(self, epsilon: float = 0.1) -> None:

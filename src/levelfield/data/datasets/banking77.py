@@ -17,6 +17,7 @@ class Banking77(TextDataset):
 
     Every intent is in both official parts, so the parts are pooled and split by class instead. Classes are in order of
     their names.
+    Tested with: the real files.
 
     Args:
         root: holds `banking77/` with `train.csv` and `test.csv`, as in the official repository; None takes the

@@ -27,6 +27,7 @@ class Cars196(MetricDataset):
 
     The second is a closed-set split: each class is in both parts. They are pooled and split by class, and one part
     without the other is refused, for a model would be tested on the classes it was trained on.
+    Tested with: a small replica.
 
     Args:
         root: holds `cars196/` with one of the two official layouts; None takes the environment's LEVELFIELD_DATA.

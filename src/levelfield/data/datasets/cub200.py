@@ -18,6 +18,7 @@ class CUB200(MetricDataset):
 
     Classes are in the order of `classes.txt`. The official split in `train_test_split.txt` has every species on both
     sides and is passed over.
+    Tested with: a small replica.
 
     Args:
         root: holds `cub200/CUB_200_2011/` with `images.txt`, `image_class_labels.txt`, `classes.txt` and `images/`,

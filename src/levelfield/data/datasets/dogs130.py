@@ -20,6 +20,7 @@ class TsinghuaDogs130(MetricDataset):
     Every image in the low-resolution archive, 70,432 as Vasilev and D'yakonov count them; the publishers' lists name
     70,428 of them. Classes are in the order of their folders' names, `<number of images>-n<number>-<breed>`. The lists
     have every breed on both sides: they are not used to split, only checked by `verify` where they are there.
+    Tested with: a small replica.
 
     Args:
         root: holds `dogs130/low-resolution/` with a folder a breed, and perhaps `dogs130/TrainAndValList/` with

@@ -46,6 +46,7 @@ class Glyphs(MetricDataset):
     that look like another (Latin A, Greek Alpha). Black on white, on one baseline, centred from left to right, all
     letters of a face to the same scale. Letters that differ by an accent are different classes: the data set is
     fine-grained.
+    Tested with: the typefaces themselves.
 
     Args:
         num_classes: keep only the first so many letters; None keeps all. The first 240 are Latin, most of them with an

@@ -19,6 +19,7 @@ class GroceryStore(MetricDataset):
     """Klasson, Zhang and Kjellström, "A Hierarchical Grocery Store Image Dataset", WACV 2019: 81 fine classes.
 
     Every class is in each of the official parts, so the parts are pooled and split by class instead.
+    Tested with: the real files.
 
     Args:
         root: holds `grocery_store/dataset/`, as in the official repository; None takes the environment's

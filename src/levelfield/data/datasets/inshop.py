@@ -22,6 +22,7 @@ class InShopClothes(MetricDataset):
 
     The In-shop Clothes Retrieval Benchmark: 25,882 images of 3,997 items to train on, and of 3,985 others 14,218
     queries that are searched for in a gallery of 12,612. Classes are in the order of their item numbers.
+    Tested with: a small replica.
 
     Args:
         root: holds `inshop/` with `list_eval_partition.txt` (there or in `Eval/`) and the images `img/` (there or in

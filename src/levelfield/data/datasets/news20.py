@@ -25,6 +25,7 @@ class News20(TextDataset):
     few more; 131 posts name their group there), quotations and signature; the trunk cuts it to its `max_length`. The
     papers say nothing about headers. Every group is in both official parts, so the parts are pooled and split by class
     instead. Classes are in order of the groups' names. Read from the official archive as it is, or from its folders.
+    Tested with: the real files.
 
     Args:
         root: holds `20newsgroups/` with `20news-bydate.tar.gz` or its two folders; None takes the environment's

@@ -25,6 +25,7 @@ class Omniglot(MetricDataset):
     Classes are in the order background set (964), evaluation set (659), and within each by alphabet and character: the
     half that is trained and validated on lies wholly in the background set. 105 x 105 pixels, black on white. Read from
     the official zip files as they are, or from their folders.
+    Tested with: the real files.
 
     Args:
         root: holds `omniglot/` with `images_background` and `images_evaluation`, each a folder or a `.zip`; None takes

@@ -20,6 +20,7 @@ class StanfordOnlineProducts(MetricDataset):
 
     Classes are in the order of their official numbers: 1 to 11318 are the official training half, 11319 to 22634 the
     test half.
+    Tested with: a small replica.
 
     Args:
         root: holds `sop/Stanford_Online_Products/` with `Ebay_train.txt`, `Ebay_test.txt` and the folders of images,

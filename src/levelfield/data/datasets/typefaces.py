@@ -44,6 +44,7 @@ class Typefaces(MetricDataset):
     """A class is a type family, a sample is a letter or short word in one of its faces: 186 classes of 60.
 
     Black on white, centred, as large as fits. Regular, bold, italic and bold italic as far as the family has them.
+    Tested with: the typefaces themselves.
 
     Args:
         num_classes: keep only the first so many families; None keeps all.

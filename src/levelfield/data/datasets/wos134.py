@@ -17,6 +17,7 @@ class WOS134(TextDataset):
 
     A line of `X.txt` is an abstract, the same line of `Y.txt` its area's number, which is the class. `YL1.txt` and
     `YL2.txt` number domains, and areas within a domain; they are passed over.
+    Tested with: a small replica.
 
     Args:
         root: holds `wos134/WOS46985/` with `X.txt` and `Y.txt`, as in the official archive; None takes the

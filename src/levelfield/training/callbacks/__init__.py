@@ -1,9 +1,19 @@
 """Lightning callbacks of ours."""
 
+from levelfield.training.callbacks.asked_rates import AskedRates
 from levelfield.training.callbacks.finish_tracking import FinishTracking
+from levelfield.training.callbacks.last_checkpoint import LastCheckpoint
 from levelfield.training.callbacks.new_weights_first import NewWeightsFirst
 from levelfield.training.callbacks.record_opening import RecordOpening
 from levelfield.training.callbacks.retrieval_validation import RetrievalValidation
 from levelfield.training.callbacks.warm_up import WarmUp
 
-__all__ = ["FinishTracking", "NewWeightsFirst", "RecordOpening", "RetrievalValidation", "WarmUp"]
+__all__ = [
+    "AskedRates",
+    "FinishTracking",
+    "LastCheckpoint",
+    "NewWeightsFirst",
+    "RecordOpening",
+    "RetrievalValidation",
+    "WarmUp",
+]

@@ -1,0 +1,263 @@
+"""The lists that follow from the files: `__init__` of the rooms where one adds a file, and the tables of docs/*.md.
+
+python scripts/lists.py            writes them
+python scripts/lists.py --check    says which of them differ from the files, and exits with 1 where one does
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import pkgutil
+import re
+import sys
+from collections.abc import Iterable
+from importlib import import_module
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = ROOT / "src"
+# A room, and the classes whose subclasses in its files are its list.
+ROOMS = {
+    "levelfield.losses": ("base.MetricLoss",),
+    "levelfield.miners": ("base.Miner",),
+    "levelfield.models": ("trunks.Trunk", "embedders.Embedder"),
+    "levelfield.data.datasets": ("base.MetricDataset",),
+    "levelfield.training.callbacks": ("lightning.pytorch.Callback",),
+}
+# The learner puts these around what is named; nobody names them.
+WRAPPERS = {"EnsembleTrunk", "EnsembleEmbedder", "ModuleTrunk"}
+SUPPLIED = {"num_classes", "embedding_size", "num_features"}
+SHARED = "class_fraction"  # of all losses with class weights: the page explains it once
+WIDTH = 120
+
+
+def bases_of(room: str) -> tuple[type, ...]:
+    found = []
+    for path in ROOMS[room]:
+        module, _, name = path.rpartition(".")
+        found.append(getattr(import_module(module if "." in module else f"{room}.{module}"), name))
+    return tuple(found)
+
+
+def classes_of(room: str) -> list[type]:
+    """The public classes of a room's files that extend its base and can be built, and the base."""
+    bases, found = bases_of(room), []
+    for file in pkgutil.iter_modules(import_module(room).__path__):
+        module = import_module(f"{room}.{file.name}")
+        for name, kind in vars(module).items():
+            own = inspect.isclass(kind) and kind.__module__ == module.__name__ and not name.startswith("_")
+            if own and (kind in bases or (issubclass(kind, bases) and not inspect.isabstract(kind))):
+                found.append(kind)
+    return [kind for kind in found if kind.__name__ not in WRAPPERS]
+
+
+def shipped(room: str) -> list[type]:
+    """The classes that one can name, without those that others extend."""
+    kinds = classes_of(room)
+    extended = {base for kind in kinds for base in kind.__mro__[1:]}
+    return [kind for kind in kinds if kind not in extended and kind not in bases_of(room)]
+
+
+def listed(room: str) -> str:
+    """The text of a room's `__init__.py`: what it says of itself, its classes, and what else it gives on."""
+    text = file_of(room).read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    imports = {(kind.__module__, kind.__name__) for kind in classes_of(room)}
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module and exists(node.module):
+            given = {alias.name: getattr(import_module(node.module), alias.name, None) for alias in node.names}
+            others = {name for name, it in given.items() if it is not None and not is_of(room, it)}
+            imports |= {(node.module, name) for name in others}
+    lines = [f'"""{ast.get_docstring(tree, clean=False)}"""', ""]
+    for module in sorted({module for module, _ in imports}):
+        names = in_order(name for other, name in imports if other == module)
+        lines += bracketed(f"from {module} import ", "()", names, always=False)
+    quoted = [f'"{name}"' for name in in_order(name for _, name in imports)]
+    return "\n".join([*lines, "", *bracketed("__all__ = ", "[]", quoted)]) + "\n"
+
+
+def is_of(room: str, given: object) -> bool:
+    return inspect.isclass(given) and issubclass(given, bases_of(room))
+
+
+def bracketed(start: str, brackets: str, names: list[str], always: bool = True) -> list[str]:
+    """As ruff sets a list: in a line if it fits, else a line a name."""
+    short = ", ".join(names)
+    line = f"{start}{brackets[0]}{short}{brackets[1]}" if always else start + short
+    if len(line) <= WIDTH:
+        return [line]
+    return [f"{start}{brackets[0]}", *(f"    {name}," for name in names), brackets[1]]
+
+
+def exists(module: str) -> bool:
+    return (SOURCES / (module.replace(".", "/") + ".py")).exists()
+
+
+def file_of(room: str) -> Path:
+    return SOURCES / room.replace(".", "/") / "__init__.py"
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """As ruff has them: constants, then classes, then the rest."""
+    return sorted(names, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
+
+
+def doc(kind: type) -> str:
+    return inspect.getdoc(kind) or ""
+
+
+def first_sentence(kind: type) -> str:
+    return " ".join(doc(kind).partition("\n\n")[0].split()).removesuffix(".")
+
+
+def equation(kind: type) -> str:
+    """The lines set in behind the first sentence."""
+    paragraph = [*doc(kind).split("\n\n"), ""][1]
+    if not paragraph.startswith("    "):
+        return ""
+    lines = re.split(r"\n| {4,}", re.sub(r"\n +\+ ", " + ", paragraph).strip())  # a sum that goes on is one line
+    return "<br>".join(f"`{' '.join(line.split())}`" for line in lines if line)
+
+
+def arguments(kind: type) -> str:
+    """What one may give, without what the learner supplies; angles with their unit."""
+    named = []
+    for name, argument in inspect.signature(kind).parameters.items():
+        explained = re.search(rf"^ +{name}: (.*)", doc(kind), re.M)
+        unit = " (degrees)" if explained and re.search(r"\bdegrees\b", explained[1]) else ""
+        supplied = name in SUPPLIED and argument.default is argument.empty
+        if not supplied and name != SHARED and argument.kind is argument.POSITIONAL_OR_KEYWORD:
+            named.append(f"{name}{unit}")
+    return ", ".join(named)
+
+
+def said(kind: type, what: str) -> str:
+    """What follows `what:` in a docstring, up to the next such word or the end of the paragraph."""
+    found = re.search(rf"(?:^|\. ){what}: (.*?)\.(?=\s+[A-Z]\w+: |\n\n|\Z)", doc(kind), re.M | re.S)
+    if not found:
+        raise SystemExit(f"{kind.__module__}.{kind.__name__}: its docstring has no line '{what}: ...'")
+    return " ".join(found[1].split())
+
+
+def papers(kind: type) -> str:
+    """Authors and years, each a link, without the titles."""
+    links = []
+    for paper in said(kind, "Papers?").split("; "):
+        label = re.sub(r', "[^"]*"', "", paper)
+        for address in re.findall(r"arXiv:[\d.]+\d|https://[^\s,]+", label):
+            link = address.replace("arXiv:", "https://arxiv.org/abs/")
+            label = re.sub(rf"((?:this form )?)([^;]+?\d{{4}}), {re.escape(address)}", rf"\1[\2]({link})", label)
+        links.append(label)
+    return "; ".join(links)
+
+
+def year(kind: type) -> int:
+    return int(re.findall(r" (\d{4})\b", said(kind, "Papers?"))[0])
+
+
+def named_and_explained(kind: type) -> list[str]:
+    """Name, sentence with equation, arguments."""
+    what = "<br>".join(part for part in (first_sentence(kind), equation(kind)) if part)
+    return [f"`{kind.__name__}`", what, arguments(kind)]
+
+
+def table(head: str, rows: Iterable[Iterable[str]]) -> str:
+    columns = head.split(" | ")
+    rule = ["---:" if name in ("classes", "samples") else "---" for name in columns]
+    lines = [f"| {' | '.join(row)} |".replace("|  |", "| |") for row in (columns, rule, *rows)]
+    return "\n".join(lines)
+
+
+def losses(with_classes: bool) -> str:
+    """Of pairs and triplets, or with class weights; the oldest first."""
+    kinds = [kind for kind in shipped("levelfield.losses") if needs_classes(kind) == with_classes]
+    return table(
+        "loss | what it does | arguments | paper | cost | when",
+        (
+            [*named_and_explained(kind), papers(kind), said(kind, "Cost"), said(kind, "When")]
+            for kind in sorted(kinds, key=lambda kind: (year(kind), kind.__name__))
+        ),
+    )
+
+
+def needs_classes(kind: type) -> bool:
+    argument = inspect.signature(kind).parameters.get("num_classes")
+    return argument is not None and argument.default is argument.empty
+
+
+def miners() -> str:
+    kinds = shipped("levelfield.miners")
+    return table("miner | keeps | arguments | paper", ([*named_and_explained(kind), papers(kind)] for kind in kinds))
+
+
+def embedders() -> str:
+    kinds = [kind for kind in shipped("levelfield.models") if issubclass(kind, bases_of("levelfield.models")[1])]
+    return table("class | what it does | arguments", map(named_and_explained, kinds))
+
+
+def datasets() -> str:
+    named = [kind for kind in shipped("levelfield.data.datasets") if kind.num_classes_published is not None]
+    return table(
+        "name | classes | samples | splits | licence | to get it | tested here with",
+        (
+            [
+                *(f"`{kind.name}`", f"{kind.num_classes_published:,}", f"{kind.num_samples_published:,}"),
+                *(kind.splits, kind.licence, how_to_get(kind), said(kind, "Tested with")),
+            ]
+            for kind in sorted(named, key=lambda kind: (kind.modality, kind.name))
+        ),
+    )
+
+
+def how_to_get(kind: type) -> str:
+    if not kind.archives:
+        install = re.search(r"pip install '.*'", kind.source)
+        return f"`{install[0]}`" if install else "installed"
+    if any(not archive.url for archive in kind.archives):
+        return "by hand, see below"
+    return "`prepare`" if all(archive.sha256 for archive in kind.archives) else "`prepare`, unverified"
+
+
+TABLES = {
+    "docs/losses.md": {
+        "losses of pairs": lambda: losses(with_classes=False),
+        "losses with class weights": lambda: losses(with_classes=True),
+        "miners": miners,
+    },
+    "docs/datasets.md": {"data sets": datasets},
+    "docs/trunks.md": {"embedders": embedders},
+}
+
+
+def page(name: str) -> str:
+    """A page with its tables made anew, each between its two marks."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    for title, make in TABLES[name].items():
+        mark = re.compile(rf"(<!-- {title}: made by scripts/lists.py -->\n\n).*?(\n\n<!-- -->)", re.S)
+        if not mark.search(text):
+            raise SystemExit(f"{name} has no place for the table of {title}")
+        text = mark.sub(rf"\g<1>{make().replace(chr(92), chr(92) * 2)}\g<2>", text)
+    return text
+
+
+def changed() -> dict[Path, str]:
+    """The files that are not what they would be, with what they would be."""
+    made = {file_of(room): listed(room) for room in ROOMS} | {ROOT / name: page(name) for name in TABLES}
+    return {path: text for path, text in made.items() if path.read_text(encoding="utf-8") != text}
+
+
+def main() -> int:
+    check = "--check" in sys.argv[1:]
+    stale = changed()
+    for path, text in stale.items():
+        if check:
+            print(f"{path.relative_to(ROOT)} is not what the files say: python scripts/lists.py writes it")
+        else:
+            path.write_text(text, encoding="utf-8")
+    return int(check and bool(stale))
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(SOURCES))
+    sys.exit(main())

@@ -1,0 +1,31 @@
+"""The lists of `__init__` files and of the docs are those that the script makes; whatever is listed has a test."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def lists():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(REPOSITORY / "scripts"))
+        yield __import__("lists")
+    del sys.modules["lists"]
+
+
+def test_every_list_is_what_the_files_say(lists) -> None:
+    stale = [str(path.relative_to(REPOSITORY)) for path in lists.changed()]
+    assert not stale, f"python scripts/lists.py writes {stale}"
+
+
+@pytest.mark.parametrize("room", ["losses", "miners", "models", "data.datasets"])
+def test_whatever_can_be_named_has_a_test(room: str, lists) -> None:
+    folder = REPOSITORY.joinpath("tests", *room.split("."))
+    tests = "\n".join(path.read_text() for path in (REPOSITORY / "tests" / room.split(".")[0]).rglob("*.py"))
+    for kind in lists.shipped(f"levelfield.{room}"):
+        file = folder / f"test_{kind.__module__.rpartition('.')[2]}.py"
+        message = f"nothing tests {kind.__name__}: write {file.relative_to(REPOSITORY)}"
+        assert file.exists() or kind.__name__ in tests, message
