@@ -244,7 +244,7 @@ def test_a_process_killed_while_it_prepares_leaves_nothing_broken(table: Path, c
     process.send_signal(signal.SIGKILL)
     process.wait(30)
     process.stdout.close()
-    (left,) = cache.rglob("pixels-*")
+    (left,) = cache.rglob(".pixels-*")
     assert left.suffix == ".tmp"
     dataset = ImageTable(table)
     started = time.monotonic()

@@ -5,10 +5,9 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -19,11 +18,10 @@ from PIL import Image
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.index import SampleIndex
 from levelfield.errors import FileRefused, UserError
-from levelfield.storage.atomic import new_file
+from levelfield.storage.atomic import TEMPORARY, replaced
 from levelfield.storage.lock import Lock
 
 INDEX = "index.npz"
-TEMPORARY = ".tmp"
 
 
 class PreparedImages:
@@ -146,7 +144,7 @@ def _make(
     """Write the pixels, then the index that names them, and only then remove what was there before."""
     pixels = folder / f"pixels-{stamp[:16]}.bin"
     starts, sizes, written = [], [], 0
-    with _replaced(pixels) as file:
+    with replaced(pixels) as file:
         for key in index.keys:
             image = dataset.load(key)
             assert isinstance(image, Image.Image)
@@ -155,10 +153,9 @@ def _make(
             starts.append(written)
             sizes.append(array.shape[:2])
             written += array.size
-    with _replaced(folder / INDEX) as file:
-        content = io.BytesIO()
+    with replaced(folder / INDEX) as file:
         np.savez(
-            content,
+            file,
             stamp=stamp,
             pixels=pixels.name,
             bytes=written,
@@ -166,22 +163,6 @@ def _make(
             starts=np.array(starts),
             sizes=np.array(sizes),
         )
-        file.write(content.getvalue())
     for left in folder.iterdir():
         if left.suffix == TEMPORARY or (left.suffix == pixels.suffix and left != pixels):
             left.unlink()
-
-
-@contextmanager
-def _replaced(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of `path` once it is whole and on the disk."""
-    temporary = path.with_name(path.name + TEMPORARY)
-    try:
-        with new_file(temporary) as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

@@ -1,6 +1,6 @@
 """Fetching a file over HTTP: it goes on where it stopped, is checked, and has its name only when it is whole.
 
-The archives are gigabytes, and neither urllib nor `torch.hub.download_url_to_file` goes on where a transfer stopped.
+By hand, for neither urllib nor `torch.hub.download_url_to_file` goes on where a transfer of gigabytes stopped.
 """
 
 import os

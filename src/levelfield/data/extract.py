@@ -1,4 +1,8 @@
-"""Unpacking a zip or tar file that somebody else made: regular files alone, inside one folder, all or nothing."""
+"""Unpacking a zip or tar file that somebody else made: regular files alone, inside one folder, all or nothing.
+
+By hand, for zipfile renames what tarfile's `filter="data"` refuses, that filter takes links and strips the root of a
+path, and neither has a limit of size.
+"""
 
 import re
 import shutil

@@ -1,4 +1,7 @@
-"""Files that are either whole or absent, whatever kills the process."""
+"""Files that are either whole or absent, whatever kills the process: written aside, fsynced, renamed.
+
+By hand: the standard library has nothing for it, and the package that had, atomicwrites, is no longer kept.
+"""
 
 import json
 import os
@@ -8,6 +11,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from levelfield.errors import refused_file
+
+TEMPORARY = ".tmp"  # what a killed process may leave
 
 
 @contextmanager
@@ -46,25 +51,32 @@ def without_links(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
+@contextmanager
+def replaced(path: Path) -> Iterator[BinaryIO]:
+    """A temporary file beside `path` that takes its place once it is whole and durable."""
+    temporary = path.with_name(f".{path.name}{TEMPORARY}")
+    try:
+        with new_file(temporary) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    make_durable(path.parent)
+
+
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a temporary file beside `path`, make it durable, and rename it over `path`.
+    """Write a file that is whole or absent.
 
     Raises:
         UserError: the system will not store it.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
     with storing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with new_file(temporary) as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        make_durable(path.parent)
+        with replaced(path) as file:
+            file.write(content)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

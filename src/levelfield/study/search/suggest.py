@@ -1,7 +1,8 @@
 """The search for a method's arguments: what a trial tries is a function of the trials that have ended.
 
 A sampler is made anew for each trial and seeded from (study seed, method, k); no state lives between trials, so a
-study that was killed and resumed, or shared between workers, searches exactly like one that was not.
+study that was killed and resumed, or shared between workers, searches exactly like one that was not. By hand, for a
+sampler of Optuna's that is kept alive, or comes back from its journal, suggests something else.
 """
 
 import hashlib
