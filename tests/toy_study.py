@@ -9,6 +9,7 @@ from filelock import FileLock
 from levelfield.analysis.results import write_tables
 from levelfield.study import run
 from levelfield.study.definition.spec import StudySpec, load_spec
+from levelfield.study.record import StudyRecord
 
 TOY = """
 name: toy
@@ -47,7 +48,7 @@ def toy_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run_study(folder: Path, spec: StudySpec, *args: Any, **kwargs: Any) -> None:
     """A study's results and the tables made of them."""
-    write_tables(folder, run.run_study(folder, spec, *args, **kwargs))
+    write_tables(run.run_study(StudyRecord(folder, spec), *args, **kwargs))
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,7 @@ from levelfield.report.papers_table import print_papers
 from levelfield.study.definition.configuration import set_dotted
 from levelfield.study.definition.spec import StudySpec, load_spec
 from levelfield.study.jobs.job import Job, job_hash
+from levelfield.study.record import StudyRecord
 
 PAPER = "Musgrave, Belongie, Lim 2020, A Metric Learning Reality Check (tables 4-6 and 8)"
 
@@ -104,7 +105,7 @@ def test_other_papers_rows() -> None:
 
 def test_the_protocols_own_study_differs_in_what_no_key_holds_alone(tmp_path: Path) -> None:
     spec = begun(tmp_path)
-    [paper] = [p for p in papers_beside(tmp_path, spec) if p.title == PAPER]
+    [paper] = [p for p in papers_beside(StudyRecord(tmp_path, spec)) if p.title == PAPER]
     assert [(row.method, row.result.method, row.result.embedding) for row in paper.counterparts] == [
         (method, name, embedding)
         for method, name in (
@@ -136,7 +137,7 @@ def test_the_papers_own_studies_differ_in_what_no_key_holds_alone(
     study: str, paper: str, unmatched: list[str], tmp_path: Path
 ) -> None:
     spec = begun(tmp_path, Path(f"configs/study/{study}.yaml").read_text())
-    [beside] = [p for p in papers_beside(tmp_path, spec) if p.title == papers()[paper]["title"]]
+    [beside] = [p for p in papers_beside(StudyRecord(tmp_path, spec)) if p.title == papers()[paper]["title"]]
     assert beside.differences == papers()[paper]["remarks"]
     matched = {row.method for row in beside.counterparts}
     assert [method for method in ("pretrained", *spec.methods) if method not in matched] == unmatched
@@ -146,7 +147,7 @@ def test_differences_are_named_by_key_and_by_method(tmp_path: Path) -> None:
     study = STUDY.replace("trials: 50", "trials: 6").replace("runs: 10", "runs: 3")
     trunk = {"class_path": "levelfield.models.TimmTrunk", "init_args": {"name": "resnet50", "weights": "pretrained"}}
     spec = begun(tmp_path, study, model__trunk=trunk, data__samples_per_class=2, trainer__callbacks=None)
-    [paper] = [p for p in papers_beside(tmp_path, spec) if p.title == PAPER]
+    [paper] = [p for p in papers_beside(StudyRecord(tmp_path, spec)) if p.title == PAPER]
     steps = "after 1000 epochs of 100 steps"
     assert paper.differences[:-1] == [
         "model.trunk resnet50 here, bn_inception there",
@@ -161,7 +162,7 @@ def test_differences_are_named_by_key_and_by_method(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("ours", "theirs"), [(256, 256), (16, 32), (512, 256)])
 def test_of_several_rows_the_nearest_counts(ours: int, theirs: int, tmp_path: Path) -> None:
     spec = begun(tmp_path, data__batch_size=ours)
-    rows = [row for p in papers_beside(tmp_path, spec) if p.title == PAPER for row in p.counterparts]
+    rows = [row for p in papers_beside(StudyRecord(tmp_path, spec)) if p.title == PAPER for row in p.counterparts]
     assert [row.result.protocol["data.batch_size"] for row in rows if row.method == "first"] == [theirs, theirs]
 
 
@@ -176,7 +177,7 @@ def test_the_terminal_shows_ours_above_theirs(tmp_path: Path) -> None:
     spec = begun(tmp_path)
     output = io.StringIO()
     ours = [SummaryRow("first", "separated", "map_at_r", 0.2, 0.01, 10)]
-    print_papers(Console(file=output, width=80), tmp_path, spec, ours)
+    print_papers(Console(file=output, width=80), StudyRecord(tmp_path, spec), ours)
     lines = [line.rstrip() for line in output.getvalue().splitlines()]
     place = next(n for n, line in enumerate(lines) if line.split()[:1] == ["first"] and "20.0" in line)
     assert lines[place].split() == ["first", "20.0", "±", "1.0", "-", "-"]
@@ -189,7 +190,7 @@ def test_the_terminal_shows_ours_above_theirs(tmp_path: Path) -> None:
 def test_nothing_is_said_where_nothing_is_published(study: str, tmp_path: Path) -> None:
     configs = Path("configs/study") / study
     spec = begun(tmp_path, configs.read_text())
-    assert papers_beside(tmp_path, spec) == []
+    assert papers_beside(StudyRecord(tmp_path, spec)) == []
     output = io.StringIO()
-    print_papers(Console(file=output), tmp_path, spec, [])
+    print_papers(Console(file=output), StudyRecord(tmp_path, spec), [])
     assert output.getvalue() == ""

@@ -20,12 +20,11 @@ from levelfield.study.jobs.job import (
     RESULT,
     Job,
     empty_folder,
-    finish_job,
     job_config,
     job_seed,
-    read_job,
     study_jobs,
 )
+from levelfield.study.record import StudyRecord
 from levelfield.study.sealed_test import tested
 
 
@@ -48,10 +47,11 @@ def validation_score(job: Job) -> float:
 
 
 def fill(folder: Path, spec: StudySpec) -> None:
+    record = StudyRecord(folder, spec)
     for job in study_jobs(spec):
         empty_folder(folder / job.path)
         (folder / job.checkpoint).touch()
-        finish_job(folder, spec, job, {}, {"validation": {"map_at_r": validation_score(job)}, "seconds": 1.0})
+        record.finish_job(job, {}, {"validation": {"map_at_r": validation_score(job)}, "seconds": 1.0})
     Ledger(folder).open("configuration", {})
     for method, run in [("pretrained", 0), *((m, r) for m in spec.methods for r in range(spec.runs))]:
         write_json(
@@ -68,7 +68,7 @@ def fill(folder: Path, spec: StudySpec) -> None:
 
 def test_tables_hold_every_score_and_their_means(tmp_path: Path, spec: StudySpec) -> None:
     fill(tmp_path, spec)
-    write_tables(tmp_path, spec)
+    write_tables(StudyRecord(tmp_path, spec))
     table = pd.read_csv(tmp_path / "results.csv")
     assert list(table) == ["method", "stage", "trial", "run", "fold", "embedding", "metric", "value"]
     assert len(table) == 20 + 10 * 3
@@ -94,22 +94,22 @@ def test_tables_do_not_depend_on_the_order_of_the_work(tmp_path: Path, spec: Stu
     turned = replace(spec, methods=dict(reversed(spec.methods.items())))
     fill(tmp_path / "two", turned)
     # The first method lends the baseline its configuration, here the same trunk and data.
-    write_tables(tmp_path / "one", spec)
-    write_tables(tmp_path / "two", turned)
+    write_tables(StudyRecord(tmp_path / "one", spec))
+    write_tables(StudyRecord(tmp_path / "two", turned))
     for name in ("results.csv", "summary.csv"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
 
 def test_a_report_that_began_before_the_last_score_does_not_undo_its_table(tmp_path: Path, spec: StudySpec) -> None:
     fill(tmp_path, spec)
-    write_tables(tmp_path, spec)
+    write_tables(StudyRecord(tmp_path, spec))
     whole = (tmp_path / "results.csv").read_bytes()
     last = tmp_path / tested.tested_path("c", 2)
     content = last.read_bytes()
     last.unlink()
     with ThreadPoolExecutor() as threads:
         with Lock(tmp_path, "tables", "tables"):  # the study writes its tables meanwhile
-            report = threads.submit(write_tables, tmp_path, spec)
+            report = threads.submit(write_tables, StudyRecord(tmp_path, spec))
             time.sleep(0.3)
             last.write_bytes(content)
         report.result(30)
@@ -123,17 +123,17 @@ def test_damaged_and_foreign_results_are_named(tmp_path: Path, spec: StudySpec) 
     whole = path.read_text()
     path.write_text(whole[: len(whole) // 2])
     with pytest.raises(UserError, match=r"a/run1/fold0/result\.json is damaged; delete it and resume"):
-        collect_rows(tmp_path, spec)
+        collect_rows(StudyRecord(tmp_path, spec))
     path.write_text(json.dumps({**json.loads(whole), "fold": 1}))
     with pytest.raises(UserError, match="result of another job"):
-        collect_rows(tmp_path, spec)
+        collect_rows(StudyRecord(tmp_path, spec))
     path.write_text(json.dumps({**json.loads(whole), "configuration": "other"}))
     with pytest.raises(UserError, match="another job or configuration"):
-        collect_rows(tmp_path, spec)
+        collect_rows(StudyRecord(tmp_path, spec))
     path.write_text(whole)
     (tmp_path / job.checkpoint).unlink()
     with pytest.raises(UserError, match=r"best\.ckpt is missing"):
-        collect_rows(tmp_path, spec)
+        collect_rows(StudyRecord(tmp_path, spec))
 
 
 def test_a_job_without_result_is_to_do_and_starts_empty(tmp_path: Path, spec: StudySpec) -> None:
@@ -142,7 +142,7 @@ def test_a_job_without_result_is_to_do_and_starts_empty(tmp_path: Path, spec: St
     folder.mkdir(parents=True)
     (folder / f".{RESULT}.tmp").write_text("{")
     (folder / "metrics.csv").write_text("half")
-    assert read_job(tmp_path, spec, job) is None
+    assert StudyRecord(tmp_path, spec).read_job(job) is None
     empty_folder(folder)
     assert list(folder.iterdir()) == []
 
@@ -174,6 +174,6 @@ def test_a_failed_run_is_left_out_whole(tmp_path: Path, spec: StudySpec) -> None
     fill(tmp_path, spec)
     job = Job("a", "run", 1, 0)
     empty_folder(tmp_path / job.path)
-    finish_job(tmp_path, spec, job, {}, {"failure": "the loss is nan at step 3", "seconds": 1.0})
-    rows = [row for row in collect_rows(tmp_path, spec) if row.method == "a" and row.stage == "run"]
+    StudyRecord(tmp_path, spec).finish_job(job, {}, {"failure": "the loss is nan at step 3", "seconds": 1.0})
+    rows = [row for row in collect_rows(StudyRecord(tmp_path, spec)) if row.method == "a" and row.stage == "run"]
     assert {row.run for row in rows} == {0, 2}, "a mean over other folds would be another number"

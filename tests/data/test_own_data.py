@@ -13,6 +13,7 @@ from levelfield.data.own import own_dataset
 from levelfield.errors import UserError
 from levelfield.study.definition.spec import load_spec
 from levelfield.study.dry_run.costs import method_costs
+from levelfield.study.record import StudyRecord
 from levelfield.study.run import begin
 
 SHADES = (0, 60, 120)
@@ -84,7 +85,7 @@ def in_study(toy_file: Path, words: list[str], output: Path) -> list[str]:
     overrides = dict(zip([word[2:] for word in words[::2]], words[1::2], strict=True))
     spec = load_spec(toy_file, {**overrides, "search.trials": 0})
     begun, dry = (Console(file=io.StringIO(), width=120) for _ in range(2))
-    begin(output, spec, console=begun)
+    begin(StudyRecord(output, spec), console=begun)
     method_costs(spec, dry)
     lines = begun.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert dry.file.getvalue().splitlines() == lines  # type: ignore[attr-defined]

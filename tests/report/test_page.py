@@ -15,7 +15,7 @@ import pytest
 from levelfield.cli.main import main
 from levelfield.report.page import write_report
 from levelfield.storage.ledger import Ledger
-from levelfield.study.definition.spec import spec_from_yaml
+from levelfield.study.record import StudyRecord
 
 FIGURES = ("scores", "differences", "search", "validation")
 VOID = ("meta", "br", "img")
@@ -44,7 +44,7 @@ class Text(HTMLParser):
 
 
 def written(study: Path) -> tuple[str, list[str]]:
-    page = write_report(study, spec_from_yaml(study / "study.yaml")).read_text()
+    page = write_report(StudyRecord.begun(study)).read_text()
     return page, Text(page).pieces
 
 

@@ -28,7 +28,7 @@ from levelfield.storage.ledger import Ledger
 from levelfield.storage.lock import Lock
 from levelfield.study.definition.spec import StudySpec, load_spec, spec_from_yaml
 from levelfield.study.jobs.job import Job, study_jobs
-from levelfield.study.jobs.state import StudyState
+from levelfield.study.record import StudyRecord
 from levelfield.training.run_folder import MetricsFile
 
 TABLES = ("results.csv", "summary.csv")
@@ -303,7 +303,7 @@ def test_a_clock_that_jumps_changes_nothing(
         with monkeypatch.context() as patch:
             patch.setattr(time, "time", lambda jump=jump: true_time() + jump)
             lock.acquire()
-        lines = status_lines(copy, spec)
+        lines = status_lines(StudyRecord(copy, spec))
         lock.release()
         assert "to do    0 jobs" in lines
         assert not [line for line in lines if "-" in line.partition("arcface run")[2]], "no negative time"
@@ -358,8 +358,8 @@ def test_a_trial_that_diverges_or_needs_too_much_memory_is_recorded_and_the_sear
     Path("faulty.yaml").write_text(yaml.safe_dump(content))
     assert main(["study", "run", "faulty.yaml", "--trainer.max_epochs=1", "--output=out"]) == 0
     printed = capsys.readouterr().out
-    spec = spec_from_yaml(Path("out/study.yaml"))
-    state = StudyState(Path("out"), spec)
+    record = StudyRecord.begun(Path("out"))
+    state = record.state
     strengths = {trial.number: trial.parameters["model.loss.init_args.strength"] for trial in state.trials("faulty")}
     diverged = [number for number, strength in strengths.items() if strength > 0.7]
     too_large = [number for number, strength in strengths.items() if strength < 0.3]
@@ -371,7 +371,7 @@ def test_a_trial_that_diverges_or_needs_too_much_memory_is_recorded_and_the_sear
     )
     failures = state.failures("trial")
     assert {job.number for job in failures} == set(reasons)
-    status = status_lines(Path("out"), spec)
+    status = status_lines(record)
     for job, why in failures.items():
         assert why.startswith(reasons[job.number])
         assert f"failed   {job}: {why}" in status
@@ -507,17 +507,15 @@ def test_a_test_half_that_cannot_be_scored_is_refused_before_the_first_job(
 
 
 def test_data_that_change_while_a_study_runs_stop_it(own_study: OwnStudy, monkeypatch: pytest.MonkeyPatch) -> None:
-    from levelfield.study.execution import worker
+    done = StudyRecord.finish_job
 
-    done = worker.finish_job
-
-    def changes_after_two(folder: Path, spec: StudySpec, job: Job, *rest: Any) -> dict[str, Any]:
-        result = done(folder, spec, job, *rest)
-        if job == study_jobs(spec)[1]:
+    def changes_after_two(record: StudyRecord, job: Job, *rest: Any) -> dict[str, Any]:
+        result = done(record, job, *rest)
+        if job == study_jobs(record.spec)[1]:
             own_study.replace_picture("00_0.png")
         return result
 
-    monkeypatch.setattr(worker, "finish_job", changes_after_two)
+    monkeypatch.setattr(StudyRecord, "finish_job", changes_after_two)
     with pytest.raises(UserError, match="pretrained/run0/fold0: the data set has changed on disk since this job"):
         own_study.run()
     assert len(times_of_results(own_study.folder)) == 2

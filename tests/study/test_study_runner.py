@@ -19,8 +19,8 @@ from levelfield.metrics import retrieval_metrics
 from levelfield.storage.ledger import Ledger
 from levelfield.study import run as runner
 from levelfield.study.definition.spec import StudySpec, load_spec
-from levelfield.study.execution import worker
 from levelfield.study.jobs.job import Job, study_jobs
+from levelfield.study.record import StudyRecord
 from levelfield.training.learner import MetricLearner
 
 TABLES = ("results.csv", "summary.csv")
@@ -183,15 +183,15 @@ def test_a_method_added_while_a_study_runs_is_done_before_the_test_classes_are_o
     overrides = {"runs": 1, "trainer.max_epochs": 1, "search.trials": 0}
     spec = load_spec(toy_file, overrides)
     wider = load_spec(toy_file, overrides, {"triplet": {"model": {"loss": "TripletMarginLoss"}}})
-    folder, done = tmp_path / "study", worker.finish_job
+    folder, done = tmp_path / "study", StudyRecord.finish_job
 
     def another_process_adds_one(*arguments: Any) -> dict[str, Any]:
         result = done(*arguments)
-        if arguments[2] == study_jobs(spec)[-1]:
-            runner.begin(folder, wider)
+        if arguments[1] == study_jobs(spec)[-1]:
+            runner.begin(StudyRecord(folder, wider))
         return result
 
-    monkeypatch.setattr(worker, "finish_job", another_process_adds_one)
+    monkeypatch.setattr(StudyRecord, "finish_job", another_process_adds_one)
     run_study(folder, spec)
     (opening,) = Ledger(folder).openings
     assert opening["configuration"] == wider.configuration_hash()

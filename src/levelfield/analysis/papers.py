@@ -4,13 +4,13 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from levelfield.published.tables import PublishedResult, published
 from levelfield.study.definition.configuration import flatten
 from levelfield.study.definition.spec import BASELINE, StudySpec
 from levelfield.study.jobs.written_config import class_name, whole_config
+from levelfield.study.record import StudyRecord
 
 # Both libraries' losses of one name have one definition; anybody else's may be something else.
 KNOWN_LOSSES = ("levelfield", "pytorch_metric_learning")
@@ -51,20 +51,20 @@ class PaperBeside:
     differences: list[str]
 
 
-def papers_beside(study_folder: Path, spec: StudySpec) -> list[PaperBeside]:
+def papers_beside(record: StudyRecord) -> list[PaperBeside]:
     """What the papers report on the study's data set for its methods; empty where nothing is published.
 
     A method's loss is known by its class, its miner and its arguments, whatever the method is called. Of a paper's
     several rows for one loss those with the fewest differences in protocol count, and of these the closest in size.
 
     Args:
-        study_folder: A study's folder; its first jobs' `config.yaml` holds every default.
-        spec: The study.
+        record: The study; its first jobs' `config.yaml` holds every default.
     """
+    spec = record.spec
     by_title: dict[str, list[Counterpart]] = {}
     for method in (BASELINE, *spec.methods):
         trained = next(iter(spec.methods)) if method == BASELINE else method
-        config = whole_config(study_folder, trained)
+        config = whole_config(record.folder, trained)
         for row in _nearest_rows(method, config, spec) if config else []:
             by_title.setdefault(row.result.title, []).append(row)
     return [PaperBeside(title, rows, _together(rows)) for title, rows in by_title.items()]

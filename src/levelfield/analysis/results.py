@@ -5,16 +5,14 @@ import io
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from levelfield.analysis.statistics import t_interval
 from levelfield.storage.atomic import write_atomically
 from levelfield.storage.lock import Lock
-from levelfield.study.definition.spec import StudySpec
 from levelfield.study.jobs.job import failed
-from levelfield.study.jobs.state import StudyState
+from levelfield.study.record import StudyRecord
 from levelfield.study.sealed_test.tested import read_tests
 
 # How a run's folds are scored: each alone, or their embeddings side by side.
@@ -71,18 +69,15 @@ class SummaryRow:
     n: int
 
 
-def collect_rows(
-    study_folder: Path, spec: StudySpec, tests: Mapping[tuple[str, int], dict[str, Any]] | None = None
-) -> list[ResultRow]:
+def collect_rows(record: StudyRecord, tests: Mapping[tuple[str, int], dict[str, Any]] | None = None) -> list[ResultRow]:
     """All scores there are so far, sorted.
 
     Args:
-        study_folder: The study's folder.
-        spec: The study.
+        record: The study.
         tests: Test scores by method and run; None reads the stored ones.
     """
     rows = []
-    state = StudyState(study_folder, spec)
+    state = record.state
     broken = {(job.method, job.number) for job in state.failures("run")}
     for job, result in state.results.items():
         # A run without a model of each fold would be a mean over other folds than the others'.
@@ -95,7 +90,7 @@ def collect_rows(
                         job.method, job.stage, **place, fold=job.fold, embedding="separated", metric=metric, value=value
                     )
                 )
-    for (method, run), tested in (read_tests(study_folder, spec) if tests is None else tests).items():
+    for (method, run), tested in (read_tests(record) if tests is None else tests).items():
         for fold, scores in enumerate(tested["separated"]):
             for metric, value in scores.items():
                 rows.append(ResultRow(method, "test", None, run, fold, "separated", metric, value))
@@ -132,10 +127,11 @@ def to_csv(rows: Sequence[ResultRow] | Sequence[SummaryRow], kind: type[ResultRo
     return text.getvalue().encode()
 
 
-def write_tables(study_folder: Path, spec: StudySpec) -> list[ResultRow]:
+def write_tables(record: StudyRecord) -> list[ResultRow]:
     """Derive `results.csv` and `summary.csv` anew and return the rows of the former."""
-    with Lock(study_folder, "tables", "tables"):  # `study report` may be asked for while the study runs
-        rows = collect_rows(study_folder, spec)  # here: who writes last has read last
-        write_atomically(study_folder / "results.csv", to_csv(rows, ResultRow))
-        write_atomically(study_folder / "summary.csv", to_csv(summarise(rows), SummaryRow))
+    with Lock(record.folder, "tables", "tables"):  # `study report` may be asked for while the study runs
+        record.read_again()  # here: who writes last has read last
+        rows = collect_rows(record)
+        write_atomically(record.results_file, to_csv(rows, ResultRow))
+        write_atomically(record.summary_file, to_csv(summarise(rows), SummaryRow))
     return rows

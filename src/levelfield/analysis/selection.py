@@ -1,11 +1,9 @@
 """What the search found for each method, for the report."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from levelfield.study.definition.spec import StudySpec
-from levelfield.study.jobs.state import StudyState
+from levelfield.study.record import StudyRecord
 from levelfield.study.search.suggest import at_bound, best_trial
 
 
@@ -30,9 +28,9 @@ class Selection:
     failures: list[str]
 
 
-def selected(study_folder: Path, spec: StudySpec) -> dict[str, Selection]:
+def selected(record: StudyRecord) -> dict[str, Selection]:
     """What the search has found so far for each method."""
-    state = StudyState(study_folder, spec)
+    spec, state = record.spec, record.state
     failures = state.failures("trial")
     found = {}
     for method in spec.methods:

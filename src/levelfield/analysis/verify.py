@@ -8,14 +8,14 @@ from typing import Any
 from safetensors import SafetensorError
 
 from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows, summarise, to_csv
-from levelfield.storage.ledger import Ledger
-from levelfield.study.definition.same_study import changed_code
-from levelfield.study.definition.spec import StudySpec
+from levelfield.storage.ledger import LEDGER
 from levelfield.study.environment import mixed_lines, unknown_lines
 from levelfield.study.execution.worker import fixed_threads
 from levelfield.study.integrity import changed_files, changed_scores, result_hashes
 from levelfield.study.jobs.job import EMBEDDINGS, RESULT, Job, failed, file_hash, folds_of, job_seed
 from levelfield.study.jobs.state import StudyState
+from levelfield.study.record import StudyRecord
+from levelfield.study.same_study import changed_code
 from levelfield.study.sealed_test.scores import EmbeddedTest, score_run
 from levelfield.study.sealed_test.tested import check_ledger, read_tests, tested_path
 from levelfield.study.search.suggest import best_trial
@@ -26,16 +26,12 @@ SHOWN_LINES = 5
 Tests = dict[tuple[str, int], dict[str, Any]]
 
 
-def verify_study(study_folder: Path, spec: StudySpec) -> list[str]:
+def verify_study(record: StudyRecord) -> list[str]:
     """Compute the test scores and both tables again from the stored embeddings, and compare all that is stored.
 
     Checked are each run's seed and setting (the one that its method's search selected), each checkpoint against its
     job's result and the ledger, each run's test scores against those of its embeddings, and `results.csv` and
     `summary.csv` byte by byte. Another processor may give other last bits; a difference is shown with both values.
-
-    Args:
-        study_folder: A study's folder.
-        spec: The study.
 
     Returns:
         One line a problem; none where everything matches.
@@ -43,36 +39,34 @@ def verify_study(study_folder: Path, spec: StudySpec) -> list[str]:
     Raises:
         UserError: a result is damaged, or the ledger damaged, edited or missing.
     """
-    check_ledger(study_folder, spec)
-    state = StudyState(study_folder, spec)
-    openings = Ledger(study_folder).openings
-    problems = [*_settings(state), *_checkpoints(state, openings)]
-    problems += [f"{path}: {what}" for path, what in changed_files(state).items()]
-    problems += [*changed_scores(state), *_changed_results(state, openings)]
-    problems += [f"{line} Nobody has allowed it." for line in mixed_lines(state, allowed=False)]
+    check_ledger(record)
+    spec, state, openings = record.spec, record.state, record.ledger.openings
+    problems = [*_settings(state), *_checkpoints(record, openings)]
+    problems += [f"{path}: {what}" for path, what in changed_files(record).items()]
+    problems += [*changed_scores(record), *_changed_results(state, openings)]
+    problems += [f"{line} Nobody has allowed it." for line in mixed_lines(record, allowed=False)]
     problems += [
         f"{change.file}: {change.method} was computed with another one ({change})"
         for change in changed_code(spec, spec.with_own_code())
         if None not in (change.before, change.now)
     ]
-    stored = read_tests(study_folder, spec)
+    stored = read_tests(record)
     with fixed_threads(spec.threads):
-        recomputed = _recomputed(state, stored, problems)
+        recomputed = _recomputed(record, stored, problems)
     for (method, run), tested in recomputed.items():
         problems += _differing_scores(tested_path(method, run), stored[method, run], tested)
-    rows = collect_rows(study_folder, spec, {**stored, **recomputed})
-    problems += _differing_lines(study_folder / "results.csv", to_csv(rows, ResultRow))
-    problems += _differing_lines(study_folder / "summary.csv", to_csv(summarise(rows), SummaryRow))
+    rows = collect_rows(record, {**stored, **recomputed})
+    problems += _differing_lines(record.results_file, to_csv(rows, ResultRow))
+    problems += _differing_lines(record.summary_file, to_csv(summarise(rows), SummaryRow))
     return problems
 
 
-def remarks(study_folder: Path, spec: StudySpec) -> list[str]:
+def remarks(record: StudyRecord) -> list[str]:
     """What a reader should know though it is no mistake: versions that may mix, and what cannot be compared."""
-    state = StudyState(study_folder, spec)
-    changes = changed_code(spec, spec.with_own_code())
+    changes = changed_code(record.spec, record.spec.with_own_code())
     return [
-        *mixed_lines(state, allowed=True),
-        *unknown_lines(state),
+        *mixed_lines(record, allowed=True),
+        *unknown_lines(record),
         *(f"not compared: {c.file}, which {c.method} uses ({c})" for c in changes if None in (c.before, c.now)),
     ]
 
@@ -91,19 +85,19 @@ def _settings(state: StudyState) -> Iterator[str]:
             yield f"{job.path}: parameters {result['parameters']} are stored, {parameters} follow from {source}"
 
 
-def _checkpoints(state: StudyState, openings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _checkpoints(record: StudyRecord, openings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Checkpoints that are not what the job wrote, or not what the last opening of the test classes tested."""
     tested = openings[-1]["checkpoints"] if openings else {}
-    if openings and openings[-1]["configuration"] != state.spec.configuration_hash():
-        yield f"ledger.jsonl: opening {openings[-1]['opening']} was of another configuration of the study"
-    for job, result in state.results.items():
+    if openings and openings[-1]["configuration"] != record.spec.configuration_hash():
+        yield f"{LEDGER}: opening {openings[-1]['opening']} was of another configuration of the study"
+    for job, result in record.state.results.items():
         if job.stage != "run" or failed(result):
             continue
-        found = file_hash(state.study_folder / job.checkpoint)
+        found = file_hash(record.folder / job.checkpoint)
         if found != result["checkpoint"]:
             yield f"{job.checkpoint}: SHA-256 {found} is found, {result['checkpoint']} is in its result.json"
         if openings and (there := tested.get(str(job.path))) != result["checkpoint"]:
-            yield f"{job.path}: checkpoint {result['checkpoint']} is in result.json, {there} in ledger.jsonl"
+            yield f"{job.path}: checkpoint {result['checkpoint']} is in result.json, {there} in {LEDGER}"
 
 
 def _changed_results(state: StudyState, openings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -112,37 +106,37 @@ def _changed_results(state: StudyState, openings: Sequence[Mapping[str, Any]]) -
         now = result_hashes(state)
         for method, there in openings[-1].get("results", {}).items():
             if now.get(method) != there:
-                yield f"jobs/{method}: a {RESULT} has changed since opening {openings[-1]['opening']} in ledger.jsonl"
+                yield f"jobs/{method}: a {RESULT} has changed since opening {openings[-1]['opening']} in {LEDGER}"
 
 
-def _recomputed(state: StudyState, stored: Tests, problems: list[str]) -> Tests:
+def _recomputed(record: StudyRecord, stored: Tests, problems: list[str]) -> Tests:
     """Test scores of every run whose embeddings can be used; `problems` grows by those that cannot."""
     found = {}
     for (method, run), tested in stored.items():
         folds = []
-        for job in folds_of(state.spec, method, run):
-            embedded = _embeddings(state, job, tested["opening"])
+        for job in folds_of(record.spec, method, run):
+            embedded = _embeddings(record, job, tested["opening"])
             if isinstance(embedded, str):
                 problems.append(embedded)
             else:
                 folds.append(embedded)
-        if len(folds) == state.spec.folds:
-            found[method, run] = score_run(state.spec, method, folds)
+        if len(folds) == record.spec.folds:
+            found[method, run] = score_run(record.spec, method, folds)
     return found
 
 
-def _embeddings(state: StudyState, job: Job, opening: int) -> EmbeddedTest | str:
+def _embeddings(record: StudyRecord, job: Job, opening: int) -> EmbeddedTest | str:
     """A job's test embeddings, or why they cannot be used."""
     path = job.path / EMBEDDINGS
-    if job not in state.results:
+    if job not in record.state.results:
         return f"{job.path}/{RESULT}: missing, though its run was tested; resume the study to do the job again"
-    origin = {"checkpoint": state.results[job]["checkpoint"], "opening": str(opening)}
+    origin = {"checkpoint": record.state.results[job]["checkpoint"], "opening": str(opening)}
     try:
-        embedded = EmbeddedTest.load(state.study_folder / path, origin)
+        embedded = EmbeddedTest.load(record.folder / path, origin)
     except SafetensorError as error:
         return f"{path}: damaged ({error})"
     if embedded is None:
-        there = (state.study_folder / path).exists()
+        there = (record.folder / path).exists()
         return f"{path}: {'made from another checkpoint or in another opening' if there else 'missing'}"
     return embedded
 

@@ -11,16 +11,16 @@ from levelfield.analysis.results import summarise, write_tables
 from levelfield.analysis.status import status_lines
 from levelfield.cli.study_output import print_lines, print_study, run, verify
 from levelfield.errors import UserError
-from levelfield.report.page import REPORT
 from levelfield.report.papers_table import print_papers
 from levelfield.report.ranks_page import write_ranks
 from levelfield.runtime.own_modules import find_own_modules
-from levelfield.study.begun import begun, said_difference, study_folder_of, with_options
+from levelfield.study.begun import said_difference, study_folder_of, with_options
 from levelfield.study.definition.added_method import added_methods
 from levelfield.study.definition.configuration import nearest, parse_value
-from levelfield.study.definition.spec import COUNTS, STUDY, StudySpec, load_spec
+from levelfield.study.definition.spec import COUNTS, STUDY, load_spec
 from levelfield.study.definition.study_file import find_study
 from levelfield.study.execution.local_processes import Executor
+from levelfield.study.record import StudyRecord
 
 TABLE_WIDTH = 120
 
@@ -139,31 +139,32 @@ def main(argv: Sequence[str]) -> int:
     console = Console()
     if not console.is_terminal:
         console = Console(width=TABLE_WIDTH)
-    folder, spec = _asked(console, arguments, overrides)
+    asked = _asked(console, arguments, overrides)
+    folder = asked.folder
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; choose another folder: --output")
     if arguments.command == "status":
-        print_lines(console, status_lines(folder, begun(folder)))
+        print_lines(console, status_lines(StudyRecord.begun(folder)))
     elif arguments.command == "report":
-        spec = begun(folder)
-        rows = write_tables(folder, spec)
-        print_study(console, folder, spec, rows)
-        print_papers(console, folder, spec, summarise(rows))
+        record = StudyRecord.begun(folder)
+        rows = write_tables(record)
+        print_study(console, record, rows)
+        print_papers(console, record, summarise(rows))
         if arguments.others:
-            print_lines(console, [str(write_ranks([folder, *arguments.others], folder / REPORT))])
+            print_lines(console, [str(write_ranks([folder, *arguments.others], record.report_folder))])
     elif arguments.command == "verify":
-        return verify(console, folder, begun(folder))
+        return verify(console, StudyRecord.begun(folder))
     elif arguments.dry_run:
         from levelfield.study.dry_run.costs import dry_run
 
-        return dry_run(console, spec)
+        return dry_run(console, asked.spec)
     else:
-        return run(console, folder, spec, executor, arguments)
+        return run(console, asked, executor, arguments)
     return 0
 
 
-def _asked(console: Console, arguments: argparse.Namespace, options: dict[str, Any]) -> tuple[Path, StudySpec]:
-    """The study's folder, and the study: the folder's own where a begun one is resumed, else that of the study file."""
+def _asked(console: Console, arguments: argparse.Namespace, options: dict[str, Any]) -> StudyRecord:
+    """The study: the folder's own where a begun one is resumed, else that of the study file."""
     added, spaces = added_methods(arguments.add_method)
     folder = study_folder_of(arguments.command, arguments.file, arguments.output)
     if folder is None:
@@ -172,13 +173,13 @@ def _asked(console: Console, arguments: argparse.Namespace, options: dict[str, A
         # A study with more methods is another study: its test classes are opened for it.
         folder = arguments.output or default_folder("_".join([spec.name, *added]))
         if arguments.command != "resume" or not (folder / STUDY).is_file():
-            return folder, spec
-        if not set(added) <= set(begun(folder).methods):
-            return folder, spec
-        print_lines(console, said_difference(folder, spec, file))
-    elif not set(added) <= set(begun(folder).methods):
+            return StudyRecord(folder, spec)
+        if not set(added) <= set(StudyRecord.begun(folder).spec.methods):
+            return StudyRecord(folder, spec)
+        print_lines(console, said_difference(StudyRecord(folder, spec), file))
+    elif not set(added) <= set(StudyRecord.begun(folder).spec.methods):
         raise UserError(f"--add-method: {folder} has no such method; add it with `levelfield study run FILE`")
-    return folder, with_options(begun(folder), options).with_own_code()
+    return StudyRecord(folder, with_options(StudyRecord.begun(folder).spec, options).with_own_code())
 
 
 def default_folder(title: str) -> Path:

@@ -14,47 +14,45 @@ from levelfield.analysis.statistics import SMALLEST_SAMPLE
 from levelfield.report.page import write_report
 from levelfield.report.table import comparison_table, footnotes, print_report
 from levelfield.runtime.signals import Stopped
-from levelfield.storage.ledger import Ledger
 from levelfield.study.definition.conditions import differing_conditions
 from levelfield.study.definition.spec import BASELINE, StudySpec
 from levelfield.study.environment import mixed_lines
 from levelfield.study.execution.local_processes import Executor
 from levelfield.study.integrity import changed_files, gap_lines
 from levelfield.study.jobs.job import study_jobs
-from levelfield.study.jobs.state import StudyState
+from levelfield.study.record import StudyRecord
 
 
-def verify(console: Console, folder: Path, spec: StudySpec) -> int:
+def verify(console: Console, record: StudyRecord) -> int:
     from levelfield.analysis.verify import remarks, verify_study
 
-    problems = verify_study(folder, spec)
-    matches = f"{folder}: results.csv and summary.csv follow from the stored embeddings and results, to the last bit"
-    print_lines(console, [*(problems or [matches]), *remarks(folder, spec)])
+    problems = verify_study(record)
+    follow = "results.csv and summary.csv follow from the stored embeddings and results, to the last bit"
+    print_lines(console, [*(problems or [f"{record.folder}: {follow}"]), *remarks(record)])
     return 2 if problems else 0
 
 
 def run(
     console: Console,
-    folder: Path,
-    spec: StudySpec,
+    record: StudyRecord,
     executor: Executor,
     arguments: argparse.Namespace,
 ) -> int:
     from levelfield.study.run import run_study  # torch is not needed to say that an option is misspelt
 
+    spec = record.spec
     trials = f"{spec.search.trials} trial{'s' * (spec.search.trials != 1)} of each, " if spec.search.trials else ""
     print_lines(
         console,
         [
             f"{spec.name}: pretrained baseline and {', '.join(spec.methods)}; {trials}{spec.folds} folds, {spec.runs} "
-            f"run{'s' * (spec.runs != 1)}, {len(study_jobs(spec))} jobs in {folder}",
+            f"run{'s' * (spec.runs != 1)}, {len(study_jobs(spec))} jobs in {record.folder}",
             *_unsearched(spec),
         ],
     )
     try:
         ended = run_study(
-            folder,
-            spec,
+            record,
             console,
             arguments.reopen_test,
             executor,
@@ -62,8 +60,8 @@ def run(
             arguments.test_without_failed_runs,
         )
     except (KeyboardInterrupt, Stopped) as stop:
-        state = StudyState(folder, spec)
-        words = ["levelfield", "study", "resume", str(folder)]
+        state = record.read_again()
+        words = ["levelfield", "study", "resume", str(record.folder)]
         words += ["--reopen-test", arguments.reopen_test] if arguments.reopen_test else []
         words += ["--test-without-failed-runs"] if arguments.test_without_failed_runs else []
         words += [f"--executor.workers={executor.workers}"] if executor.workers > 1 else []
@@ -74,7 +72,7 @@ def run(
         if isinstance(stop, Stopped):
             raise  # the command line says by which signal, and has SLURM requeue the job
         return 130
-    print_study(console, folder, ended, write_tables(folder, ended))
+    print_study(console, ended, write_tables(ended))
     if not arguments.add_method and not Path(arguments.file).is_dir():
         again = shlex.join(["levelfield", "study", "run", arguments.file, "--add-method", "my_loss.MyLoss"])
         print_lines(console, [f"next: your own loss beside these: {again}"])
@@ -92,16 +90,15 @@ def print_lines(console: Console, lines: Sequence[str]) -> None:
     console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
 
-def print_study(console: Console, folder: Path, spec: StudySpec, rows: Sequence[ResultRow]) -> None:
+def print_study(console: Console, record: StudyRecord, rows: Sequence[ResultRow]) -> None:
     """The comparison table with what must be said beside it, and where the numbers lie."""
-    openings = [entry["reason"] for entry in Ledger(folder).openings]
+    spec = record.spec
+    openings = [entry["reason"] for entry in record.ledger.openings]
     table = comparison_table(spec.name, [BASELINE, *spec.methods], summarise(rows), summarise(rows, stage="run"))
     notes = footnotes(spec.runs, spec.folds, openings, differing_conditions(spec))
-    state = StudyState(folder, spec)
-    print_report(console, table, [*notes, *mixed_lines(state), *gap_lines(changed_files(state))])
-    page = write_report(folder, spec)
-    places = f"{folder / 'results.csv'}, {folder / 'summary.csv'}, {page}"
-    print_lines(console, [*_search_lines(folder, spec), *_verdict_lines(spec, rows), places])
+    print_report(console, table, [*notes, *mixed_lines(record), *gap_lines(changed_files(record))])
+    places = f"{record.results_file}, {record.summary_file}, {write_report(record)}"
+    print_lines(console, [*_search_lines(record), *_verdict_lines(spec, rows), places])
 
 
 def _verdict_lines(spec: StudySpec, rows: Sequence[ResultRow]) -> list[str]:
@@ -119,15 +116,14 @@ def _verdict_lines(spec: StudySpec, rows: Sequence[ResultRow]) -> list[str]:
     return [*lines, CAVEAT] if lines else []
 
 
-def _search_lines(folder: Path, spec: StudySpec) -> list[str]:
+def _search_lines(record: StudyRecord) -> list[str]:
     """What each method's search found, failed at or ran into, and the runs that failed."""
-    lines = []
-    for method, selection in selected(folder, spec).items():
+    lines, spec, state = [], record.spec, record.state
+    for method, selection in selected(record).items():
         if selection.trial is not None:
             setting = ", ".join(f"{key.rpartition('.')[2]} {value:.4g}" for key, value in selection.parameters.items())
             lines.append(f"{method}: best of {spec.trials(method)} trials is number {selection.trial}: {setting}")
         lines += [f"{method}: {sentence}" for sentence in (*selection.advice, *selection.failures)]
-    state = StudyState(folder, spec)
     lines += [f"{method}: no trial had a score, so it has no runs" for method in state.without_setting()]
     return [
         *lines,

@@ -10,20 +10,20 @@ from levelfield.study.definition.spec import BASELINE, StudySpec
 from levelfield.study.execution.progress import duration
 from levelfield.study.jobs.job import EMBEDDINGS, Job
 from levelfield.study.jobs.written_config import class_name, whole_config
+from levelfield.study.record import StudyRecord
 
-Result = dict[str, Any]
 Facts = list[tuple[str, str]]
 
 
-def compared(study_folder: Path, spec: StudySpec, results: Sequence[Result]) -> Facts:
+def compared(record: StudyRecord) -> Facts:
     """Data, split, trunk, steps and tuning budget, each with its name; what the methods do not share is the first's."""
-    first = next(iter(spec.methods))
-    config = whole_config(study_folder, first)
+    spec, results = record.spec, record.state.results.values()
+    config = whole_config(record.folder, next(iter(spec.methods)))
     facts = [("methods", ", ".join(spec.methods))]
     data = next((result["data"] for result in results if result.get("data")), None)
     if data is not None:
         facts.append(("data set", _call(data["dataset"])))
-        facts.append(("split", _split(data, spec, _test_half(study_folder, spec))))
+        facts.append(("split", _split(data, spec, _test_half(record.folder))))
     if config is not None:
         model, batches, trainer = config["model"], config["data"], config["trainer"]
         frozen = "batch norm frozen" if model["freeze_batch_norm"] else "batch norm trains"
@@ -60,7 +60,7 @@ def _split(data: Mapping[str, Any], spec: StudySpec, test: tuple[int, int] | Non
     return text if test is None else f"{text}; {test[0]} test classes with {test[1]:,} samples"
 
 
-def _test_half(study_folder: Path, spec: StudySpec) -> tuple[int, int] | None:
+def _test_half(study_folder: Path) -> tuple[int, int] | None:
     """(classes, samples) that were tested; None before the test classes were opened."""
     from safetensors import safe_open
 
@@ -72,8 +72,9 @@ def _test_half(study_folder: Path, spec: StudySpec) -> tuple[int, int] | None:
     return len(set(labels.tolist())), len(labels)
 
 
-def origin(spec: StudySpec, results: Sequence[Result]) -> Facts:
+def origin(record: StudyRecord) -> Facts:
     """Code, libraries, device, seeds, data and compute behind the numbers; several values stand with their counts."""
+    spec, results = record.spec, list(record.state.results.values())
     known = [r["provenance"] for r in results if r.get("provenance")]
     facts = [
         ("code", _counted(_version(p["code"]) for p in known)),

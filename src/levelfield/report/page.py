@@ -23,9 +23,8 @@ from levelfield.study.definition.conditions import differing_conditions
 from levelfield.study.definition.spec import BASELINE, StudySpec
 from levelfield.study.environment import mixed_lines
 from levelfield.study.integrity import changed_files, gap_lines
-from levelfield.study.jobs.state import StudyState
+from levelfield.study.record import StudyRecord
 
-REPORT = Path("report")
 KINDS = {
     PAIR: "Methods against each other",
     SAME_LOSS: "The same loss under two names",
@@ -35,55 +34,45 @@ KINDS = {
 MANY = 30
 
 
-def write_report(study_folder: Path, spec: StudySpec) -> Path:
+def write_report(record: StudyRecord) -> Path:
     """Write `report/index.html` and its figures, and return the page's path.
 
     The page holds the figures too: it can be sent alone. It may be written at any time; what is not done yet is absent.
 
-    Args:
-        study_folder: A study's folder.
-        spec: The study.
-
     Raises:
         UserError: a result is damaged.
     """
-    state = StudyState(study_folder, spec)
-    rows = collect_rows(study_folder, spec)
-    folder = study_folder / REPORT
-    changed = changed_files(state)
+    folder, rows, changed = record.report_folder, collect_rows(record), changed_files(record)
     declared = report_figures()
     drawn = {}
     with style():
         for name, figure in declared.items():
-            if (picture := figure.draw(Results(state, rows, changed))) is not None:
+            if (picture := figure.draw(Results(record, rows, changed))) is not None:
                 drawn[name] = to_svg(picture)
     figures = [(declared[name], inside(content)) for name, content in drawn.items()]
-    page = render("page.html.j2", **_contents(study_folder, spec, state, rows, changed), figures=figures)
-    with Lock(study_folder, "report", "report"):  # several processes that share a study end with its page
+    page = render("page.html.j2", **_contents(record, rows, changed), figures=figures)
+    with Lock(record.folder, "report", "report"):  # several processes that share a study end with its page
         for name, content in drawn.items():
             write_atomically(folder / f"{name}.svg", content)
         write_atomically(folder / "index.html", page.encode())
     return folder / "index.html"
 
 
-def _contents(
-    study_folder: Path, spec: StudySpec, state: StudyState, rows: Sequence[ResultRow], changed: Mapping[Path, str]
-) -> dict[str, Any]:
+def _contents(record: StudyRecord, rows: Sequence[ResultRow], changed: Mapping[Path, str]) -> dict[str, Any]:
     """Everything the template shows but the figures."""
-    ledger = Ledger(study_folder)
-    results = list(state.results.values())
+    spec, state, ledger = record.spec, record.state, record.ledger
     test = summarise(rows)
     reasons = [opening["reason"] for opening in ledger.openings]
     reopened = reopening(reasons)
     return {
         "name": spec.name,
         "reopened": reopened,
-        "compared": compared(study_folder, spec, results),
+        "compared": compared(record),
         "metrics": SHOWN_METRICS,
         "table": _table(spec, test, summarise(rows, stage="run")),
         "notes": [
             *(note for note in footnotes(spec.runs, spec.folds, reasons, []) if note != reopened),
-            *mixed_lines(state),
+            *mixed_lines(record),
             *gap_lines(changed),
         ],
         "caveat": CAVEAT,
@@ -91,12 +80,12 @@ def _contents(
         "many": MANY,
         "conditions": differing_conditions(spec),
         "budget": f"{spec.search.trials} trials a method ({spec.search.sampler}), each on all {spec.folds} folds",
-        "searches": _searches(study_folder, spec) if spec.search.trials else [],
-        "papers": _papers(study_folder, spec, test),
+        "searches": _searches(record) if spec.search.trials else [],
+        "papers": _papers(record, test),
         "failed_runs": [(str(job), why) for job, why in state.failures("run").items()],
         "without_setting": state.without_setting(),
         "ledger": _openings(ledger),
-        "origin": origin(spec, results),
+        "origin": origin(record),
         "jobs_done": (len(state.jobs) - len(state.to_do), len(state.jobs)),
     }
 
@@ -155,7 +144,7 @@ def _verdicts(spec: StudySpec, rows: Sequence[ResultRow]) -> list[dict[str, Any]
     return found
 
 
-def _searches(study_folder: Path, spec: StudySpec) -> list[dict[str, Any]]:
+def _searches(record: StudyRecord) -> list[dict[str, Any]]:
     return [
         {
             "method": selection.method,
@@ -165,16 +154,16 @@ def _searches(study_folder: Path, spec: StudySpec) -> list[dict[str, Any]]:
             "advice": selection.advice,
             "failures": selection.failures,
         }
-        for selection in selected(study_folder, spec).values()
-        if spec.trials(selection.method)
+        for selection in selected(record).values()
+        if record.spec.trials(selection.method)
     ]
 
 
-def _papers(study_folder: Path, spec: StudySpec, test: Sequence[SummaryRow]) -> list[dict[str, Any]]:
+def _papers(record: StudyRecord, test: Sequence[SummaryRow]) -> list[dict[str, Any]]:
     """A paper a table: ours, theirs below, and the differences."""
     scores = {(row.method, row.embedding, row.metric): row for row in test}
     found = []
-    for paper in papers_beside(study_folder, spec):
+    for paper in papers_beside(record):
         groups: dict[str, list[dict[str, Any]]] = {embedding: [] for embedding in EMBEDDING_KINDS}
         for row in paper.counterparts:
             embedding = row.result.embedding

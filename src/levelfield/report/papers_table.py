@@ -1,7 +1,6 @@
 """The papers' tables next to a study's on the terminal."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich import box
 from rich.console import Console
@@ -12,12 +11,12 @@ from levelfield.analysis.papers import PaperBeside, papers_beside
 from levelfield.analysis.results import EMBEDDING_KINDS
 from levelfield.metrics.table import SHOWN_METRICS
 from levelfield.report.table import Summary, percent
-from levelfield.study.definition.spec import StudySpec
+from levelfield.study.record import StudyRecord
 
 
-def print_papers(console: Console, study_folder: Path, spec: StudySpec, test: Sequence[Summary]) -> None:
+def print_papers(console: Console, record: StudyRecord, test: Sequence[Summary]) -> None:
     """Print what the papers report for the study's losses on its data set; nothing where they report nothing."""
-    for paper in papers_beside(study_folder, spec):
+    for paper in papers_beside(record):
         console.print(paper_table(paper, test))
         console.print("The protocols differ, so a gap between the two is no verdict on either:", style="bold")
         for sentence in paper.differences:

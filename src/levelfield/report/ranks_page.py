@@ -13,9 +13,9 @@ from levelfield.report.figures.style import style, to_svg
 from levelfield.report.table import percent, reopening
 from levelfield.report.template import inside, render
 from levelfield.storage.atomic import write_atomically
-from levelfield.storage.ledger import Ledger
-from levelfield.study.definition.spec import StudySpec, spec_from_yaml
+from levelfield.study.definition.spec import STUDY, StudySpec
 from levelfield.study.jobs.written_config import class_name
+from levelfield.study.record import StudyRecord
 
 
 def write_ranks(folders: Sequence[Path], destination: Path) -> Path:
@@ -33,16 +33,17 @@ def write_ranks(folders: Sequence[Path], destination: Path) -> Path:
     summaries: dict[str, list[SummaryRow]] = {}
     reopened: dict[str, str] = {}
     for folder in folders:
-        if not (folder / "study.yaml").exists():
+        if not (folder / STUDY).exists():
             raise UserError(f"{folder} holds no study; give the output folders of finished studies")
-        spec = spec_from_yaml(folder / "study.yaml")
+        record = StudyRecord.begun(folder)
+        spec = record.spec
         if spec.name in specs:
             raise UserError(f"{folder}: there is another study named {spec.name!r}; ranks need one a data set")
         specs[spec.name] = spec
-        summaries[spec.name] = [row for row in summarise(collect_rows(folder, spec)) if row.metric == SELECTED_BY]
+        summaries[spec.name] = [row for row in summarise(collect_rows(record)) if row.metric == SELECTED_BY]
         if not summaries[spec.name]:
             raise UserError(f"{folder} has no test scores yet; resume the study first")
-        if notice := reopening([opening["reason"] for opening in Ledger(folder).openings]):
+        if notice := reopening([opening["reason"] for opening in record.ledger.openings]):
             reopened[spec.name] = notice
     methods = _common_methods(specs)
     sections = []

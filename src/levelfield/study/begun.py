@@ -8,18 +8,8 @@ from typing import Any
 from levelfield.errors import UserError
 from levelfield.study.definition.configuration import first_difference, set_dotted, whole_number
 from levelfield.study.definition.search_settings import search_settings
-from levelfield.study.definition.spec import COUNTS, SMALLEST, STUDY, StudySpec, check_override, spec_from_yaml
-
-
-def begun(folder: Path) -> StudySpec:
-    """The study that a folder holds.
-
-    Raises:
-        UserError: it holds none.
-    """
-    if not (folder / STUDY).exists():
-        raise UserError(f"{folder} holds no study; begin it with `levelfield study run`, or name it with --output")
-    return spec_from_yaml(folder / STUDY)
+from levelfield.study.definition.spec import COUNTS, SMALLEST, STUDY, StudySpec, check_override
+from levelfield.study.record import StudyRecord
 
 
 def study_folder_of(command: str, name: str, output: Path | None) -> Path | None:
@@ -55,10 +45,11 @@ def with_options(spec: StudySpec, options: Mapping[str, Any]) -> StudySpec:
     return replace(spec, **counts, search=search_settings(Path("options"), search), methods=methods)
 
 
-def said_difference(folder: Path, asked: StudySpec, file: Path) -> list[str]:
+def said_difference(asked: StudyRecord, file: Path) -> list[str]:
     """In what a study file, with the options given, is not what its folder goes on with."""
-    difference = first_difference(begun(folder).identity(), asked.identity())
+    difference = first_difference(StudyRecord.begun(asked.folder).spec.identity(), asked.spec.identity())
     if difference is None:
         return []
     key, there, here = difference
-    return [f"goes on as {folder / STUDY} says: {key} is {there!r} there, {here!r} in {file} with the options given"]
+    said = f"{key} is {there!r} there, {here!r} in {file} with the options given"
+    return [f"goes on as {asked.definition_file} says: {said}"]

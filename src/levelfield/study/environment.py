@@ -9,7 +9,7 @@ from typing import Any
 from levelfield.errors import UserError
 from levelfield.storage.atomic import write_json
 from levelfield.study.jobs.job import failed
-from levelfield.study.jobs.state import StudyState
+from levelfield.study.record import StudyRecord
 from levelfield.study.sealed_test.tested import read_tests
 
 # What a person has allowed to mix: key to values.
@@ -41,9 +41,9 @@ def values_of(environments: Iterable[Mapping[str, str]]) -> Values:
     return found
 
 
-def seen(state: StudyState) -> Values:
+def seen(record: StudyRecord) -> Values:
     """The values of all results of a study, tests among them."""
-    results = [*state.results.values(), *read_tests(state.study_folder, state.spec).values()]
+    results = [*record.state.results.values(), *read_tests(record).values()]
     return values_of(environment(r["method"], r["provenance"]) for r in results if r.get("provenance"))
 
 
@@ -59,43 +59,43 @@ def _allowed(study_folder: Path) -> dict[str, list[str]]:
 
 
 def check_environment(
-    state: StudyState, provenances: Iterable[tuple[str, Mapping[str, Any]]], allow: bool = False
+    record: StudyRecord, provenances: Iterable[tuple[str, Mapping[str, Any]]], allow: bool = False
 ) -> None:
     """Refuse to add results to those that other versions, or another kind of device, have computed.
 
     Args:
-        state: The study.
+        record: The study.
         provenances: Method and what its results will say of their origin, as computed here.
         allow: Whether to note that they may mix, instead.
 
     Raises:
         UserError: names what differs, both values and the remedies.
     """
-    there, here = seen(state), values_of(environment(*each) for each in provenances)
-    may = _allowed(state.study_folder)
+    there, here = seen(record), values_of(environment(*each) for each in provenances)
+    may = _allowed(record.folder)
     for key, counts in here.items():
         together = sorted({*counts, *there.get(key, {})})
         if not there.get(key) or len(together) == 1 or set(together) <= set(may.get(key, [])):
             continue
         if not allow:
             raise UserError(
-                f"{state.study_folder}: {key}: {_counted(there[key])} there, {', '.join(counts)} here; go back to it, "
+                f"{record.folder}: {key}: {_counted(there[key])} there, {', '.join(counts)} here; go back to it, "
                 "choose another --output, or mix them, which will stand beside the table: --mixed-versions"
             )
         may[key] = together
     if allow and may:
-        write_json(state.study_folder / MIXED, may)
+        write_json(record.folder / MIXED, may)
 
 
-def mixed_lines(state: StudyState, allowed: bool | None = None) -> list[str]:
+def mixed_lines(record: StudyRecord, allowed: bool | None = None) -> list[str]:
     """A sentence for each library, file, device or weights in which the results of a study differ.
 
     Args:
-        state: The study.
+        record: The study.
         allowed: Those alone that `--mixed-versions` has allowed, or has not; None for all.
     """
-    may = _allowed(state.study_folder)
-    different = {key: counts for key, counts in seen(state).items() if len(counts) > 1}
+    may = _allowed(record.folder)
+    different = {key: counts for key, counts in seen(record).items() if len(counts) > 1}
     return [
         f"MIXED VERSIONS: {key}: {_counted(counts)}."
         for key, counts in sorted(different.items())
@@ -103,9 +103,9 @@ def mixed_lines(state: StudyState, allowed: bool | None = None) -> list[str]:
     ]
 
 
-def unknown_lines(state: StudyState) -> list[str]:
+def unknown_lines(record: StudyRecord) -> list[str]:
     """What results that an earlier version computed do not say of their origin."""
-    known = [result.get("provenance") or {} for result in state.results.values() if not failed(result)]
+    known = [result.get("provenance") or {} for result in record.state.results.values() if not failed(result)]
     without = sum("files" not in provenance for provenance in known)
     return [f"not recorded in {without} results: {FILES}, the processor and the GPU's model"] if without else []
 

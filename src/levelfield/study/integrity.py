@@ -9,6 +9,7 @@ from levelfield.metrics.table import MONITOR, SELECTED_BY
 from levelfield.study.definition.spec import BASELINE, digest
 from levelfield.study.jobs.job import LOGS, METRICS, RESULT, failed, file_hash
 from levelfield.study.jobs.state import StudyState
+from levelfield.study.record import StudyRecord
 
 # What a job's numbers are and come from; when and where it was done is left out.
 NUMBERS = ("configuration", "parameters", "seed", "checkpoint", "validation", "best_epoch", "failure")
@@ -29,12 +30,12 @@ def result_hashes(state: StudyState) -> dict[str, str]:
     }
 
 
-def changed_files(state: StudyState) -> dict[Path, str]:
+def changed_files(record: StudyRecord) -> dict[Path, str]:
     """Path in the study's folder of each `config.yaml` and `metrics.csv` that is not as its job left it, and why."""
     found = {}
-    for job, result in state.results.items():
+    for job, result in record.state.results.items():
         for name in LOGS:
-            path = state.study_folder / job.path / name
+            path = record.folder / job.path / name
             recorded = result.get("files", {}).get(name)
             expected = recorded or not (failed(result) or (name == METRICS and job.method == BASELINE))
             if not path.is_file():
@@ -52,14 +53,14 @@ def gap_lines(changed: Mapping[Path, str]) -> list[str]:
     return [f"{path} {what}: what it would show is left out." for path, what in changed.items()]
 
 
-def changed_scores(state: StudyState) -> Iterator[str]:
+def changed_scores(record: StudyRecord) -> Iterator[str]:
     """Trainings whose validation score is not the best one in their `metrics.csv`."""
-    damaged = changed_files(state)
-    for job, result in state.results.items():
+    damaged = changed_files(record)
+    for job, result in record.state.results.items():
         path = job.path / METRICS
         if failed(result) or job.method == BASELINE or path in damaged:
             continue
-        scores = validation_scores(state.study_folder / path)
+        scores = validation_scores(record.folder / path)
         stored, best = result["validation"][SELECTED_BY], max(scores.values(), default=None)
         if best != stored or scores.get(result["best_epoch"]) != stored:
             yield f"{job.path}: validation {SELECTED_BY} {stored} is stored, {best} is the best in its {METRICS}"

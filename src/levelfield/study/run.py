@@ -10,19 +10,18 @@ from rich.console import Console
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.errors import UserError
 from levelfield.storage.atomic import write_atomically
-from levelfield.storage.ledger import Ledger
 from levelfield.storage.lock import LOCKS, Lock
 from levelfield.storage.lock_kind import check_locks
 from levelfield.storage.provenance import provenance
-from levelfield.study.definition.same_study import MethodsAdded, check_same_study
-from levelfield.study.definition.spec import BASELINE, STUDY, StudySpec, spec_from_yaml
+from levelfield.study.definition.spec import BASELINE, STUDY, StudySpec
 from levelfield.study.environment import check_environment
 from levelfield.study.execution.group import refuse_to_be_one_of_many
 from levelfield.study.execution.local_processes import Executor, WorkerPool, only_devices
 from levelfield.study.execution.progress import StudyProgress
 from levelfield.study.execution.worker import fixed_threads, work
 from levelfield.study.jobs.job import Job, job_config
-from levelfield.study.jobs.state import StudyState
+from levelfield.study.record import StudyRecord
+from levelfield.study.same_study import MethodsAdded, check_same_study
 from levelfield.study.sealed_test.opening import test_study
 from levelfield.study.sealed_test.tested import check_ledger
 from levelfield.study.search.suggest import suggest
@@ -30,14 +29,13 @@ from levelfield.training.build import build
 
 
 def run_study(
-    study_folder: Path,
-    spec: StudySpec,
+    record: StudyRecord,
     console: Console | None = None,
     reopen: str | None = None,
     executor: Executor | None = None,
     mixed_versions: bool = False,
     without_failed_runs: bool = False,
-) -> StudySpec:
+) -> StudyRecord:
     """Begin a study, join another process that runs it, or continue it where it stopped.
 
     A job with a `result.json` is done; any other is done from its last good state. What a job is given depends on the
@@ -45,8 +43,7 @@ def run_study(
     (docs/reproducibility.md).
 
     Args:
-        study_folder: Where everything is written.
-        spec: The study; it must be the one that `study_folder` was begun with, or that one with methods added.
+        record: The study; it must be the one that its folder was begun with, or that one with methods added.
         console: Where progress is shown.
         reopen: Why the test classes are opened another time.
         executor: How many processes do the jobs; this one by default.
@@ -64,17 +61,17 @@ def run_study(
     console, executor = console or Console(), executor or Executor()
     while True:
         try:
-            _run(study_folder, spec, console, reopen, executor, mixed_versions, without_failed_runs)
-            return spec
+            _run(record, console, reopen, executor, mixed_versions, without_failed_runs)
+            return record
         except MethodsAdded as added:
             console.print(f"{added}: added while this study ran; done here too", highlight=False, markup=False)
-            now = spec_from_yaml(study_folder / STUDY)
-            spec = replace(now, methods={**now.methods, **spec.methods}).with_own_code()  # ours say where the data lie
+            now = StudyRecord.begun(record.folder).spec
+            methods = {**now.methods, **record.spec.methods}  # ours say where the data lie
+            record = StudyRecord(record.folder, replace(now, methods=methods).with_own_code())
 
 
 def _run(
-    study_folder: Path,
-    spec: StudySpec,
+    record: StudyRecord,
     console: Console,
     reopen: str | None,
     executor: Executor,
@@ -83,42 +80,37 @@ def _run(
 ) -> None:
     with (
         only_devices(executor),
-        fixed_threads(spec.threads),
-        WorkerPool(study_folder, spec, executor) as pool,
+        fixed_threads(record.spec.threads),
+        WorkerPool(record, executor) as pool,
     ):
-        state = begin(study_folder, spec, reopen, mixed_versions, console)
-        seconds = {job: result["seconds"] for job, result in state.results.items()}
-        with StudyProgress(console, spec.name, state, seconds, executor.workers) as progress:
+        begin(record, reopen, mixed_versions, console)
+        seconds = {job: result["seconds"] for job, result in record.state.results.items()}
+        with StudyProgress(console, record.spec.name, record.state, seconds, executor.workers) as progress:
             if executor.workers == 1:
-                work(state, progress, executor.checkpoint_seconds)
+                work(record, progress, executor.checkpoint_seconds)
             else:
-                pool.work(state, progress)
+                pool.work(record, progress)
             progress.start("test")
-            with Lock(study_folder, "test", "test"):
-                test_study(study_folder, spec, reopen, progress, executor, mixed_versions, without_failed_runs)
+            with Lock(record.folder, "test", "test"):
+                test_study(record, reopen, progress, executor, mixed_versions, without_failed_runs)
 
 
 def begin(
-    study_folder: Path,
-    spec: StudySpec,
-    reopen: str | None = None,
-    mixed_versions: bool = False,
-    console: Console | None = None,
-) -> StudyState:
+    record: StudyRecord, reopen: str | None = None, mixed_versions: bool = False, console: Console | None = None
+) -> None:
     """Write `study.yaml`, after a look at everything that can be wrong before a job is begun.
 
     Raises:
         UserError: see `run_study`.
     """
-    path = study_folder / STUDY
-    if not path.exists() and study_folder.exists() and any(map(_is_foreign, study_folder.iterdir())):
-        raise UserError(f"{study_folder} is not empty and holds no {STUDY}; choose another --output")
-    state = _checked(study_folder, spec, reopen, mixed_versions, console)
-    check_locks(study_folder / LOCKS)
-    with Lock(study_folder, "study", "study"):  # two that begin at once
-        _refuse_another_study(path, spec, reopen)
-        write_atomically(path, spec.to_yaml().encode())
-    return state
+    folder, path = record.folder, record.definition_file
+    if not path.exists() and folder.exists() and any(map(_is_foreign, folder.iterdir())):
+        raise UserError(f"{folder} is not empty and holds no {STUDY}; choose another --output")
+    _check(record, reopen, mixed_versions, console)
+    check_locks(folder / LOCKS)
+    with Lock(folder, "study", "study"):  # two that begin at once
+        _refuse_another_study(record, reopen)
+        write_atomically(path, record.spec.to_yaml().encode())
 
 
 def _is_foreign(entry: Path) -> bool:
@@ -126,27 +118,24 @@ def _is_foreign(entry: Path) -> bool:
     return entry.name not in (LOCKS, STUDY) and not entry.name.startswith(".")
 
 
-def _refuse_another_study(path: Path, spec: StudySpec, reopen: str | None) -> None:
-    if path.exists():
-        check_same_study(path, spec)
-        if reopen is None and spec.configuration_hash() != spec_from_yaml(path).configuration_hash():
-            Ledger(path.parent).refuse_reopening()
+def _refuse_another_study(record: StudyRecord, reopen: str | None) -> None:
+    if record.definition_file.exists():
+        check_same_study(record)
+        begun = StudyRecord.begun(record.folder).spec
+        if reopen is None and record.spec.configuration_hash() != begun.configuration_hash():
+            record.ledger.refuse_reopening()
 
 
-def _checked(
-    study_folder: Path, spec: StudySpec, reopen: str | None, mixed_versions: bool, console: Console | None
-) -> StudyState:
-    """The study's state, after a look at everything that can be wrong before a job is begun."""
-    _refuse_another_study(study_folder / STUDY, spec, reopen)
-    check_ledger(study_folder, spec)
-    state = StudyState(study_folder, spec)
-    if state.to_do:
-        data, origins = check_methods(spec)
-        state.check_data(data.identity())
-        check_environment(state, origins.items(), mixed_versions)
+def _check(record: StudyRecord, reopen: str | None, mixed_versions: bool, console: Console | None) -> None:
+    """Look at everything that can be wrong before a job is begun."""
+    _refuse_another_study(record, reopen)
+    check_ledger(record)
+    if record.read_again().to_do:
+        data, origins = check_methods(record.spec)
+        record.check_data(data.identity())
+        check_environment(record, origins.items(), mixed_versions)
         if console is not None:
             console.print("\n".join(data.overview()), highlight=False, markup=False, soft_wrap=True)
-    return state
 
 
 def check_methods(spec: StudySpec) -> tuple[MetricDataModule, dict[str, dict[str, Any]]]:

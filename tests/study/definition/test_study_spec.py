@@ -6,8 +6,9 @@ import pytest
 
 from levelfield.errors import UserError
 from levelfield.study.definition.configuration import first_difference, merge, parse_value, set_dotted
-from levelfield.study.definition.same_study import check_same_study
 from levelfield.study.definition.spec import load_spec, spec_from_yaml
+from levelfield.study.record import StudyRecord
+from levelfield.study.same_study import check_same_study
 
 STUDY = """
 name: toy
@@ -96,25 +97,25 @@ def test_resolved_study_reads_back(study: Path, tmp_path: Path) -> None:
 
 
 def test_a_differing_study_is_refused_with_the_key_and_both_values(study: Path, tmp_path: Path) -> None:
-    resolved = tmp_path / "resolved.yaml"
+    resolved = tmp_path / "out" / "study.yaml"
+    resolved.parent.mkdir()
     resolved.write_text(load_spec(study).to_yaml())
-    check_same_study(resolved, load_spec(study, {"data.root": "/elsewhere"}))
-    with pytest.raises(
-        UserError, match=r"resolved\.yaml: methods\.contrastive\.trainer\.max_epochs is 3 .* 2 .*--output"
-    ):
-        check_same_study(resolved, load_spec(study, {"trainer.max_epochs": 2}))
+    check_same_study(StudyRecord(tmp_path / "out", load_spec(study, {"data.root": "/elsewhere"})))
+    with pytest.raises(UserError, match=r"study\.yaml: methods\.contrastive\.trainer\.max_epochs is 3 .* 2 .*--output"):
+        check_same_study(StudyRecord(tmp_path / "out", load_spec(study, {"trainer.max_epochs": 2})))
     with pytest.raises(UserError, match="runs is 3 there and 5"):
-        check_same_study(resolved, load_spec(study, {"runs": 5}))
+        check_same_study(StudyRecord(tmp_path / "out", load_spec(study, {"runs": 5})))
 
 
 def test_methods_can_be_added_to_a_study_but_not_taken_away(study: Path, tmp_path: Path) -> None:
-    resolved = tmp_path / "resolved.yaml"
+    resolved = tmp_path / "out" / "study.yaml"
+    resolved.parent.mkdir()
     wider = load_spec(study, added_methods={"mine": {"model": {"loss": "my.Loss"}}})
     resolved.write_text(load_spec(study).to_yaml())
-    check_same_study(resolved, wider)
+    check_same_study(StudyRecord(tmp_path / "out", wider))
     resolved.write_text(wider.to_yaml())
     with pytest.raises(UserError, match=r"methods\.mine\."):
-        check_same_study(resolved, load_spec(study))
+        check_same_study(StudyRecord(tmp_path / "out", load_spec(study)))
 
 
 def test_first_difference_names_missing_keys() -> None:

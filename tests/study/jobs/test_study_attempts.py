@@ -19,6 +19,7 @@ from levelfield.study.execution.progress import StudyProgress
 from levelfield.study.execution.worker import _Worker
 from levelfield.study.jobs.attempts import Attempts
 from levelfield.study.jobs.job import Job
+from levelfield.study.record import StudyRecord
 from levelfield.study.run import begin
 
 OWN_LOSSES = '''
@@ -128,8 +129,9 @@ def test_the_test_classes_stay_sealed_while_a_run_is_missing(desk: Path, capsys:
 
 def test_a_job_that_processes_die_over_comes_last_and_is_given_up(desk: Path) -> None:
     folder, spec, job = desk / "out", load_spec(desk / "Plain.yaml"), Job("plain", "run", 0, 0)
-    state = begin(folder, spec)
-    worker = _Worker(state, StudyProgress(Console(quiet=True), "study", state, {}), 30.0, keeper=None)
+    record = StudyRecord(folder, spec)
+    begin(record)
+    worker = _Worker(record, StudyProgress(Console(quiet=True), "study", record.state, {}), 30.0, keeper=None)
     for deaths in (1, 2, 3):
         subprocess.run([sys.executable, "-c", DIES, str(folder), "plain/run0/fold0"], check=False)
         assert not worker._attempt(job), "another job is tried first"

@@ -8,8 +8,8 @@ import pytest
 from levelfield.analysis.selection import selected
 from levelfield.study.definition.search_settings import SearchSettings
 from levelfield.study.definition.spec import StudySpec
-from levelfield.study.jobs.job import Job, finish_job, study_jobs
-from levelfield.study.jobs.state import StudyState
+from levelfield.study.jobs.job import Job, study_jobs
+from levelfield.study.record import StudyRecord
 from levelfield.study.search.suggest import suggest
 
 SPACE = {"model.loss.init_args.margin": {"low": 0.0, "high": 1.0}}
@@ -29,52 +29,53 @@ def study(**search: Any) -> StudySpec:
     )
 
 
-def finish(state: StudyState, job: Job, score: float | None) -> None:
+def finish(record: StudyRecord, job: Job, score: float | None) -> None:
     found: dict[str, Any] = {"seconds": 1.0}
     if score is None:
         found["failure"] = "the loss is nan at step 3"
     else:
-        (state.study_folder / job.path).mkdir(parents=True, exist_ok=True)
-        (state.study_folder / job.checkpoint).touch()
+        (record.folder / job.path).mkdir(parents=True, exist_ok=True)
+        (record.folder / job.checkpoint).touch()
         found["validation"] = {"map_at_r": score}
-    state.add(job, finish_job(state.study_folder, state.spec, job, state.parameters(job), found))
+    record.state.add(job, record.finish_job(job, record.state.parameters(job), found))
 
 
-def finish_all(state: StudyState, score: Any) -> list[Job]:
+def finish_all(record: StudyRecord, score: Any) -> list[Job]:
     done = []
-    while (job := next(state.ready(), None)) is not None:
-        finish(state, job, score(job))
+    while (job := next(record.state.ready(), None)) is not None:
+        finish(record, job, score(job))
         done.append(job)
     return done
 
 
 def test_trials_come_one_after_the_other_and_runs_after_all_of_them(tmp_path: Path) -> None:
-    state = StudyState(tmp_path, study())
+    record = StudyRecord(tmp_path, study())
+    state = record.state
     for fold in range(2):
-        finish(state, Job("pretrained", "run", 0, fold), 0.1)
+        finish(record, Job("pretrained", "run", 0, fold), 0.1)
     ready = list(state.ready())
     assert {job.number for job in ready if job.stage == "trial"} == {0}, "the next trial waits for both folds"
     assert {job.method for job in ready if job.stage == "run"} == {"plain"}, "without a space nothing is awaited"
-    finish(state, Job("a", "trial", 0, 0), 0.2)
+    finish(record, Job("a", "trial", 0, 0), 0.2)
     assert Job("a", "trial", 1, 0) not in list(state.ready())
-    finish(state, Job("a", "trial", 0, 1), 0.3)
+    finish(record, Job("a", "trial", 0, 1), 0.3)
     ready = list(state.ready())
     assert Job("a", "trial", 1, 0) in ready
     assert Job("b", "trial", 1, 0) not in ready
-    finish_all(state, lambda job: 0.5)
+    finish_all(record, lambda job: 0.5)
     assert state.to_do == []
 
 
 def test_trials_of_a_batch_are_ready_together(tmp_path: Path) -> None:
-    state = StudyState(tmp_path, study(batch=2))
-    assert {job.number for job in state.ready() if job.stage == "trial"} == {0, 1}
+    assert {job.number for job in StudyRecord(tmp_path, study(batch=2)).state.ready() if job.stage == "trial"} == {0, 1}
 
 
 def test_a_suggestion_depends_on_earlier_trials_alone_whoever_asks(tmp_path: Path) -> None:
     spec = study(trials=7)
-    state = StudyState(tmp_path, spec)
-    finish_all(state, lambda job: 0.1 * len(job.method) + state.parameters(job).get("model.loss.init_args.margin", 0))
-    again = StudyState(tmp_path, spec)
+    record = StudyRecord(tmp_path, spec)
+    state = record.state
+    finish_all(record, lambda job: 0.1 * len(job.method) + state.parameters(job).get("model.loss.init_args.margin", 0))
+    again = StudyRecord(tmp_path, spec).state
     trials = again.trials("a")
     assert len(trials) == 7
     for trial in trials:
@@ -82,32 +83,35 @@ def test_a_suggestion_depends_on_earlier_trials_alone_whoever_asks(tmp_path: Pat
         assert asked == trial.parameters == state.parameters(Job("a", "trial", trial.number, 1))
     best = max(trials, key=lambda trial: trial.value or 0)
     assert again.parameters(Job("a", "run", 1, 0)) == best.parameters
-    assert selected(tmp_path, spec)["a"].trial == best.number
-    assert selected(tmp_path, spec)["plain"].trial is None
+    assert selected(record)["a"].trial == best.number
+    assert selected(record)["plain"].trial is None
 
 
 def test_a_failed_trial_is_recorded_and_the_search_goes_on(tmp_path: Path) -> None:
     spec = study()
-    state = StudyState(tmp_path, spec)
-    finish_all(state, lambda job: None if job == Job("a", "trial", 1, 1) else 0.1 + 0.01 * job.number)
+    record = StudyRecord(tmp_path, spec)
+    state = record.state
+    finish_all(record, lambda job: None if job == Job("a", "trial", 1, 1) else 0.1 + 0.01 * job.number)
     assert [trial.value is None for trial in state.trials("a")] == [False, True, False, False]
     assert state.trials("a")[1].failure == "the loss is nan at step 3"
-    assert selected(tmp_path, spec)["a"].trial == 3
-    assert selected(tmp_path, spec)["a"].failures == ["trial 1 fold 1: the loss is nan at step 3"]
+    assert selected(record)["a"].trial == 3
+    assert selected(record)["a"].failures == ["trial 1 fold 1: the loss is nan at step 3"]
     assert len(state.tested_runs()) == 1 + 3 * 2
 
 
 def test_a_method_without_a_score_has_no_runs_and_the_others_have(tmp_path: Path) -> None:
-    state = StudyState(tmp_path, study())
-    finish_all(state, lambda job: None if job.method == "b" else 0.1)
+    record = StudyRecord(tmp_path, study())
+    state = record.state
+    finish_all(record, lambda job: None if job.method == "b" else 0.1)
     assert state.without_setting() == ["b"]
     assert state.to_do == []
     assert state.tested_runs() == [("pretrained", 0), ("a", 0), ("plain", 0), ("a", 1), ("plain", 1)]
 
 
 def test_a_failed_run_is_not_tested(tmp_path: Path) -> None:
-    state = StudyState(tmp_path, study(trials=1))
-    finish_all(state, lambda job: None if job == Job("a", "run", 1, 1) else 0.1)
+    record = StudyRecord(tmp_path, study(trials=1))
+    state = record.state
+    finish_all(record, lambda job: None if job == Job("a", "run", 1, 1) else 0.1)
     assert ("a", 0) in state.tested_runs()
     assert ("a", 1) not in state.tested_runs()
     assert list(state.failures("run")) == [Job("a", "run", 1, 1)]
@@ -115,9 +119,10 @@ def test_a_failed_run_is_not_tested(tmp_path: Path) -> None:
 
 def test_pruning_gives_up_later_folds_and_ends_with_the_same_jobs(tmp_path: Path) -> None:
     spec = study(trials=7, prune=True)
-    state = StudyState(tmp_path, spec)
+    record = StudyRecord(tmp_path, spec)
+    state = record.state
     score = {0: 0.5, 1: 0.4, 2: 0.3, 3: 0.2, 4: 0.6, 5: 0.1, 6: 0.7}
-    done = finish_all(state, lambda job: score[job.number] if job.stage == "trial" else 0.5)
+    done = finish_all(record, lambda job: score[job.number] if job.stage == "trial" else 0.5)
     assert Job("a", "trial", 5, 0) in done
     assert Job("a", "trial", 5, 1) not in done, "0.1 is below the median of five, 0.4"
     assert Job("a", "trial", 6, 1) in done
@@ -132,16 +137,16 @@ def test_any_order_of_the_work_ends_in_the_same_settings(tmp_path: Path, seed: i
 
     spec, draw = study(trials=6), random.Random(seed)
 
-    def score(job: Job, state: StudyState) -> float:
-        return state.parameters(job).get("model.loss.init_args.margin", 0.5) / (2 + job.fold)
+    def score(job: Job, record: StudyRecord) -> float:
+        return record.state.parameters(job).get("model.loss.init_args.margin", 0.5) / (2 + job.fold)
 
-    straight = StudyState(tmp_path / "straight", spec)
+    straight = StudyRecord(tmp_path / "straight", spec)
     finish_all(straight, lambda job: score(job, straight))
-    shuffled = StudyState(tmp_path / "shuffled", spec)
-    while ready := list(shuffled.ready()):
+    shuffled = StudyRecord(tmp_path / "shuffled", spec)
+    while ready := list(shuffled.state.ready()):
         job = draw.choice(ready)
         finish(shuffled, job, score(job, shuffled))
-        shuffled = StudyState(tmp_path / "shuffled", spec)
+        shuffled = StudyRecord(tmp_path / "shuffled", spec)
     for job in study_jobs(spec):
         assert (tmp_path / "straight" / job.path / "result.json").read_bytes() == (
             tmp_path / "shuffled" / job.path / "result.json"

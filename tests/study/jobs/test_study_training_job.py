@@ -25,6 +25,7 @@ from levelfield.study.definition.spec import StudySpec, load_spec
 from levelfield.study.jobs import train as training_job
 from levelfield.study.jobs.job import Job
 from levelfield.study.jobs.train import train
+from levelfield.study.record import StudyRecord
 from levelfield.training.build import build
 from levelfield.training.callbacks.last_checkpoint import LAST
 
@@ -101,7 +102,7 @@ def at_step(number: int) -> Callable[[int, int], None]:
 
 def killed_at(step: int, folder: Path, spec: StudySpec, config: dict[str, Any], seconds: float = 0.0) -> None:
     with pytest.raises(KilledError):
-        train(folder, spec, JOB, config, at_step(step), checkpoint_seconds=seconds)
+        train(StudyRecord(folder, spec), JOB, config, at_step(step), checkpoint_seconds=seconds)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -111,12 +112,14 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("case", CASES)
 def test_a_training_stopped_anywhere_goes_on_to_the_same_bytes(case: str, spec: StudySpec, tmp_path: Path) -> None:
     config = config_of(spec, CASES[case])
-    undisturbed = train(tmp_path / "undisturbed", spec, JOB, config, ignore)
+    undisturbed = train(StudyRecord(tmp_path / "undisturbed", spec), JOB, config, ignore)
     folder = tmp_path / "killed"
     seen = []
     for step in (3, 6):
         killed_at(step, folder, spec, config)
-    result = train(folder, spec, JOB, config, lambda step, steps: seen.append((step, steps)), checkpoint_seconds=0)
+    result = train(
+        StudyRecord(folder, spec), JOB, config, lambda step, steps: seen.append((step, steps)), checkpoint_seconds=0
+    )
     last = 12 if case == "early stopping" else 8
     first = 5 if case == "accumulated gradients" else 6  # the second batch of step 5 makes it
     assert sorted({step for step, _ in seen}) == list(range(first, last + 1)), "it went on from within an epoch"
@@ -150,7 +153,7 @@ def test_a_signal_ends_the_step_and_loses_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config = merge(config_of(spec, CASES[case]), {"data": {"eval_batch_size": 32}})
-    train(tmp_path / "undisturbed", spec, JOB, config, ignore)
+    train(StudyRecord(tmp_path / "undisturbed", spec), JOB, config, ignore)
     folder = tmp_path / "stopped"
     arguments = {"step": step, "in_validation": in_validation, "number": int(number)}
     callbacks = [{"class_path": "signal_at.SignalAt", "init_args": arguments}]
@@ -158,11 +161,11 @@ def test_a_signal_ends_the_step_and_loses_nothing(
     monkeypatch.setattr(SignalAt, "sent", False)
     before = signal.getsignal(number)
     with pytest.raises(Stopped) as stop:
-        train(folder, spec, JOB, config, ignore, checkpoint_seconds=1e9)
+        train(StudyRecord(folder, spec), JOB, config, ignore, checkpoint_seconds=1e9)
     assert (stop.value.number, stop.value.code) == (number, 75)
     assert signal.getsignal(number) == before
     seen: list[int] = []
-    train(folder, spec, JOB, config, lambda step, steps: seen.append(step), checkpoint_seconds=1e9)
+    train(StudyRecord(folder, spec), JOB, config, lambda step, steps: seen.append(step), checkpoint_seconds=1e9)
     assert seen[:1] == ([] if next_step is None else [next_step])
     found, expected = contents(folder), contents(tmp_path / "undisturbed")
     assert found.keys() == expected.keys()
@@ -177,14 +180,14 @@ def test_a_moved_folder_and_a_best_checkpoint_newer_than_the_last_change_no_byte
     spec: StudySpec, tmp_path: Path
 ) -> None:
     config = config_of(spec, {"model": {"freeze_batch_norm": False}})
-    train(tmp_path / "undisturbed", spec, JOB, config, ignore)
+    train(StudyRecord(tmp_path / "undisturbed", spec), JOB, config, ignore)
     here, there = tmp_path / "here", tmp_path / "there"
     killed_at(3, here, spec, config)
     killed_at(5, here, spec, config, seconds=1e9)
     assert epoch_of(here / JOB.path / "best.ckpt") > epoch_of(here / JOB.path / LAST) == 0
     (here / JOB.path / ".last.ckpt.tmp").write_bytes(b"half a checkp")
     here.rename(there)
-    train(there, spec, JOB, config, ignore)
+    train(StudyRecord(there, spec), JOB, config, ignore)
     assert contents(there) == contents(tmp_path / "undisturbed")
 
 
@@ -193,12 +196,12 @@ def test_a_training_killed_between_its_last_epoch_and_its_end_takes_no_further_s
     stops_early: bool, spec: StudySpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = config_of(spec, {"trainer": {"callbacks": [EARLY_STOPPING]}} if stops_early else {})
-    undisturbed = train(tmp_path / "undisturbed", spec, JOB, config, ignore)
+    undisturbed = train(StudyRecord(tmp_path / "undisturbed", spec), JOB, config, ignore)
     with monkeypatch.context() as patch:
         patch.setattr(training_job, "provenance", lambda *of: at_step(0)(0, 0))
         killed_at(-1, tmp_path / "killed", spec, config)
     seen: list[int] = []
-    result = train(tmp_path / "killed", spec, JOB, config, lambda step, steps: seen.append(step))
+    result = train(StudyRecord(tmp_path / "killed", spec), JOB, config, lambda step, steps: seen.append(step))
     assert seen == []
     assert result["validation"] == undisturbed["validation"]
     assert contents(tmp_path / "killed") == contents(tmp_path / "undisturbed")
@@ -207,13 +210,13 @@ def test_a_training_killed_between_its_last_epoch_and_its_end_takes_no_further_s
 def test_a_checkpoint_of_lightning_in_the_working_directory_changes_nothing(
     spec: StudySpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train(tmp_path / "clean", spec, JOB, config_of(spec, {}), ignore)
+    train(StudyRecord(tmp_path / "clean", spec), JOB, config_of(spec, {}), ignore)
     killed_at(3, tmp_path / "other", spec, config_of(spec, {"data": {"fold": 1}}))
     for name in ("JOB_ID", "PROCID", "LOCALID", "NODEID", "NTASKS"):  # Lightning looks for it under SLURM
         monkeypatch.setenv(f"SLURM_{name}", "1" if name == "NTASKS" else "0")
     monkeypatch.chdir(tmp_path)
     shutil.copy(tmp_path / "other" / JOB.path / LAST, "hpc_ckpt_1.ckpt")
-    train(tmp_path / "planted", spec, JOB, config_of(spec, {}), ignore)
+    train(StudyRecord(tmp_path / "planted", spec), JOB, config_of(spec, {}), ignore)
     assert contents(tmp_path / "planted") == contents(tmp_path / "clean")
 
 
@@ -257,7 +260,7 @@ def test_a_damaged_checkpoint_or_one_of_another_training_means_beginning_again(s
             raise KilledError
 
         with pytest.raises(KilledError):
-            train(folder, spec, JOB, others.get(name, config), stop)
+            train(StudyRecord(folder, spec), JOB, others.get(name, config), stop)
         goes_on = name in ("the same", "elsewhere")
         assert seen == [3 if goes_on else 1], name
         assert (folder / JOB.path / "stray").exists() == goes_on, name
@@ -302,7 +305,7 @@ def test_a_training_that_fails_says_why_in_one_line_and_leaves_no_checkpoint(
     loss = {"class_path": f"{__name__}.Faulty", "init_args": {"step": step, "fault": fault}}
     config = config_of(spec, {"model": {"loss": loss}, "trainer": {"max_epochs": 3, "log_every_n_steps": 50}})
     with pytest.raises(TrainingFailed, match=reason) as failure:
-        train(tmp_path, spec, JOB, config, ignore, checkpoint_seconds=0)
+        train(StudyRecord(tmp_path, spec), JOB, config, ignore, checkpoint_seconds=0)
     assert "\n" not in str(failure.value)
     assert not list((tmp_path / JOB.path).glob("*.ckpt"))
 
@@ -310,7 +313,7 @@ def test_a_training_that_fails_says_why_in_one_line_and_leaves_no_checkpoint(
 def test_a_mistake_of_the_user_is_no_failed_training(spec: StudySpec, tmp_path: Path) -> None:
     config = config_of(spec, {"data": {"batch_size": 18}})
     with pytest.raises(UserError, match="batch_size 18 is not a multiple") as mistake:
-        train(tmp_path, spec, JOB, config, ignore)
+        train(StudyRecord(tmp_path, spec), JOB, config, ignore)
     assert not isinstance(mistake.value, TrainingFailed)
 
 
@@ -335,8 +338,8 @@ def test_trackers_come_along(spec: StudySpec, tmp_path: Path, monkeypatch: pytes
     board = {"class_path": "lightning.pytorch.loggers.TensorBoardLogger", "init_args": {"save_dir": "elsewhere"}}
     config = config_of(spec, {"trainer": {"logger": [wandb, board]}})
     killed_at(3, tmp_path / "tracked", spec, config)
-    train(tmp_path / "tracked", spec, JOB, config, ignore)
-    train(tmp_path / "plain", spec, JOB, config_of(spec, {}), ignore)
+    train(StudyRecord(tmp_path / "tracked", spec), JOB, config, ignore)
+    train(StudyRecord(tmp_path / "plain", spec), JOB, config_of(spec, {}), ignore)
     tracked, plain = contents(tmp_path / "tracked"), contents(tmp_path / "plain")
     assert all(tracked[name] == plain[name] for name in ("best.ckpt", "metrics.csv"))
 
@@ -349,11 +352,12 @@ sys.path.insert(0, sys.argv[1])
 from test_study_training_job import CASES, JOB, config_of
 from levelfield.study.definition.spec import load_spec
 from levelfield.study.jobs.train import train
+from levelfield.study.record import StudyRecord
 
 torch.set_num_threads(1)
 spec = load_spec(Path(sys.argv[2]))
 config = config_of(spec, CASES[sys.argv[4]])
-train(Path(sys.argv[3]), spec, JOB, config, lambda step, _: print(step, flush=True), checkpoint_seconds=0)
+train(StudyRecord(Path(sys.argv[3]), spec), JOB, config, lambda step, _: print(step, flush=True), checkpoint_seconds=0)
 print("done", flush=True)
 """
 
@@ -375,7 +379,7 @@ def killed_after(step: str, command: list[str], delay: float) -> list[str]:
 @pytest.mark.processes
 @pytest.mark.parametrize("case", CASES)
 def test_sigkills_at_several_epochs_change_no_byte(case: str, spec: StudySpec, toy_file: Path, tmp_path: Path) -> None:
-    train(tmp_path / "undisturbed", spec, JOB, config_of(spec, CASES[case]), ignore)
+    train(StudyRecord(tmp_path / "undisturbed", spec), JOB, config_of(spec, CASES[case]), ignore)
     folders = [str(Path(__file__).parents[2]), str(toy_file), str(tmp_path / "killed")]
     command = [sys.executable, "-c", PROGRAM, *folders, case]
     delays = random.Random(case)
@@ -389,5 +393,5 @@ def test_a_training_begun_with_other_code_of_ones_own_begins_anew(spec: StudySpe
     config, seen = config_of(spec, {}), []
     begun = replace(spec, own_code={JOB.method: {"my_loss.py": "0" * 64}})
     killed_at(3, tmp_path, begun, config)
-    train(tmp_path, spec, JOB, config, lambda step, steps: seen.append(step))
+    train(StudyRecord(tmp_path, spec), JOB, config, lambda step, steps: seen.append(step))
     assert seen[0] == 1

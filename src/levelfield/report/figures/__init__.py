@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from levelfield.analysis.results import ResultRow
-    from levelfield.study.jobs.state import StudyState
+    from levelfield.study.record import StudyRecord
 
 
 @dataclass(frozen=True)
@@ -19,12 +19,12 @@ class Results:
     """What a figure draws from.
 
     Args:
-        state: The study and its jobs.
+        record: The study and its jobs.
         rows: Its results.
         changed: Files that a result no longer stands for, with what became of them.
     """
 
-    state: "StudyState"
+    record: "StudyRecord"
     rows: "Sequence[ResultRow]"
     changed: Mapping[Path, str]
 

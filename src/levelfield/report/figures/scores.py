@@ -27,7 +27,7 @@ def _draw(results: Results) -> "Figure | None":
         if row.stage == "test":
             by_run[row.method, row.embedding, row.metric][row.run].append(row.value)
     runs = {key: [fmean(folds) for folds in found.values()] for key, found in by_run.items()}
-    methods = [BASELINE, *results.state.spec.methods]
+    methods = [BASELINE, *results.record.spec.methods]
     return scores_figure(methods, summarise(results.rows), runs, BASELINE) if runs else None
 
 

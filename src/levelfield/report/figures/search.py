@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def _draw(results: Results) -> "Figure | None":
-    state = results.state
+    state = results.record.state
     searches = {method: trials for method in state.spec.methods if (trials := state.trials(method))}
     return search_figure(searches) if searches else None
 

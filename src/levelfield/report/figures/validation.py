@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def _draw(results: Results) -> "Figure | None":
-    state, curves = results.state, defaultdict(list)
-    for job, result in state.results.items():
+    record, curves = results.record, defaultdict(list)
+    for job, result in record.state.results.items():
         if job.stage == "run" and job.method != BASELINE and not failed(result):
             metrics = job.path / METRICS
             if metrics not in results.changed:
-                curves[job.method].append(read_curve(state.study_folder / metrics, job.fold, result["best_epoch"]))
+                curves[job.method].append(read_curve(record.folder / metrics, job.fold, result["best_epoch"]))
     return validation_figure(curves) if curves else None
 
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from levelfield.errors import OutOfMemory, TrainingFailed, UserError, refused_file
 from levelfield.runtime.processes import end_with_parent
-from levelfield.study.definition.spec import spec_from_yaml
 from levelfield.study.jobs.job import Job
+from levelfield.study.record import StudyRecord
 from levelfield.training.run_folder import is_first_process
 
 
@@ -38,12 +38,11 @@ def _train(words: dict[str, Any]) -> tuple[str, Any]:
     from levelfield.study.execution.worker import fixed_threads
     from levelfield.study.jobs.train import train
 
-    study_folder = Path(words["study_folder"])
     try:
-        spec = spec_from_yaml(study_folder / "study.yaml")
+        record = StudyRecord.begun(Path(words["study_folder"]))
         job, seconds = Job(**words["job"]), words["checkpoint_seconds"]
-        with fixed_threads(spec.threads):
-            return "result", train(study_folder, spec, job, words["config"], lambda *_: None, seconds)
+        with fixed_threads(record.spec.threads):
+            return "result", train(record, job, words["config"], lambda *_: None, seconds)
     except OutOfMemory as error:
         return "memory", str(error)
     except TrainingFailed as error:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -17,7 +16,7 @@ from levelfield.storage.lock import left_by_the_dead
 from levelfield.study.definition.configuration import nearest
 from levelfield.study.definition.spec import StudySpec
 from levelfield.study.execution.progress import StudyProgress
-from levelfield.study.jobs.state import StudyState
+from levelfield.study.record import StudyRecord
 
 # A worker that ends this often without having begun a job is not started again.
 DEATHS = 3
@@ -69,12 +68,11 @@ class WorkerPool:
     """Local worker processes, started before there is work: what they import takes as long as the study's first look.
 
     Args:
-        study_folder: The study's folder.
-        spec: The study.
+        record: The study.
         executor: How many; one is this process, which needs no other.
     """
 
-    def __init__(self, study_folder: Path, spec: StudySpec, executor: Executor) -> None:
+    def __init__(self, record: StudyRecord, executor: Executor) -> None:
         number = executor.workers if executor.workers > 1 else 0
         devices = _devices(executor) if number else []
         command = [
@@ -82,10 +80,10 @@ class WorkerPool:
             "-m",
             "levelfield.study.execution.worker_process",
             str(os.getpid()),
-            str(study_folder),
+            str(record.folder),
         ]
         command.append(str(executor.checkpoint_seconds))
-        self._workers = [_Worker(command, _environment(spec, devices, each), each) for each in range(number)]
+        self._workers = [_Worker(command, _environment(record.spec, devices, each), each) for each in range(number)]
 
     def __enter__(self) -> "WorkerPool":
         return self
@@ -95,7 +93,7 @@ class WorkerPool:
     ) -> None:
         _stop(self._workers)
 
-    def work(self, state: StudyState, progress: StudyProgress) -> None:
+    def work(self, record: StudyRecord, progress: StudyProgress) -> None:
         """Let the workers do the jobs until none is left; one that dies or fails is replaced.
 
         Raises:
@@ -105,11 +103,11 @@ class WorkerPool:
         progress.start(f"{len(self._workers)} workers")
         for worker in self._workers:
             worker.begin()
-        while state.to_do:
-            progress.note_finished(state.refresh())
+        while record.state.to_do:
+            progress.note_finished(record.refresh())
             for worker in self._workers:
-                worker.look_after(state, progress)
-            if state.to_do and all(worker.given_up for worker in self._workers):
+                worker.look_after(record, progress)
+            if record.state.to_do and all(worker.given_up for worker in self._workers):
                 raise UserError(
                     f"no worker could begin a job ({DEATHS} times each): what they printed above says why; if it is "
                     "nothing, there may be too little memory for so many: lower --executor.workers and resume"
@@ -146,10 +144,10 @@ class _Worker:
             self.process.stdin.write("begin\n")
             self.process.stdin.flush()
 
-    def look_after(self, state: StudyState, progress: StudyProgress) -> None:
+    def look_after(self, record: StudyRecord, progress: StudyProgress) -> None:
         """Raise what it ended with, or start it again if something killed it."""
         code = self.process.poll()
-        if code is None or self.given_up or (code == 0 and not state.to_do):
+        if code is None or self.given_up or (code == 0 and not record.state.to_do):
             return
         assert self.process.stdout is not None
         words = self.process.stdout.read().strip()
@@ -159,7 +157,7 @@ class _Worker:
             return
         how = "ended with an error, which it printed above" if code > 0 else f"died (signal {-code})"
         in_a_job = code == JOB_FAILED or any(
-            left["process"] == self.process.pid for left in left_by_the_dead(state.study_folder)
+            left["process"] == self.process.pid for left in left_by_the_dead(record.folder)
         )
         self.deaths = 0 if in_a_job else self.deaths + 1
         if self.deaths == DEATHS:
@@ -228,7 +226,7 @@ def only_devices(executor: Executor) -> Iterator[None]:
 
 
 @contextmanager
-def test_in_processes(study_folder: Path, spec: StudySpec, executor: Executor, opening: int) -> Iterator[None]:
+def test_in_processes(record: StudyRecord, executor: Executor, opening: int) -> Iterator[None]:
     """Let as many processes, this one among them, score the runs of an opening of the test classes.
 
     One that dies or fails leaves its run to the others; this process meets the same mistake and reports it.
@@ -239,7 +237,7 @@ def test_in_processes(study_folder: Path, spec: StudySpec, executor: Executor, o
         "-m",
         "levelfield.study.execution.worker_process",
         str(os.getpid()),
-        str(study_folder),
+        str(record.folder),
         "test",
         str(opening),
     ]
@@ -248,7 +246,7 @@ def test_in_processes(study_folder: Path, spec: StudySpec, executor: Executor, o
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            env=_environment(spec, devices, number),
+            env=_environment(record.spec, devices, number),
             start_new_session=True,
         )
         for number in range(1, executor.workers)

@@ -19,9 +19,9 @@ from levelfield.study.execution.group import GroupDied, train_in_group
 from levelfield.study.execution.progress import StudyProgress
 from levelfield.study.jobs.attempts import Attempts, part_of
 from levelfield.study.jobs.baseline import TrunkFeatures, fit_baseline
-from levelfield.study.jobs.job import Job, finish_job, job_config, read_job
-from levelfield.study.jobs.state import StudyState
+from levelfield.study.jobs.job import Job, job_config
 from levelfield.study.jobs.train import train
+from levelfield.study.record import StudyRecord
 
 # Seconds between looks at what other processes have finished, when they hold all that could be done.
 PATIENCE = 0.5
@@ -33,13 +33,13 @@ class JobError(Exception):
     """An error, no user's mistake, ended a job; the process may be the worse for it."""
 
 
-def work(state: StudyState, progress: StudyProgress, checkpoint_seconds: float, keeper: int | None = None) -> None:
+def work(record: StudyRecord, progress: StudyProgress, checkpoint_seconds: float, keeper: int | None = None) -> None:
     """Do jobs until none is left, waiting for those that others do; a dead process' jobs are done here.
 
     A job that memory did not suffice for, or that processes died over, comes after the others and has none beside it.
 
     Args:
-        state: The study.
+        record: The study.
         progress: Shows what is done, by whomever.
         checkpoint_seconds: How often a job's last state is written.
         keeper: The study's process where this one is a worker of its pool.
@@ -48,10 +48,10 @@ def work(state: StudyState, progress: StudyProgress, checkpoint_seconds: float, 
         UserError: a setting, the data or a result is not usable, or jobs that nothing helps are all that is left.
         JobError: an error ended a job of a pool's worker; it is noted, so that the others leave the job alone.
     """
-    worker = _Worker(state, progress, checkpoint_seconds, keeper)
-    while state.to_do:
+    worker = _Worker(record, progress, checkpoint_seconds, keeper)
+    while record.state.to_do:
         done_one = worker.do_next()
-        progress.note_finished(state.refresh())
+        progress.note_finished(record.refresh())
         if not done_one:
             worker.refuse_to_wait_in_vain()
             time.sleep(PATIENCE)
@@ -61,14 +61,13 @@ class _Worker:
     """One process that does jobs; the arguments are those of `work`."""
 
     def __init__(
-        self, state: StudyState, progress: StudyProgress, checkpoint_seconds: float, keeper: int | None
+        self, record: StudyRecord, progress: StudyProgress, checkpoint_seconds: float, keeper: int | None
     ) -> None:
-        self.state = state
+        self.record, self.state, self.folder = record, record.state, record.folder
         self.progress = progress
         self.checkpoint_seconds = checkpoint_seconds
         self.keeper = keeper
         self.study = keeper or os.getpid()
-        self.folder = state.study_folder
         self.features = TrunkFeatures()
         self.alone = Lock(self.folder, ALONE, ALONE, keeper)
         self._locks: dict[str, Lock] = {}
@@ -99,7 +98,7 @@ class _Worker:
         if not lock.acquire():
             return False
         try:
-            if read_job(self.folder, self.state.spec, job) is not None:
+            if self.record.read_job(job) is not None:
                 return True
             if lock.predecessor is not None and self._died_over_it(lock.predecessor):
                 lock.predecessor = None
@@ -144,7 +143,7 @@ class _Worker:
         attempts = Attempts.of(self.folder, job)
         self.progress.start(str(job))
         try:
-            result = do_job(self.state, job, self.features, self.progress, self.checkpoint_seconds, attempts)
+            result = do_job(self.record, job, self.features, self.progress, self.checkpoint_seconds, attempts)
         except OutOfMemory as error:
             attempts.note_memory(str(error))
             self.progress.line(f"{job}: {error}; it is tried again with no other job beside it")
@@ -168,7 +167,7 @@ class _Worker:
 
 
 def do_job(
-    state: StudyState,
+    record: StudyRecord,
     job: Job,
     features: TrunkFeatures,
     progress: StudyProgress,
@@ -181,17 +180,17 @@ def do_job(
         OutOfMemory: memory is exhausted, for the first time in this job.
         GroupDied: the processes that trained together were killed.
     """
-    folder, spec, parameters = state.study_folder, state.spec, state.parameters(job)
+    parameters = record.state.parameters(job)
     started = time.monotonic()
     try:
         if job.method == BASELINE:
-            found = fit_baseline(folder, spec, job, features, progress.advance)
+            found = fit_baseline(record, job, features, progress.advance)
         else:
-            config = job_config(spec, job, parameters)
+            config = job_config(record.spec, job, parameters)
             if config["trainer"]["devices"] > 1:
-                found = train_in_group(folder, job, config, checkpoint_seconds)
+                found = train_in_group(record.folder, job, config, checkpoint_seconds)
             else:
-                found = train(folder, spec, job, config, progress.advance, checkpoint_seconds)
+                found = train(record, job, config, progress.advance, checkpoint_seconds)
     except OutOfMemory as error:
         if not attempts.memory:
             raise
@@ -199,13 +198,13 @@ def do_job(
     except TrainingFailed as error:
         found = {"failure": str(error)}
     else:
-        state.check_data(found["data"])
-        check_environment(state, [(job.method, found["provenance"])])
+        record.check_data(found["data"])
+        check_environment(record, [(job.method, found["provenance"])])
     found = {"seconds": time.monotonic() - started, **found}
     if attempts.reasons:
         found["earlier_attempts"] = attempts.reasons
     gc.collect()  # a Trainer's objects refer to each other: without this a study grows by megabytes a job
-    return finish_job(folder, spec, job, parameters, found)
+    return record.finish_job(job, parameters, found)
 
 
 def _free_memory() -> None:

@@ -23,10 +23,9 @@ from levelfield.errors import UserError, refused_file
 from levelfield.runtime.processes import end_with_parent
 from levelfield.runtime.signals import Stopped, handling, stop_at_once
 from levelfield.storage.provenance import computing_files
-from levelfield.study.definition.same_study import check_code_here
-from levelfield.study.definition.spec import spec_from_yaml
 from levelfield.study.execution.progress import StudyProgress
-from levelfield.study.jobs.state import StudyState
+from levelfield.study.record import StudyRecord
+from levelfield.study.same_study import check_code_here
 
 
 def main(parent: int, study_folder: Path, *what: str) -> int:
@@ -41,16 +40,15 @@ def main(parent: int, study_folder: Path, *what: str) -> int:
     if not sys.stdin.readline():  # what there was to import is imported: now the study's process says when to begin
         return 1
     try:
-        spec = spec_from_yaml(study_folder / "study.yaml")
-        check_code_here(spec)
+        record = StudyRecord.begun(study_folder)
+        check_code_here(record.spec)
         computing_files()  # as they are now, when they are imported
-        state = StudyState(study_folder, spec)
-        with handling(stop_at_once), open(os.devnull, "w") as nowhere, fixed_threads(spec.threads):
-            progress = StudyProgress(Console(file=nowhere), spec.name, state, {})
+        with handling(stop_at_once), open(os.devnull, "w") as nowhere, fixed_threads(record.spec.threads):
+            progress = StudyProgress(Console(file=nowhere), record.spec.name, record.state, {})
             if what[0] == "test":
-                take_part(state, int(what[1]), progress)
+                take_part(record, int(what[1]), progress)
             else:
-                work(state, progress, float(what[0]), keeper=parent)
+                work(record, progress, float(what[0]), keeper=parent)
     except (UserError, OSError) as error:
         mistake = refused_file(error) if isinstance(error, OSError) else error
         if mistake is None:

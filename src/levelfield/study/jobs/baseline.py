@@ -19,8 +19,8 @@ from levelfield.metrics.pca import PCA
 from levelfield.metrics.table import SELECTED_BY
 from levelfield.storage.atomic import write_atomically
 from levelfield.storage.provenance import provenance
-from levelfield.study.definition.spec import StudySpec
 from levelfield.study.jobs.job import Job, empty_folder, job_config
+from levelfield.study.record import StudyRecord
 from levelfield.training.embed import embed
 
 if TYPE_CHECKING:
@@ -59,15 +59,15 @@ class TrunkFeatures:
 
 
 def fit_baseline(
-    study_folder: Path, spec: StudySpec, job: Job, features: TrunkFeatures, progress: Callable[[int, int], Any]
+    record: StudyRecord, job: Job, features: TrunkFeatures, progress: Callable[[int, int], Any]
 ) -> dict[str, Any]:
     """Fit the PCA on a fold's training classes and score it on its validation classes: the job's part of its result."""
     from levelfield.training.build import build
 
-    folder = study_folder / job.path
+    folder = record.folder / job.path
     empty_folder(folder)
     started = time.monotonic()
-    training = build(job_config(spec, job, {}), folder, progress=False)
+    training = build(job_config(record.spec, job, {}), folder, progress=False)
     data = training.datamodule
     data.setup("fit")
     positions, features_NF = features.of(training, progress)
@@ -83,7 +83,7 @@ def fit_baseline(
     assert pca.mean_D is not None
     assert pca.components_DC is not None
     tensors = {"mean": pca.mean_D, "components": pca.components_DC.contiguous()}
-    write_atomically(study_folder / job.checkpoint, safetensors.torch.save(tensors))
+    write_atomically(record.folder / job.checkpoint, safetensors.torch.save(tensors))
     scores = retrieval_metrics(reduce(pca, val_NF), val_labels, metrics=(SELECTED_BY,))
     return {
         "validation": {SELECTED_BY: scores[SELECTED_BY]},

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from levelfield.errors import UserError
-from levelfield.storage.atomic import make_durable, storing, write_json
+from levelfield.storage.atomic import storing
 from levelfield.study.definition.configuration import Config, set_dotted
 from levelfield.study.definition.search_settings import REPLICATE
 from levelfield.study.definition.spec import BASELINE, StudySpec
@@ -95,7 +95,7 @@ def job_config(spec: StudySpec, job: Job, parameters: Mapping[str, Any]) -> Conf
     """The configuration that `levelfield fit --config` would take to do the job.
 
     Args:
-        spec: The study.
+        spec: The definition.
         job: Which job.
         parameters: What the search gives it, dotted key to value; laid over the method's own.
     """
@@ -181,63 +181,3 @@ def _damaged(path: Path) -> UserError:
 def failed(result: dict[str, Any]) -> bool:
     """Whether a job ended without a model; `failure` says why."""
     return "failure" in result
-
-
-def read_job(study_folder: Path, spec: StudySpec, job: Job) -> dict[str, Any] | None:
-    """The result of a job, None where it is to do.
-
-    Raises:
-        UserError: the result is damaged, or belongs to another job or configuration.
-    """
-    path = study_folder / job.path / RESULT
-    result = read_result(path)
-    if result is None:
-        return None
-    check_whole(path, result, FAILURE_KEYS if failed(result) else RESULT_KEYS)
-    place = {"method": job.method, "stage": job.stage, "number": job.number, "fold": job.fold}
-    found = {key: result.get(key) for key in place}
-    if found != place or result["configuration"] != job_hash(spec, job):
-        raise UserError(
-            f"{path} is the result of another job or configuration ({found}); delete it and resume to do this job again"
-        )
-    if job.stage == "run" and not failed(result) and not (study_folder / job.checkpoint).is_file():
-        raise UserError(
-            f"{study_folder / job.checkpoint} is missing beside a finished {RESULT}; "
-            f"delete that {RESULT} and resume to do this job again"
-        )
-    return result
-
-
-def finish_job(
-    study_folder: Path, spec: StudySpec, job: Job, parameters: Mapping[str, Any], result: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Write the job's `result.json`, its last file: from here on the job is done.
-
-    Args:
-        study_folder: The study's folder.
-        spec: The study.
-        job: Which job.
-        parameters: What the search gave it.
-        result: What the job found, or `failure` and why.
-    """
-    whole: dict[str, Any] = {
-        "method": job.method,
-        "stage": job.stage,
-        "number": job.number,
-        "fold": job.fold,
-        "configuration": job_hash(spec, job),
-        "parameters": dict(parameters),
-        "seed": job_seed(spec.seed, job),
-    }
-    if "failure" not in result:
-        make_durable(study_folder / job.checkpoint)
-        whole["checkpoint"] = file_hash(study_folder / job.checkpoint)
-    written = [name for name in LOGS if (study_folder / job.path / name).is_file()]
-    for name in written:
-        make_durable(study_folder / job.path / name)
-    whole["files"] = {name: file_hash(study_folder / job.path / name) for name in written}
-    whole |= result
-    write_json(study_folder / job.path / RESULT, whole)
-    if job.stage == "trial":  # nothing is tested with it, and hundreds of them fill a disk
-        (study_folder / job.checkpoint).unlink(missing_ok=True)
-    return whole

@@ -1,14 +1,12 @@
-"""Where a study stands, from its `result.json` files alone: what is done, what can be done next, with which setting."""
+"""Where a study stands, from its results alone: what is done, what can be done next, with which setting."""
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 from statistics import fmean
 from typing import Any
 
-from levelfield.errors import UserError
 from levelfield.metrics.table import SELECTED_BY
 from levelfield.study.definition.spec import BASELINE, StudySpec
-from levelfield.study.jobs.job import Job, failed, folds_of, read_job, study_jobs
+from levelfield.study.jobs.job import Job, failed, folds_of, study_jobs
 from levelfield.study.search.suggest import Trial, best_trial, is_unpromising, suggest
 
 
@@ -18,57 +16,29 @@ class StudyState:
     Every answer is a function of the definition and of the results, so all processes that share a study agree.
 
     Args:
-        study_folder: The study's folder.
-        spec: The study.
+        spec: What is compared and how.
 
-    Raises:
-        UserError: a `result.json` is damaged or of another configuration.
+    Attributes:
+        results: Content of the `result.json` of each job that is done.
+        every_job: All jobs that there can be, in order.
     """
 
-    def __init__(self, study_folder: Path, spec: StudySpec) -> None:
-        self.study_folder = study_folder
+    def __init__(self, spec: StudySpec) -> None:
         self.spec = spec
         self.results: dict[Job, dict[str, Any]] = {}
-        self._all = study_jobs(spec)
+        self.every_job = study_jobs(spec)
         self._parameters: dict[tuple[str, str, int], dict[str, Any]] = {}
         self._ended: dict[tuple[str, int], Trial] = {}
-        self.refresh()
-
-    def refresh(self) -> list[Job]:
-        """Look for results of jobs that were not done before, and return those jobs."""
-        new = {}
-        for job in self._all:
-            if job not in self.results and (result := read_job(self.study_folder, self.spec, job)) is not None:
-                new[job] = result
-        self.results |= new
-        return list(new)
 
     def add(self, job: Job, result: dict[str, Any]) -> None:
         """Note a job that this process has just done."""
         self.results[job] = result
 
-    def check_data(self, identity: Mapping[str, Any]) -> None:
-        """Refuse to go on with other data than the finished jobs had.
-
-        Args:
-            identity: The training half as it is now, by `MetricDataModule.identity()`.
-
-        Raises:
-            UserError: names the job, what has changed and the remedy.
-        """
-        for job, result in self.results.items():
-            before = result.get("data", identity)
-            if before["fingerprint"] != identity["fingerprint"]:
-                raise UserError(
-                    f"{self.study_folder / job.path}: the data set has changed on disk since this job "
-                    f"({_difference(before, identity)}); restore it, or choose another --output"
-                )
-
     @property
     def jobs(self) -> list[Job]:
         """All jobs but those never done: later folds of a pruned trial, runs of a method without a setting."""
         unsettled = self.without_setting()
-        wanted = [job for job in self._all if job.stage == "trial" or job.method not in unsettled]
+        wanted = [job for job in self.every_job if job.stage == "trial" or job.method not in unsettled]
         return [job for job in wanted if not self._given_up(job)]
 
     @property
@@ -116,13 +86,13 @@ class StudyState:
         """Failed trials or runs with their reasons."""
         return {
             job: self.results[job]["failure"]
-            for job in self._all
+            for job in self.every_job
             if job.stage == stage and job in self.results and failed(self.results[job])
         }
 
     def tested_runs(self) -> list[tuple[str, int]]:
         """Every (method, run) that has a model a fold, the baseline first."""
-        found = dict.fromkeys((job.method, job.number) for job in self._all if job.stage == "run")
+        found = dict.fromkeys((job.method, job.number) for job in self.every_job if job.stage == "run")
         return [each for each in found if all(self._score(job) is not None for job in folds_of(self.spec, *each))]
 
     def _score(self, job: Job) -> float | None:
@@ -174,10 +144,3 @@ class StudyState:
         if self.spec.search.prune and job.fold > 0 and Job(job.method, "trial", job.number, 0) not in self.results:
             return False
         return self._search_ended(job.method, before=self._first_of_batch(job.number))
-
-
-def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    old, new = ({*identity["train_classes"], *identity["val_classes"]} for identity in (before, now))
-    changes = [f"class {min(old - new)!r} has left the training half"] if old - new else []
-    changes += [f"class {min(new - old)!r} has joined it"] if new - old else []
-    return ", ".join(changes) or "a class of the test half, or a sample, its class or its size in the training half"

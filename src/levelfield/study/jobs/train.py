@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -13,8 +12,8 @@ from levelfield.errors import OutOfMemory, TrainingFailed
 from levelfield.metrics.table import SELECTED_BY
 from levelfield.storage.provenance import provenance
 from levelfield.study.definition.configuration import Config
-from levelfield.study.definition.spec import StudySpec
 from levelfield.study.jobs.job import CHECKPOINT, Job, empty_folder
+from levelfield.study.record import StudyRecord
 from levelfield.training.callbacks.last_checkpoint import LAST, LastCheckpoint
 from levelfield.training.run_folder import is_first_process
 
@@ -30,8 +29,7 @@ class _Steps(Callback):
 
 
 def train(
-    study_folder: Path,
-    spec: StudySpec,
+    record: StudyRecord,
     job: Job,
     config: Config,
     progress: Callable[[int, int], Any],
@@ -40,8 +38,7 @@ def train(
     """Do a job's training, from `last.ckpt` if it was begun before, else from its start in an emptied folder.
 
     Args:
-        study_folder: The study's folder.
-        spec: The study.
+        record: The study.
         job: Which training.
         config: What `levelfield fit --config` would take to do it.
         progress: Called with (steps done, steps in all).
@@ -59,12 +56,12 @@ def train(
     from levelfield.training.build import build
     from levelfield.training.interruption import interruptible
 
-    folder = study_folder / job.path
+    folder = record.folder / job.path
     started = time.monotonic()
     try:
         with _memory_limits():
-            training = build(config, folder, progress=False, group=spec.name, name=str(job))
-            identity = partial(training.identity, config, spec.own_code.get(job.method, {}))
+            training = build(config, folder, progress=False, group=record.spec.name, name=str(job))
+            identity = partial(training.identity, config, record.spec.own_code.get(job.method, {}))
             last = LastCheckpoint(folder, identity, checkpoint_seconds, started)
             goes_on = last.can_go_on()
             if goes_on:

@@ -14,11 +14,9 @@ from torch.utils.data import DataLoader
 from levelfield.data.subset import ClassSubset
 from levelfield.errors import UserError
 from levelfield.storage.atomic import write_json
-from levelfield.storage.ledger import Ledger
 from levelfield.storage.lock import Lock
 from levelfield.storage.provenance import provenance, software
-from levelfield.study.definition.same_study import check_whole_study
-from levelfield.study.definition.spec import BASELINE, STUDY, StudySpec
+from levelfield.study.definition.spec import BASELINE, StudySpec
 from levelfield.study.environment import check_environment
 from levelfield.study.execution.local_processes import Executor, test_in_processes
 from levelfield.study.execution.progress import StudyProgress
@@ -32,7 +30,8 @@ from levelfield.study.jobs.job import (
     folds_of,
     job_config,
 )
-from levelfield.study.jobs.state import StudyState
+from levelfield.study.record import StudyRecord
+from levelfield.study.same_study import check_whole_study
 from levelfield.study.sealed_test.scores import EmbeddedTest, score_run
 from levelfield.study.sealed_test.tested import read_test, tested_hash, tested_path
 from levelfield.training.embed import EmbeddedSet, embed
@@ -48,8 +47,7 @@ PATIENCE = 0.5
 
 
 def test_study(
-    study_folder: Path,
-    spec: StudySpec,
+    record: StudyRecord,
     reopen: str | None,
     progress: StudyProgress,
     executor: Executor,
@@ -59,8 +57,7 @@ def test_study(
     """Score every run on the test classes; what an interrupted opening scored is kept.
 
     Args:
-        study_folder: A folder whose jobs are all done.
-        spec: The study.
+        record: A study whose jobs are all done.
         reopen: Why the test classes are opened another time, None for the first.
         progress: Shows what is being tested.
         executor: How many processes score runs.
@@ -70,56 +67,55 @@ def test_study(
     Raises:
         UserError: the test classes were opened before and `reopen` is None, a checkpoint or the version has changed, or
             runs failed.
-        MethodsAdded: the study has methods that `spec` has not, and is not done.
+        MethodsAdded: the study has got further methods, and is not done.
     """
-    state = StudyState(study_folder, spec)
+    state = record.read_again()
     if state.to_do:
-        raise UserError(f"{study_folder / state.to_do[0].path} is not done; resume the study first")
-    runs, checkpoints = state.tested_runs(), _checkpoints(state)
-    ledger = Ledger(study_folder)
-    configuration = spec.configuration_hash()
+        raise UserError(f"{record.folder / state.to_do[0].path} is not done; resume the study first")
+    runs, checkpoints = state.tested_runs(), _checkpoints(record)
+    ledger, configuration = record.ledger, record.spec.configuration_hash()
     finished = None if reopen else ledger.finished(configuration, checkpoints)
-    if finished and _Opening(study_folder, spec, finished, checkpoints, progress).score_stored(runs):
+    if finished and _Opening(record, finished, checkpoints, progress).score_stored(runs):
         return
     if not without_failed_runs:
-        _refuse_missing_runs(state)
-    first = _first_method(spec)
-    state.check_data(first.datamodule.identity())
-    check_environment(state, [(BASELINE, provenance(first.trainer, first.model))], mixed_versions)
+        _refuse_missing_runs(record)
+    first = _first_method(record.spec)
+    record.check_data(first.datamodule.identity())
+    check_environment(record, [(BASELINE, provenance(first.trainer, first.model))], mixed_versions)
     first.datamodule.check_test_half()
-    with Lock(study_folder, "study", "study"):  # a method is added under this lock, and not after the opening
-        check_whole_study(study_folder / STUDY, spec)
+    with Lock(record.folder, "study", "study"):  # a method is added under this lock, and not after the opening
+        check_whole_study(record)
         samples = first.datamodule.test_list_hash()
         number = ledger.open(configuration, checkpoints, reopen, result_hashes(state), samples)
-    opening = _Opening(study_folder, spec, number, checkpoints, progress)
-    with test_in_processes(study_folder, spec, executor, number):
+    opening = _Opening(record, number, checkpoints, progress)
+    with test_in_processes(record, executor, number):
         opening.score(runs)
     opening.check_same_samples(opening.scored(runs), runs[0][0])
     ledger.finish(number)
 
 
-def _refuse_missing_runs(state: StudyState) -> None:
+def _refuse_missing_runs(record: StudyRecord) -> None:
     """What is tested once is tested whole, unless somebody says otherwise."""
     stay = "the test classes stay sealed while a run is missing:"
     leave = "or leave out what failed by --test-without-failed-runs"
-    for job, why in state.failures("run").items():
-        path = state.study_folder / job.path / RESULT
+    for job, why in record.state.failures("run").items():
+        path = record.folder / job.path / RESULT
         raise UserError(f"{job} failed ({why}); {stay} delete {path} and resume to try it again, {leave}")
-    for method in state.without_setting():
+    for method in record.state.without_setting():
         raise UserError(f"{method}: no trial had a score, so it has no runs; {stay} mend the method, {leave}")
 
 
-def take_part(state: StudyState, opening: int, progress: StudyProgress) -> None:
+def take_part(record: StudyRecord, opening: int, progress: StudyProgress) -> None:
     """Score runs of an opening that another process has recorded in the ledger, until none is left."""
-    _Opening(state.study_folder, state.spec, opening, _checkpoints(state), progress).score(state.tested_runs())
+    _Opening(record, opening, _checkpoints(record), progress).score(record.state.tested_runs())
 
 
-def _checkpoints(state: StudyState) -> dict[str, str]:
+def _checkpoints(record: StudyRecord) -> dict[str, str]:
     """Path in the study's folder to SHA-256 of everything that is tested."""
     return {
-        str(job.path): checkpoint_hash(state.study_folder, job, state.results[job])
-        for method_run in state.tested_runs()
-        for job in folds_of(state.spec, *method_run)
+        str(job.path): checkpoint_hash(record.folder, job, record.state.results[job])
+        for method_run in record.state.tested_runs()
+        for job in folds_of(record.spec, *method_run)
     }
 
 
@@ -135,13 +131,11 @@ def _first_method(spec: StudySpec) -> "TrainingCLI":
 class _Opening:
     """One opening of the test classes. The ledger's line must be written before this is made."""
 
-    def __init__(
-        self, study_folder: Path, spec: StudySpec, number: int, checkpoints: dict[str, str], progress: StudyProgress
-    ) -> None:
-        self.study_folder = study_folder
-        self.spec = spec
+    def __init__(self, record: StudyRecord, number: int, checkpoints: dict[str, str], progress: StudyProgress) -> None:
+        self.record = record
+        self.folder, self.spec = record.folder, record.spec
         self.number = number
-        self.line = Ledger(study_folder).line_of(number)
+        self.line = record.ledger.line_of(number)
         self.checkpoints = checkpoints
         self.progress = progress
         self._locks: dict[str, Lock] = {}
@@ -156,7 +150,7 @@ class _Opening:
     def score_run(self, runs: list[tuple[str, int]], method: str, run: int) -> bool:
         """Score one run unless another process does; whether this one did."""
         part = str(tested_path(method, run).parent.relative_to("jobs"))
-        lock = self._locks.setdefault(part, Lock(self.study_folder, part, "test"))
+        lock = self._locks.setdefault(part, Lock(self.folder, part, "test"))
         if not lock.acquire():
             return False
         try:
@@ -182,7 +176,7 @@ class _Opening:
 
     def scored(self, runs: list[tuple[str, int]]) -> dict[tuple[str, int], dict[str, Any]]:
         """The test scores that this opening has written."""
-        tests = {(method, run): read_test(self.study_folder, self.spec, method, run) for method, run in runs}
+        tests = {(method, run): read_test(self.record, method, run) for method, run in runs}
         return {each: test for each, test in tests.items() if test is not None and test["opening"] == self.number}
 
     def write_scores(self, method: str, run: int, folds: list[EmbeddedTest]) -> dict[str, Any]:
@@ -197,7 +191,7 @@ class _Opening:
             "provenance": self.origin_of_scores(method),
             **score_run(self.spec, method, folds),
         }
-        write_json(self.study_folder / tested_path(method, run), test)
+        write_json(self.folder / tested_path(method, run), test)
         return test
 
     def origin_of_scores(self, method: str) -> dict[str, Any]:
@@ -217,14 +211,14 @@ class _Opening:
         for each, test in scored.items():
             if test.get("data", {}).get("fingerprint", now) != now:
                 raise UserError(
-                    f"{self.study_folder / tested_path(*each)}: the test samples have changed on disk since this run "
+                    f"{self.folder / tested_path(*each)}: the test samples have changed on disk since this run "
                     'was scored; restore them, or test all runs again: --reopen-test "why"'
                 )
 
     def stored(self, job: Job) -> EmbeddedTest | None:
         """A fold's test embeddings if this opening wrote them and they are whole."""
         try:
-            return EmbeddedTest.load(self.study_folder / job.path / EMBEDDINGS, self.origin(job))
+            return EmbeddedTest.load(self.folder / job.path / EMBEDDINGS, self.origin(job))
         except SafetensorError:
             return None
 
@@ -237,7 +231,7 @@ class _Opening:
             self.progress.start(f"test: {missing[0].method} run {missing[0].number}")
             for job, samples in zip(missing, self.embed(missing), strict=True):
                 embedded = EmbeddedTest(samples, self.is_query(job.method), data)
-                embedded.save(self.study_folder / job.path / EMBEDDINGS, self.origin(job))
+                embedded.save(self.folder / job.path / EMBEDDINGS, self.origin(job))
                 found[job] = embedded
         return [embedded for embedded in found.values() if embedded is not None]
 
@@ -252,10 +246,10 @@ class _Opening:
         steps = self.progress.advance
         if jobs[0].method == BASELINE:
             features = embed(training.model.trunk, loader, device=device, progress=steps)
-            projections = (load_pca(self.study_folder / job.checkpoint) for job in jobs)
+            projections = (load_pca(self.folder / job.checkpoint) for job in jobs)
             return [features._replace(embeddings=reduce(pca, features.embeddings)) for pca in projections]
         trust = own_packages(training.config_dump)  # the study's file is the user's
-        learners = [MetricLearner.load_from_checkpoint(self.study_folder / job.checkpoint, trust=trust) for job in jobs]
+        learners = [MetricLearner.load_from_checkpoint(self.folder / job.checkpoint, trust=trust) for job in jobs]
         together = embed(_SideBySide(learners), loader, device=device, progress=steps)
         return [together._replace(embeddings=each.contiguous()) for each in together.embeddings.unbind(1)]
 

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from levelfield.errors import UserError
-from levelfield.storage.ledger import Ledger
 from levelfield.study.definition.spec import StudySpec, digest
 from levelfield.study.jobs.job import EMBEDDINGS, RESULT, Job, check_whole, job_hash, method_runs, read_result
+from levelfield.study.record import StudyRecord
 
 
 def tested_path(method: str, run: int) -> Path:
@@ -20,45 +20,43 @@ def tested_hash(spec: StudySpec, method: str, run: int) -> str:
     return digest([job, spec.metrics]) if spec.metrics else job
 
 
-def read_test(study_folder: Path, spec: StudySpec, method: str, run: int) -> dict[str, Any] | None:
+def read_test(record: StudyRecord, method: str, run: int) -> dict[str, Any] | None:
     """The test scores of one run of a method, None before they exist.
 
     Raises:
         UserError: the file is damaged or of another configuration.
     """
-    path = study_folder / tested_path(method, run)
+    path = record.folder / tested_path(method, run)
     result = read_result(path)
     if result is None:
         return None
     check_whole(path, result, ("opening", "separated", "concatenated"))
-    if result["configuration"] != tested_hash(spec, method, run):
+    if result["configuration"] != tested_hash(record.spec, method, run):
         raise UserError(f"{path} is of another configuration; delete it and resume to test this run again")
     return result
 
 
-def read_tests(study_folder: Path, spec: StudySpec) -> dict[tuple[str, int], dict[str, Any]]:
+def read_tests(record: StudyRecord) -> dict[tuple[str, int], dict[str, Any]]:
     """Test scores by method and run, those of the latest opening of the test classes.
 
     Raises:
         UserError: a file is damaged, or the ledger does not hold its opening as it was.
     """
-    found = {(method, run): read_test(study_folder, spec, method, run) for method, run in method_runs(spec)}
+    found = {(method, run): read_test(record, method, run) for method, run in method_runs(record.spec)}
     tests = {key: test for key, test in found.items() if test is not None}
-    ledger = Ledger(study_folder)
     for (method, run), test in tests.items():
-        ledger.check_scored(study_folder / tested_path(method, run), test["opening"], test.get("ledger"))
+        record.ledger.check_scored(record.folder / tested_path(method, run), test["opening"], test.get("ledger"))
     latest = max((test["opening"] for test in tests.values()), default=0)
     return {key: test for key, test in tests.items() if test["opening"] == latest}
 
 
-def check_ledger(study_folder: Path, spec: StudySpec) -> None:
+def check_ledger(record: StudyRecord) -> None:
     """Refuse a study whose test classes were opened and whose ledger does not say so.
 
     Raises:
         UserError: the ledger is missing or was edited, or a file is damaged.
     """
-    read_tests(study_folder, spec)
-    ledger = Ledger(study_folder)
-    if not ledger.openings:
-        for path in sorted(study_folder.glob(f"jobs/*/run*/fold*/{EMBEDDINGS}")):
-            ledger.check_scored(path, 1, None)
+    read_tests(record)
+    if not record.ledger.openings:
+        for path in sorted(record.folder.glob(f"jobs/*/run*/fold*/{EMBEDDINGS}")):
+            record.ledger.check_scored(path, 1, None)

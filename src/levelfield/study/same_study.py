@@ -1,26 +1,26 @@
 """Whether a study that is asked for is the one that a folder holds: its settings, its methods, one's own code."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from levelfield.errors import UserError
 from levelfield.study.definition.configuration import first_difference
-from levelfield.study.definition.spec import BASELINE, StudySpec, spec_from_yaml
+from levelfield.study.definition.spec import BASELINE, StudySpec
 from levelfield.study.jobs.job import RESULT
+from levelfield.study.record import StudyRecord
 
 
 class MethodsAdded(Exception):  # noqa: N818  # it says what happened to a study
     """Another process has added methods to a study while this one worked on it."""
 
 
-def check_same_study(path: Path, asked: StudySpec) -> None:
-    """Refuse to mix two studies in one folder; methods may be added to those of `path`.
+def check_same_study(asked: StudyRecord) -> None:
+    """Refuse to mix two studies in one folder; methods may be added to those that it was begun with.
 
     Raises:
         UserError: names the first key, or file of one's own, that differs, and the remedy.
     """
-    begun = spec_from_yaml(path)
-    old, new = begun.identity(), asked.identity()
+    begun = StudyRecord.begun(asked.folder)
+    old, new = begun.spec.identity(), asked.spec.identity()
     for identity in (old, new):
         identity.pop("own_code", None)
     if set(old["methods"]) <= set(new["methods"]):
@@ -30,11 +30,11 @@ def check_same_study(path: Path, asked: StudySpec) -> None:
     if difference is not None:
         key, before, now = difference
         raise UserError(
-            f"{path}: {key} is {before!r} there and {now!r} in the study asked for; "
+            f"{asked.definition_file}: {key} is {before!r} there and {now!r} in the study asked for; "
             "choose another --output, or ask for the old value again"
         )
-    for change in changed_code(begun, asked):
-        jobs = path.parent / "jobs" / change.method
+    for change in changed_code(begun.spec, asked.spec):
+        jobs = asked.folder / "jobs" / change.method
         if any(jobs.glob(f"*/*/{RESULT}")):
             raise UserError(
                 f"{jobs} was computed with another {change.file} ({change}); restore it, choose another --output, or "
@@ -74,13 +74,13 @@ def changed_code(begun: StudySpec, now: StudySpec) -> list[CodeChange]:
     return changes
 
 
-def check_whole_study(path: Path, spec: StudySpec) -> None:
-    """Whether `spec` has all methods of a study folder's `study.yaml`.
+def check_whole_study(record: StudyRecord) -> None:
+    """Refuse to open the test classes for fewer methods than the folder's `study.yaml` has by now.
 
     Raises:
-        MethodsAdded: it has not.
+        MethodsAdded: there are more.
     """
-    if added := [name for name in spec_from_yaml(path).methods if name not in spec.methods]:
+    if added := [name for name in StudyRecord.begun(record.folder).spec.methods if name not in record.spec.methods]:
         raise MethodsAdded(", ".join(added))
 
 
