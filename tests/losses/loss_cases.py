@@ -1,5 +1,6 @@
-"""Float64 batches and the checks that every loss passes: a loop over its equation, and pytorch-metric-learning."""
+"""The shipped losses, float64 batches, and the checks every loss passes: a loop over its equation, and the peer's."""
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,9 +8,30 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from levelfield import losses
+
 LABELS = [7, 7, 7, 7, 2, 2, 2, 5, 5, 5, 5, 11, 3, 3]  # classes of 4, 3, 4, 1 and 2 samples
 SITUATIONS = ["unit", "raw", "pairs", "triplets", "repeats", "duplicates", "reference"]
 CLASS_SITUATIONS = ["unit", "raw", "triplets", "duplicates"]
+# What some must be told, or are told to test more of them.
+ARGUMENTS = {
+    "MarginLoss": {"learn_beta": True, "num_classes": 20, "nu": 0.1},
+    "MetaClassLoss": {"members": 3},
+    "RankedListLoss": {"margin": 0.4, "Tn": 10},
+}
+
+
+def shipped() -> list[type[nn.Module]]:
+    """The losses that one can name: those that no other extends, without the one that holds another."""
+    listed = [getattr(losses, name) for name in losses.__all__]
+    extended = {base for loss in listed for base in loss.__mro__[1:]}
+    return [loss for loss in listed if loss not in extended | {losses.MetricLoss, losses.CrossBatchMemory}]
+
+
+def needs_classes(loss: type[nn.Module]) -> bool:
+    """Whether it must be told the number of classes and the embedding size."""
+    argument = inspect.signature(loss).parameters.get("num_classes")
+    return argument is not None and argument.default is argument.empty
 
 
 @dataclass
