@@ -62,7 +62,6 @@ def prepare_images(
 
     Args:
         dataset: opens the images, those of `index` and no others.
-        index: the samples.
         reduce: what is done to each image first, the same each time.
         purpose: plain values that set this cache apart from others of the same data set: the half, and what `reduce`
             does.

@@ -237,7 +237,6 @@ class MetricDataModule(LightningDataModule):
         """Each sample of a subset in order, once; shared over processes, where the last ones may get repeats.
 
         Args:
-            subset: the samples.
             persistent: whether the loader processes stay for another pass.
         """
         assert subset is not None

@@ -41,8 +41,6 @@ def duplicates_of(
     """Group samples by their content's digest: what is in both halves first, then what is in several classes.
 
     Args:
-        index: the samples.
-        test_classes: the labels of the test half.
         digests: of the samples that could be opened, by key.
     """
     tested = set(test_classes.tolist())

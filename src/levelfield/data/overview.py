@@ -28,8 +28,6 @@ def remarks_on(index: SampleIndex, test_classes: Int[np.ndarray, " test"], split
     Only the list of the samples is looked at, their labels and roles; no sample is opened.
 
     Args:
-        index: all its samples.
-        test_classes: the labels of the test half.
         split: the one in use; None for the data set's usual one.
     """
     counts = np.bincount(index.labels, minlength=len(index.class_names))

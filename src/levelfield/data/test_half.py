@@ -17,10 +17,6 @@ def check_test_half(index: SampleIndex, test_classes: Int[np.ndarray, " test"]) 
     The table's rows, or the names of files, are looked at: how many samples the test classes have, and in which roles.
     No sample is opened and nothing is kept.
 
-    Args:
-        index: all samples.
-        test_classes: labels of the test half.
-
     Raises:
         UserError: naming a sample, the role or the number of classes, and what to do.
     """

@@ -14,7 +14,6 @@ def import_named(path: str, option: str) -> Any:
     """The class or function at `package.module.Name`.
 
     Args:
-        path: the import path.
         option: what asked for it, as the message begins: `--model.loss`.
 
     Raises:

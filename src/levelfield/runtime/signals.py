@@ -26,9 +26,6 @@ EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, the same command 
 class Stopped(SystemExit):
     """A signal ended the work; what is done is kept.
 
-    Args:
-        number: Of the signal.
-
     Attributes:
         remedy: How to go on, in words, where it takes more than the same command.
     """

@@ -128,7 +128,6 @@ class Ledger:
 
         Args:
             scores: Their file.
-            opening: Number of the opening.
             line: SHA-256 of its line; None where an earlier version computed the scores.
 
         Raises:

@@ -75,7 +75,6 @@ def learner_config(
     A loss or miner that was an object, or that is of a library which is not installed here, is left out.
 
     Args:
-        checkpoint: its content.
         origin: where it lies, for messages.
         trust: modules, or classes, that may be used beside the known libraries'.
         kind: the learner's class; MetricLearner, or None, takes the one that the checkpoint names.
@@ -160,7 +159,6 @@ def build_learner(
     """The learner of a configuration, with random weights.
 
     Args:
-        config: what the checkpoint says.
         origin: where the checkpoint lies, for messages.
         parts: objects in place of what the checkpoint says.
 

@@ -321,7 +321,6 @@ class MetricLearner(LightningModule):
         imported already, and of those that `trust` names (docs/security.md).
 
         Args:
-            checkpoint_path: the file.
             map_location: device of the tensors.
             strict: whether the tensors must be just those of the learner.
             trust: modules, or classes, that the checkpoint may use beside the known libraries', e.g. `["my_loss"]`.

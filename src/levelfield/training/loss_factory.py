@@ -45,9 +45,7 @@ def make_loss(factory: Callable, num_classes: int | None, embedding_size: int) -
     """The loss that `factory` makes.
 
     Args:
-        factory: class, partial or function.
         num_classes: None where the factory takes none.
-        embedding_size: length D of an embedding.
 
     Raises:
         UserError: a partial that says another number.

@@ -74,8 +74,6 @@ def claim(parent: Path, config: Mapping[str, Any], go_on: bool) -> Claim:
     """A folder in `parent` that no other fit writes into.
 
     Args:
-        parent: `outputs/fit/<name>`.
-        config: The fit's configuration.
         go_on: Whether the newest fit of that configuration is gone on with, if it was stopped.
 
     Raises:

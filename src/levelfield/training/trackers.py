@@ -13,7 +13,6 @@ def place_trackers(loggers: Any, folder: Path, name: str, group: str) -> None:
 
     Args:
         loggers: `trainer.logger` of a parsed configuration: one, a list, or none.
-        folder: the run's.
         name: of the run in W&B.
         group: of runs in W&B: the study, or the fits of one name.
     """

@@ -78,7 +78,6 @@ def check_names(section: str, arguments: dict[str, Any], trusted: Iterable[str],
 
     Args:
         section: `model` or `data`.
-        arguments: the learner's or the datamodule's arguments.
         trusted: modules and classes that the caller names.
         origin: the checkpoint, for messages.
 

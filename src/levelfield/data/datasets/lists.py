@@ -49,9 +49,7 @@ def check_listed_once(file: Path, keys: Iterable[tuple[int, str]], remedy: str) 
     """Refuse a list that names an image twice: it would be its own nearest neighbour.
 
     Args:
-        file: the list.
         keys: row number and image of each line.
-        remedy: what to do.
 
     Raises:
         UserError: naming both rows.

@@ -88,8 +88,6 @@ def read_labelled_rows(table: Path, content_column: str, label_column: str = "la
 
     Args:
         table: the CSV or Parquet file, see `read_table`.
-        content_column: of the samples.
-        label_column: of their labels.
 
     Raises:
         UserError: the table is missing, malformed or without rows, or a column is missing or there twice.

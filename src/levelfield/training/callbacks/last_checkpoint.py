@@ -31,7 +31,6 @@ class LastCheckpoint(Checkpoint):
     the epoch, and `first` the first, before they see the next step.
 
     Args:
-        folder: The training's folder.
         identity: Gives what determines the training, as plain values; a checkpoint of another one is not gone on
             from. Called when a checkpoint is read or written, which a short training never does.
         seconds: Least time between two checkpoints.
