@@ -102,21 +102,9 @@ def _commands(name: str) -> Callable[[list[str]], int]:
 
 
 def _fit(args: list[str]) -> int:
-    from levelfield.training.build import TrainingCLI
-    from levelfield.training.trust import own_packages
+    from levelfield.cli.fit import fit
 
-    cli = TrainingCLI(args=[_plain_help(word) for word in args], full_help="--help-all" in args)
-    if cli.trainer.is_global_zero and cli.trainer.state.finished:
-        print(cli.datamodule.summary())
-        if cli.datamodule.notes:
-            print(f"note: {cli.datamodule.notes}")
-        if not cli.validated:
-            print("nothing was validated or kept: no best.ckpt")
-            return 0
-        print(f"best validation MAP@R {cli.best_score:.4f} in epoch {cli.best_epoch}: {cli.folder}/best.ckpt")
-        trusted = "".join(f" --trust {name}" for name in sorted(own_packages(cli.config_dump)))
-        print(f"next: levelfield validate --ckpt_path {cli.folder}/best.ckpt{trusted}")
-    return 0
+    return fit([_plain_help(word) for word in args], full_help="--help-all" in args)
 
 
 def _stopped(stop: Stopped) -> int:

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import copy
-import logging
-import time
-import warnings
 from argparse import SUPPRESS
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
-from jsonargparse import Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.loggers import Logger
@@ -27,46 +22,18 @@ import levelfield.miners  # noqa: F401 a short name is found among the classes t
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.places import dataset_without_ways
 from levelfield.errors import UserError
-from levelfield.runtime.own_code import own_code
 from levelfield.runtime.own_modules import find_own_modules
-from levelfield.runtime.signals import Stopped
 from levelfield.storage.atomic import write_atomically
 from levelfield.storage.places import without_places
 from levelfield.storage.provenance import computing_files, library_versions
 from levelfield.training.callbacks import FinishTracking, RetrievalValidation
-from levelfield.training.callbacks.asked_rates import AskedRates, asked_rates
-from levelfield.training.callbacks.last_checkpoint import LastCheckpoint
-from levelfield.training.checkpoint import read_checkpoint
-from levelfield.training.contradictions import refuse_finished, refuse_other_architecture, refuse_other_folds
-from levelfield.training.instantiation import instantiate, refuse_nested, restrict_parser
-from levelfield.training.interruption import interruptible
+from levelfield.training.instantiation import instantiate, restrict_parser
 from levelfield.training.learner import learner_class
+from levelfield.training.notices import silence_expected_notices
 from levelfield.training.parser import LEARNER, LevelfieldParser, learner_named
-from levelfield.training.run_claim import BEST, LAST, Claim, claim, determining, learns_from_group
-from levelfield.training.run_folder import (
-    AtomicCheckpoints,
-    MetricsFile,
-    best_checkpoint,
-    default_name,
-    is_first_process,
-)
+from levelfield.training.run_claim import determining
+from levelfield.training.run_folder import AtomicCheckpoints, MetricsFile, best_checkpoint, is_first_process
 from levelfield.training.trackers import place_trackers
-
-# Notices of Lightning about choices that levelfield made on purpose, or that a laptop user can do nothing about.
-EXPECTED_NOTICES = (
-    ".*does not have many workers.*",
-    ".*Checkpoint directory .* exists and is not empty.*",
-    ".*The dirpath has changed from.*",  # a fit that goes on from a checkpoint writes to a folder of its own
-    ".*is an instance of `nn.Module` and is already saved during checkpointing.*",
-    ".*Experiment logs directory .* exists and is not empty.*",
-    ".*You are using `torch.load` with `weights_only=False`.*",
-    ".*It is recommended to use .*sync_dist=True.*",
-    ".*The number of training batches .* is smaller than the logging interval.*",
-    ".*in eval mode at the start of training.*",  # frozen batch norm
-    ".*LeafSpec.* is deprecated.*",
-    ".*your dataloader is not resumable.*",  # LastCheckpoint passes over the batches that were trained on
-)
-
 
 # ImageNet weights that need no download: what `fit` trains unless told otherwise. Another TimmTrunk takes over each
 # argument that it does not name, so nothing stands here that is this model's alone but its weights, which fit no other.
@@ -82,7 +49,7 @@ class TrainingCLI(LightningCLI):
     Args:
         args: command-line words, or a configuration as a dictionary.
         run: whether `args` begins with a subcommand.
-        folder: where a fit writes; None stores under `outputs/fit/<name>/<n>`.
+        folder: where a training writes; None writes nothing.
         progress: whether Lightning's progress bars show.
         group: the study that this training belongs to, for W&B.
         name: what this training is called in the trackers.
@@ -100,20 +67,13 @@ class TrainingCLI(LightningCLI):
         full_help: bool = False,
     ) -> None:
         self.folder = folder
-        self._claim: Claim | None = None
-        self._last: LastCheckpoint | None = None
-        self._asked: AskedRates | None = None
         self._best: ModelCheckpoint | None = None
-        self._started = time.monotonic()
         self._progress = progress
         self._group = group
         self._name = name
         find_own_modules()
         restrict_parser()
-        for notice in EXPECTED_NOTICES:
-            warnings.filterwarnings("ignore", notice)
-        for package in ("lightning.pytorch", "lightning.fabric"):
-            logging.getLogger(package).setLevel(logging.WARNING)
+        silence_expected_notices()
         self.learner = learner_class(learner_named(args))
         super().__init__(
             self.learner,
@@ -171,53 +131,19 @@ class TrainingCLI(LightningCLI):
         """Not Lightning's way, which silently takes what the checkpoint holds: `contradictions.py` refuses."""
 
     def instantiate_classes(self) -> None:
-        section = self.config if self.subcommand is None else self.config[self.subcommand]
-        if self.folder is None and self.subcommand in (None, "fit"):
-            refuse_nested(section)
-            _refuse_unusable(section)
-            self._claim_folder(Path(section.output) / "fit" / (section.name or default_name(section)), section.resume)
-        try:
-            self._instantiate(section)
-        except BaseException:
-            self._release()
-            raise
-
-    def _claim_folder(self, parent: Path, go_on: bool) -> None:
-        """The first process claims a folder, and tells those that it starts itself; others learn it from the group."""
-        if is_first_process():
-            self._claim = claim(parent, self.plain_config(), go_on)
-            self._claim.tell()
-        else:
-            self._claim = Claim.told() or Claim(parent / "unknown")
-        self.folder = self._claim.folder
-
-    def _release(self) -> None:
-        if self._claim is not None and is_first_process():
-            self._claim.release()
-
-    def _instantiate(self, section: Namespace) -> None:
-        if self.subcommand in (None, "fit"):
-            assert self.folder is not None
+        if self.folder is not None:
             name = self._name or "-".join(self.folder.parts[-2:])
-            place_trackers(section.trainer.logger, self.folder, name, self._group or self.folder.parent.name)
+            logger = self._get(self.config, "trainer").logger
+            place_trackers(logger, self.folder, name, self._group or self.folder.parent.name)
         config = self.config.clone()
         self._get(config, "model").pop("learner", None)  # its class is in the parser
         self.config_init = instantiate(self.parser, config)
         self.datamodule = self._get(self.config_init, "data")
         self.model = self._get(self.config_init, "model")
         self.config_dump = self.plain_config()
-        if self.subcommand == "fit":
-            self._refuse_contradictions()
         self.model.save_hyperparameters(without_places(self.config_dump["model"]))
         self.datamodule.save_hyperparameters(_without_roots(self.config_dump["data"]))
         self.trainer = self.instantiate_trainer()
-        if self._claim is not None and learns_from_group(self.trainer):
-            self.trainer.strategy.setup_environment()
-            words = self.trainer.strategy.broadcast((self._claim.folder, self._claim.state))
-            if not is_first_process():
-                self._claim = Claim(*words)
-                self.folder = self._claim.folder
-                self.trainer = self.instantiate_trainer()
 
     def plain_config(self) -> dict[str, Any]:
         """The parsed configuration of this command as plain values."""
@@ -247,18 +173,11 @@ class TrainingCLI(LightningCLI):
         callbacks = _as_list(config.pop("callbacks"))
         if not any(isinstance(callback, RetrievalValidation) for callback in callbacks):
             callbacks.insert(0, RetrievalValidation())
-        if self.subcommand in (None, "fit"):
-            assert self.folder is not None
+        if self.folder is not None:
             if config.get("enable_checkpointing") is not False:
                 self._best = best_checkpoint(self.folder, weights_only=self.subcommand is None)
                 callbacks.append(self._best)
-            callbacks.append(FinishTracking())
-            if self._asked is not None:
-                callbacks.append(self._asked)
-            if self._claim is not None and config.get("enable_checkpointing") is not False:
-                identity = partial(self.identity, self.config_dump, own_code(self.config_dump))
-                self._last = LastCheckpoint(self.folder, identity, self.config.fit.checkpoint_seconds, self._started)
-                callbacks = [self._last.first, *callbacks, self._last]
+            callbacks = self.with_callbacks_of_command([*callbacks, FinishTracking()])
             config["logger"] = [MetricsFile(str(self.folder), name="", version=""), *self._loggers()]
         else:
             config["logger"] = False
@@ -280,91 +199,14 @@ class TrainingCLI(LightningCLI):
             environment.auto_requeue = False  # `signals.py` requeues
         return trainer
 
+    def with_callbacks_of_command(self, callbacks: list[Callback]) -> list[Callback]:
+        """All callbacks of a training, in order; a command lays its own around those that every training has."""
+        return callbacks
+
     def _loggers(self) -> list[Logger]:
         """The trackers of the configuration; the CSV comes beside them in any case."""
         loggers = self._get(self.config_init, "trainer")["logger"]
         return [] if loggers in (None, True, False) else _as_list(loggers)
-
-    def before_fit(self) -> None:
-        if self._claim is not None and self._claim.state != "new":
-            return
-        self.write_config()
-        if is_first_process():
-            print("\n".join(self.datamodule.overview()))
-            print(f"trunk: {self.model.trunk.summary()}")
-
-    def fit(self, **kwargs: Any) -> None:
-        """Trainer.fit, on from `last.ckpt` if this fit was stopped; nothing if it is finished.
-
-        Raises:
-            KeyboardInterrupt: Ctrl-C, which Lightning would turn into an exit.
-            Stopped: a signal came; the last state is written.
-            UserError: `last.ckpt` is of other data or code, or damaged.
-        """
-        assert self._claim is not None
-        if self._claim.state == "finished":
-            if is_first_process():
-                print(f"{self.folder} is finished: nothing to do (another one begins without --resume)")
-            return
-        try:
-            if self._claim.state == "unfinished":
-                kwargs["ckpt_path"] = self._state_to_go_on_from()
-            with interruptible(self.trainer):
-                self.trainer.fit(**kwargs)
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt("; ".join([f"best so far: {self.folder}/{BEST}", *self._how_to_go_on()])) from None
-        except Stopped as stop:
-            stop.remedy = "; ".join(self._how_to_go_on())
-            raise
-        except RuntimeError as error:
-            if str(error).startswith("Early stopping conditioned on metric"):
-                raise UserError(f"--trainer.callbacks: {error}") from error
-            if "loading state_dict" not in str(error) or kwargs.get("ckpt_path") is None:
-                raise
-            line = " ".join(str(error).split())
-            raise UserError(f"'{kwargs['ckpt_path']}' has weights of other shapes: {line[:200]}") from error
-        else:
-            if is_first_process():
-                self._claim.finish()
-        finally:
-            self._release()
-
-    def _how_to_go_on(self) -> list[str]:
-        assert self._claim is not None
-        kept = (self._claim.folder / LAST).exists()
-        return ["the same command with --resume goes on"] if kept else []
-
-    def _state_to_go_on_from(self) -> Path:
-        assert self._last is not None
-        differences = self._last.differences()
-        if differences is None:
-            raise UserError(f"{self._last.path} or the {BEST} beside it is damaged: leave --resume out to begin again")
-        if differences:
-            raise UserError(
-                f"{self._last.path} was written with other {' and '.join(differences)}: go on with the same, or leave "
-                "--resume out to begin again"
-            )
-        if is_first_process():
-            print(f"going on in {self.folder}")
-        return self._last.path
-
-    def _refuse_contradictions(self) -> None:
-        """A fit that goes on from a checkpoint has its architecture, data set and fold, and a step left to do."""
-        path = self.config.fit.ckpt_path
-        if path is None:
-            return
-        checkpoint = read_checkpoint(path)
-        if "datamodule_hyper_parameters" not in checkpoint:
-            raise UserError(
-                f"'{path}' was fitted with loaders of one's own, which it cannot name: go on from it in Python, "
-                "trainer.fit(learner, loader, ckpt_path=..., weights_only=True)"
-            )
-        stored, asked = without_places(checkpoint["hyper_parameters"]), without_places(self.config_dump["model"])
-        refuse_other_architecture(stored, asked, path)
-        refuse_other_folds(checkpoint["datamodule_hyper_parameters"], self.config_dump["data"], path)
-        trainer = self.config_dump["trainer"]
-        refuse_finished(checkpoint, trainer["max_epochs"], trainer["max_steps"], path)
-        self._asked = asked_rates(stored, asked)
 
     def write_config(self) -> None:
         """`config.yaml` in the run's folder: `levelfield fit --config config.yaml` repeats the run."""
@@ -415,17 +257,6 @@ def build(
     training = TrainingCLI(args=own, run=False, folder=folder, progress=progress, group=group, name=name)
     training.write_config()
     return training
-
-
-def _refuse_unusable(section: Namespace) -> None:
-    """Raises UserError if what a fit was told of its folder and its last state cannot be done."""
-    name, seconds = section.name, section.checkpoint_seconds
-    if name is not None and (not name or Path(name).is_absolute() or ".." in Path(name).parts):
-        raise UserError(f"--name {name or repr('')}: give a folder's name, for it lies in {section.output}/fit")
-    if not 0 <= seconds < float("inf"):
-        raise UserError(f"--checkpoint_seconds {seconds:g}: give seconds, 0 or more")
-    if section.resume and section.trainer.enable_checkpointing is False:
-        raise UserError("--resume goes on from last.ckpt, which --trainer.enable_checkpointing false does not keep")
 
 
 def _as_list(given: Any) -> list[Any]:

@@ -1,0 +1,180 @@
+"""`levelfield fit`: one training in a folder of its own, which a stopped fit goes on in."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import Namespace
+from lightning.pytorch import Callback
+
+from levelfield.errors import UserError
+from levelfield.runtime.own_code import own_code
+from levelfield.runtime.signals import Stopped
+from levelfield.storage.places import without_places
+from levelfield.training.build import TrainingCLI
+from levelfield.training.callbacks.asked_rates import AskedRates, asked_rates
+from levelfield.training.callbacks.last_checkpoint import LastCheckpoint
+from levelfield.training.checkpoint import read_checkpoint
+from levelfield.training.contradictions import refuse_finished, refuse_other_architecture, refuse_other_folds
+from levelfield.training.instantiation import refuse_nested
+from levelfield.training.interruption import interruptible
+from levelfield.training.run_claim import BEST, LAST, Claim, claim, learns_from_group
+from levelfield.training.run_folder import default_name, is_first_process
+from levelfield.training.trust import own_packages
+
+
+def fit(args: list[str], full_help: bool) -> int:
+    """Runs `levelfield fit` with `args`, `fit` the first of them; returns the exit code."""
+    cli = FitCLI(args=args, full_help=full_help)
+    if cli.trainer.is_global_zero and cli.trainer.state.finished:
+        print(cli.datamodule.summary())
+        if cli.datamodule.notes:
+            print(f"note: {cli.datamodule.notes}")
+        if not cli.validated:
+            print("nothing was validated or kept: no best.ckpt")
+            return 0
+        print(f"best validation MAP@R {cli.best_score:.4f} in epoch {cli.best_epoch}: {cli.folder}/best.ckpt")
+        trusted = "".join(f" --trust {name}" for name in sorted(own_packages(cli.config_dump)))
+        print(f"next: levelfield validate --ckpt_path {cli.folder}/best.ckpt{trusted}")
+    return 0
+
+
+class FitCLI(TrainingCLI):
+    """A training that claims a folder below `--output`, and goes on there or from a checkpoint."""
+
+    _claim: Claim
+    _last: LastCheckpoint
+
+    def __init__(self, args: list[str], full_help: bool) -> None:
+        self._started = time.monotonic()
+        super().__init__(args=args, full_help=full_help)
+
+    def instantiate_classes(self) -> None:
+        section = self.config.fit
+        refuse_nested(section)
+        _refuse_unusable(section)
+        self._claim_folder(Path(section.output) / "fit" / (section.name or default_name(section)), section.resume)
+        try:
+            super().instantiate_classes()
+            if learns_from_group(self.trainer):
+                self.trainer.strategy.setup_environment()
+                words = self.trainer.strategy.broadcast((self._claim.folder, self._claim.state))
+                if not is_first_process():
+                    self._claim = Claim(*words)
+                    self.folder = self._claim.folder
+                    self.trainer = self.instantiate_trainer()
+        except BaseException:
+            self._release()
+            raise
+
+    def _claim_folder(self, parent: Path, go_on: bool) -> None:
+        """The first process claims a folder, and tells those that it starts itself; others learn it from the group."""
+        if is_first_process():
+            self._claim = claim(parent, self.plain_config(), go_on)
+            self._claim.tell()
+        else:
+            self._claim = Claim.told() or Claim(parent / "unknown")
+        self.folder = self._claim.folder
+
+    def _release(self) -> None:
+        if is_first_process():
+            self._claim.release()
+
+    def with_callbacks_of_command(self, callbacks: list[Callback]) -> list[Callback]:
+        section = self.config.fit
+        if section.ckpt_path is not None:
+            callbacks = [*callbacks, self._rates_beside(section.ckpt_path)]
+        if section.trainer.enable_checkpointing is False:
+            return callbacks
+        identity = partial(self.identity, self.config_dump, own_code(self.config_dump))
+        self._last = LastCheckpoint(self._claim.folder, identity, section.checkpoint_seconds, self._started)
+        return [self._last.first, *callbacks, self._last]
+
+    def _rates_beside(self, path: Path) -> AskedRates:
+        """A fit that goes on from a checkpoint has its architecture, data set and fold, and a step left to do."""
+        checkpoint = read_checkpoint(path)
+        if "datamodule_hyper_parameters" not in checkpoint:
+            raise UserError(
+                f"'{path}' was fitted with loaders of one's own, which it cannot name: go on from it in Python, "
+                "trainer.fit(learner, loader, ckpt_path=..., weights_only=True)"
+            )
+        stored, asked = without_places(checkpoint["hyper_parameters"]), without_places(self.config_dump["model"])
+        refuse_other_architecture(stored, asked, path)
+        refuse_other_folds(checkpoint["datamodule_hyper_parameters"], self.config_dump["data"], path)
+        trainer = self.config_dump["trainer"]
+        refuse_finished(checkpoint, trainer["max_epochs"], trainer["max_steps"], path)
+        return asked_rates(stored, asked)
+
+    def before_fit(self) -> None:
+        if self._claim.state != "new":
+            return
+        self.write_config()
+        if is_first_process():
+            print("\n".join(self.datamodule.overview()))
+            print(f"trunk: {self.model.trunk.summary()}")
+
+    def fit(self, **kwargs: Any) -> None:
+        """Trainer.fit, on from `last.ckpt` if this fit was stopped; nothing if it is finished.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C, which Lightning would turn into an exit.
+            Stopped: a signal came; the last state is written.
+            UserError: `last.ckpt` is of other data or code, or damaged.
+        """
+        if self._claim.state == "finished":
+            if is_first_process():
+                print(f"{self.folder} is finished: nothing to do (another one begins without --resume)")
+            return
+        try:
+            if self._claim.state == "unfinished":
+                kwargs["ckpt_path"] = self._state_to_go_on_from()
+            with interruptible(self.trainer):
+                self.trainer.fit(**kwargs)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("; ".join([f"best so far: {self.folder}/{BEST}", *self._how_to_go_on()])) from None
+        except Stopped as stop:
+            stop.remedy = "; ".join(self._how_to_go_on())
+            raise
+        except RuntimeError as error:
+            if str(error).startswith("Early stopping conditioned on metric"):
+                raise UserError(f"--trainer.callbacks: {error}") from error
+            if "loading state_dict" not in str(error) or kwargs.get("ckpt_path") is None:
+                raise
+            line = " ".join(str(error).split())
+            raise UserError(f"'{kwargs['ckpt_path']}' has weights of other shapes: {line[:200]}") from error
+        else:
+            if is_first_process():
+                self._claim.finish()
+        finally:
+            self._release()
+
+    def _how_to_go_on(self) -> list[str]:
+        kept = (self._claim.folder / LAST).exists()
+        return ["the same command with --resume goes on"] if kept else []
+
+    def _state_to_go_on_from(self) -> Path:
+        differences = self._last.differences()
+        if differences is None:
+            raise UserError(f"{self._last.path} or the {BEST} beside it is damaged: leave --resume out to begin again")
+        if differences:
+            raise UserError(
+                f"{self._last.path} was written with other {' and '.join(differences)}: go on with the same, or leave "
+                "--resume out to begin again"
+            )
+        if is_first_process():
+            print(f"going on in {self.folder}")
+        return self._last.path
+
+
+def _refuse_unusable(section: Namespace) -> None:
+    """Raises UserError if what a fit was told of its folder and its last state cannot be done."""
+    name, seconds = section.name, section.checkpoint_seconds
+    if name is not None and (not name or Path(name).is_absolute() or ".." in Path(name).parts):
+        raise UserError(f"--name {name or repr('')}: give a folder's name, for it lies in {section.output}/fit")
+    if not 0 <= seconds < float("inf"):
+        raise UserError(f"--checkpoint_seconds {seconds:g}: give seconds, 0 or more")
+    if section.resume and section.trainer.enable_checkpointing is False:
+        raise UserError("--resume goes on from last.ckpt, which --trainer.enable_checkpointing false does not keep")

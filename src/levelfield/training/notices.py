@@ -1,0 +1,26 @@
+"""What Lightning need not say."""
+
+import logging
+import warnings
+
+# Notices of Lightning about choices that levelfield made on purpose, or that a laptop user can do nothing about.
+EXPECTED_NOTICES = (
+    ".*does not have many workers.*",
+    ".*Checkpoint directory .* exists and is not empty.*",
+    ".*The dirpath has changed from.*",  # a fit that goes on from a checkpoint writes to a folder of its own
+    ".*is an instance of `nn.Module` and is already saved during checkpointing.*",
+    ".*Experiment logs directory .* exists and is not empty.*",
+    ".*You are using `torch.load` with `weights_only=False`.*",
+    ".*It is recommended to use .*sync_dist=True.*",
+    ".*The number of training batches .* is smaller than the logging interval.*",
+    ".*in eval mode at the start of training.*",  # frozen batch norm
+    ".*LeafSpec.* is deprecated.*",
+    ".*your dataloader is not resumable.*",  # LastCheckpoint passes over the batches that were trained on
+)
+
+
+def silence_expected_notices() -> None:
+    for notice in EXPECTED_NOTICES:
+        warnings.filterwarnings("ignore", notice)
+    for package in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(package).setLevel(logging.WARNING)
