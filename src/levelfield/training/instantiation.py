@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import typeshed_client
-from jsonargparse import ArgumentParser, Namespace, _stubs_resolver, set_parsing_settings
+from jsonargparse import ArgumentParser, Namespace, _stubs_resolver, _typehints, set_parsing_settings
 
 from levelfield.errors import UserError
 
@@ -22,7 +22,15 @@ def restrict_parser() -> None:
     """Keeps jsonargparse from building a class under an argument whose type does not ask for one, and from importing
     what a value names in the modules that run commands (`os`, `subprocess`, ...)."""
     set_parsing_settings(instantiate_subclass_spec_in_any=False, import_path_allowlist=[])
+    _typehints.discard_init_args_on_class_path_change = _drop_arguments_of_another_class
     find_stubs()
+
+
+def _drop_arguments_of_another_class(parser: Any, previous: Any, new: Any) -> None:
+    """As `merge` does in study files; jsonargparse, which has no setting for it, would keep those of the same name: the
+    margin of ArcFaceLoss in degrees as the cosine of CosFaceLoss."""
+    if previous and "init_args" in previous and previous["class_path"] != new["class_path"]:
+        previous["init_args"] = Namespace()
 
 
 def find_stubs() -> None:

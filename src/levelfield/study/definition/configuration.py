@@ -57,53 +57,64 @@ def read_yaml(path: Path, wanted_by: str = "") -> Config:
 
 
 def _same_class(old: str, new: str) -> bool:
-    """Short and full import paths of one class are the same class."""
-    return old == new or old.endswith("." + new) or new.endswith("." + old)
+    """Whether two import paths lead to one class: a package exports what lies deeper, a bare name is short for any."""
+    short, long = sorted((old.split("."), new.split(".")), key=len)
+    return short[-1] == long[-1] and long[: len(short) - 1] == short[:-1]
 
 
 def merge(old: Any, new: Any) -> Any:
-    """Lay `new` over `old`: mappings merge key by key, anything else replaces.
+    """Lay `new` over `old` in a study as the parser of `levelfield fit` lays `--config` files and options.
 
-    Naming another class drops the old class' arguments; a bare name stands for `{class_path: name}`.
+    Mappings merge key by key, `key+` appends to a list, anything else replaces, a mapping too that is the value of one
+    argument. Naming another class drops the old class' arguments; a bare name stands for `{class_path: name}`, and keys
+    laid over a class are its arguments.
+
+    Example:
+        >>> merge({"class_path": "ArcFaceLoss", "init_args": {"margin": 20}}, {"scale": 30})
+        {'class_path': 'ArcFaceLoss', 'init_args': {'margin': 20, 'scale': 30}}
     """
-    if isinstance(old, str) and isinstance(new, dict) and set(new) <= set(CLASS_KEYS[1:]):
+    if isinstance(old, str) and isinstance(new, dict) and "class_path" not in new:
         old = {"class_path": old}
-    if not isinstance(old, dict):
+    if isinstance(old, dict) and "class_path" in old:
+        return _merge_class(old, new)
+    if not isinstance(new, dict) or not isinstance(old, dict | None):
         return copy.deepcopy(new)
-    if "class_path" in old:
-        if isinstance(new, str):
-            new = {"class_path": new}
-        if isinstance(new, dict) and "class_path" in new and not _same_class(old["class_path"], new["class_path"]):
-            return copy.deepcopy(new)
-    if not isinstance(new, dict):
-        return copy.deepcopy(new)
-    merged = dict(old)
+    merged = dict(old or {})
     for key, value in new.items():
-        merged[key] = merge(old[key], value) if key in old else copy.deepcopy(value)
+        if key.endswith("+"):
+            key, value = key[:-1], [*merged.get(key[:-1], []), *(value if isinstance(value, list) else [value])]
+        merged[key] = merge(merged.get(key), value)
     return merged
 
 
-def set_dotted(config: Config, dotted: str, value: Any) -> Config:
+def _merge_class(old: Config, new: Any) -> Any:
+    if isinstance(new, str):
+        new = {"class_path": new}
+    if isinstance(new, dict) and new and not set(new) & set(CLASS_KEYS):
+        new = {"init_args": new}
+    if not isinstance(new, dict) or not _same_class(old["class_path"], str(new.get("class_path", old["class_path"]))):
+        return copy.deepcopy(new)
+    arguments, given = dict(old.get("init_args") or {}), new.get("init_args") or {}
+    for key, value in given.items():
+        is_mapping = isinstance(arguments.get(key), dict) and "class_path" not in arguments[key]
+        arguments[key] = copy.deepcopy(value) if is_mapping else merge(arguments.get(key), value)
+    return {**old, **new, **({"init_args": arguments} if arguments else {})}
+
+
+def set_dotted(config: Any, dotted: str, value: Any) -> Any:
     """A copy of `config` with `dotted` set; within a class, a key that is not its path is an argument of it.
 
     Example:
         >>> set_dotted({"data": {"dataset": {"class_path": "ImageTable"}}}, "data.dataset.table", "t.csv")
         {'data': {'dataset': {'class_path': 'ImageTable', 'init_args': {'table': 't.csv'}}}}
     """
-    nested: Any = value
-    node: Any = config
-    path: list[str] = []
-    for part in dotted.split("."):
-        if isinstance(node, str):
-            node = {"class_path": node}
-        if isinstance(node, dict) and "class_path" in node and part not in CLASS_KEYS:
-            path.append("init_args")
-            node = node.get("init_args")
-        path.append(part)
-        node = node.get(part) if isinstance(node, dict) else None
-    for part in reversed(path):
-        nested = {part: nested}
-    return merge(config, nested)
+    key, _, rest = dotted.partition(".")
+    if isinstance(config, str):
+        config = {"class_path": config}
+    if isinstance(config, dict) and "class_path" in config and key not in CLASS_KEYS:
+        key, rest = "init_args", dotted
+    config = config if isinstance(config, dict) else {}
+    return {**config, key: set_dotted(config.get(key), rest, value)} if rest else merge(config, {key: value})
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
