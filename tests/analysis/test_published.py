@@ -25,9 +25,9 @@ STUDY = """
 name: birds
 base: [../data/cub200.yaml, ../protocol/reality_check.yaml]
 methods:
-  first: ../loss/arcface.yaml
-  second: ../loss/margin_per_class.yaml
-  third: ../loss/multi_similarity_miner.yaml
+  first: ../method/arcface.yaml
+  second: ../method/margin_per_class.yaml
+  third: ../method/multi_similarity_miner.yaml
   mine: {model: {loss: {class_path: my_loss.ArcFaceLoss}}}
 spaces: {mine: {}}
 search: {trials: 50}

@@ -1,4 +1,4 @@
-"""Every shipped loss configuration trains 50 steps on letters and improves validation MAP@R over the start."""
+"""Every shipped method trains 50 steps on letters and improves validation MAP@R over the start."""
 
 import math
 from pathlib import Path
@@ -16,7 +16,7 @@ from levelfield.losses import ClassificationLoss
 from levelfield.metrics import retrieval_metrics
 from levelfield.training.build import DEFAULT_TRUNK, build
 
-FILES = sorted((Path(__file__).parents[2] / "configs" / "loss").glob("*.yaml"))
+FILES = sorted((Path(__file__).parents[2] / "configs" / "method").glob("*.yaml"))
 
 
 class Losses(Callback):

@@ -1,4 +1,4 @@
-"""The shipped loss configurations, their search spaces and the published ones."""
+"""The shipped methods, their search spaces and the published ones."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from levelfield import losses, miners
 from levelfield.losses import ClassificationLoss
 from levelfield.published.searches import reality_check_search, reality_check_searches
 
-CONFIGS = Path(__file__).parents[2] / "configs" / "loss"
+CONFIGS = Path(__file__).parents[2] / "configs" / "method"
 FILES = sorted(CONFIGS.glob("*.yaml"))
 
 
@@ -24,7 +24,7 @@ def test_every_loss_has_a_configuration():
 def test_a_configuration_builds_its_loss_and_its_space_names_arguments(file):
     config = yaml.safe_load(file.read_text())
     model = config["model"]
-    assert set(config) <= {"model", "data"}
+    assert set(config) - {"data"} == {"model", "search"}
     assert set(model) <= {"loss", "miner", "loss_lr", "normalize", "distance", "members", "embedding_size"}
     cls = getattr(losses, model["loss"]["class_path"].rpartition(".")[2])
     with_classes = issubclass(cls, ClassificationLoss | losses.MetaClassLoss)
@@ -37,9 +37,8 @@ def test_a_configuration_builds_its_loss_and_its_space_names_arguments(file):
         getattr(miners, model["miner"]["class_path"].rpartition(".")[2])(**model["miner"]["init_args"])
     assert (config.get("data") == {"samples_per_class": 1}) == with_classes
 
-    space = yaml.safe_load((CONFIGS / "space" / file.name).read_text())
     accepted = parser.get_defaults()["loss"].__dict__
-    for key, bounds in space.items():
+    for key, bounds in config["search"].items():
         assert set(bounds) - {"integer"} == {"low", "high", "scale"}
         assert bounds["low"] < bounds["high"]
         assert bounds["scale"] in {"linear", "log"}
@@ -69,7 +68,7 @@ def test_the_published_optima_are_the_papers():
 
 def test_the_shipped_spaces_contain_the_published_ones():
     for search in reality_check_searches():
-        space = yaml.safe_load((CONFIGS / "space" / f"{search['loss']}.yaml").read_text())
+        space = yaml.safe_load((CONFIGS / f"{search['loss']}.yaml").read_text())["search"]
         shipped = {key.rpartition(".")[2]: bounds for key, bounds in space.items()}
         assert set(search["space"]) <= set(shipped)
         for name, bounds in search["space"].items():

@@ -112,7 +112,7 @@ def test_contradictory_numbers_are_one_clear_line():
 
 
 def test_dreml_stacks_on_any_trunk_and_its_checkpoint_loads_alone(run, tmp_path, tiny):
-    words = [*tiny, "--config", "configs/loss/dreml.yaml", "--model.members", "2", "--model.loss.members", "2"]
+    words = [*tiny, "--config", "configs/method/dreml.yaml", "--model.members", "2", "--model.loss.members", "2"]
     code, printed, complaint = run("fit", *words, "--model.embedding_size", "8", "--output", tmp_path)
     assert code == 0, complaint
     assert "trunk: EnsembleTrunk, " in printed

@@ -165,11 +165,11 @@ def main(argv: Sequence[str]) -> int:
 
 def _asked(console: Console, arguments: argparse.Namespace, options: dict[str, Any]) -> StudyRecord:
     """The study: the folder's own where a begun one is resumed, else that of the study file."""
-    added, spaces = added_methods(arguments.add_method)
+    added = added_methods(arguments.add_method)
     folder = study_folder_of(arguments.command, arguments.file, arguments.output)
     if folder is None:
         file = find_study(arguments.file)
-        spec = load_spec(file, options, added, spaces)
+        spec = load_spec(file, options, added)
         # A study with more methods is another study: its test classes are opened for it.
         folder = arguments.output or default_folder("_".join([spec.name, *added]))
         if arguments.command != "resume" or not (folder / STUDY).is_file():

@@ -2,7 +2,7 @@
 
 `reality_check_search.json` holds, for each search of the Reality Check (Musgrave et al. 2020), the space, the optimum
 and its validation MAP@R. `reality_check_curves.json` holds every trial of the nine searches of one argument whose
-scores are public. Losses have the names of `configs/loss/`.
+scores are public. Losses have the names of `configs/method/`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def reality_check_search(loss: str, dataset: str, batch_size: int = 32) -> dict[
     """One search.
 
     Args:
-        loss: as in `configs/loss/`, e.g. "arcface" or "multi_similarity_miner".
+        loss: as in `configs/method/`, e.g. "arcface" or "multi_similarity_miner".
         dataset: "cub200", "cars196" or "sop".
         batch_size: 32, or 256 on "cub200". FastAP at 32 has the published optimum and the space of batch 256, borrowed:
             none was recorded.

@@ -19,6 +19,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from levelfield.errors import UserError
 from levelfield.runtime.import_path import why_not_importable
+from levelfield.runtime.shipped import find_configuration, nearest_configuration
 
 # Where the short names of a key are found, and the class that they extend.
 SHORT_NAMES = {
@@ -56,6 +57,7 @@ class LevelfieldParser(LightningArgumentParser):
         return short_help(self)
 
     def parse_args(self, args: Any = None, *more: Any, **kwargs: Any) -> Namespace:  # type: ignore[override]
+        args = [*_files_found(args)]
         with _failing_imports(args):
             return super().parse_args(args, *more, **kwargs)
 
@@ -63,8 +65,33 @@ class LevelfieldParser(LightningArgumentParser):
         with _failing_imports(cfg_obj):
             return super().parse_object(cfg_obj, *more, **kwargs)
 
+    def _apply_actions(self, cfg: Any, parent_key: str = "", *more: Any, **kwargs: Any) -> Namespace:
+        """Sets aside what a study searches of a method, the `search:` of its file."""
+        if isinstance(cfg, dict) and not parent_key:
+            cfg = {key: value for key, value in cfg.items() if key != "search"}
+        return super()._apply_actions(cfg, parent_key, *more, **kwargs)
+
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         raise UserError(one_line(message, self)) from ex
+
+
+def _files_found(words: Iterable[str]) -> Iterator[str]:
+    """The words of a command with each configuration file where it lies: here, or among the shipped ones.
+
+    Raises:
+        UserError: there is no such file, with the nearest name.
+    """
+    option = ""
+    for word in words:
+        key, equals, value = word.partition("=") if word.startswith("--config=") else (option, "", word)
+        named = key in ("--config", "-c") and value != "-" and not re.search(r":\s|^\s*{", value)  # else YAML itself
+        if named and not Path(value).exists():
+            file = find_configuration(value)
+            if file is None:
+                raise UserError(f"--config: no file '{value}'{nearest_configuration(value)}")
+            word = f"{key}={file}" if equals else str(file)
+        yield word
+        option = word
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import pytest
 import levelfield.losses
 from levelfield.cli.study import main
 from levelfield.errors import UserError
-from levelfield.study.definition.added_method import added_methods, method_of_loss, space_of_loss
+from levelfield.study.definition.added_method import added_methods, method_of_loss
 
 REPOSITORY = Path(__file__).parents[3]
 BASES = {"MetricLoss", "PairLoss", "ClassificationLoss"}
@@ -50,7 +50,7 @@ def test_every_shipped_loss_finds_its_settings_and_its_space(name: str, monkeypa
     for path in (name, f"levelfield.losses.{name}", f"{loss.__module__}.{name}"):
         settings = method_of_loss(path)[1]
         assert settings["model"]["loss"]["class_path"] == f"levelfield.losses.{name}"
-        space = space_of_loss(path)
+        space = settings["search"]
         if name != "PrototypicalLoss":  # has nothing to search
             assert space
         for key in space:
@@ -60,18 +60,15 @@ def test_every_shipped_loss_finds_its_settings_and_its_space(name: str, monkeypa
 
 def test_classes_of_one_name_are_two_methods(modules: None) -> None:
     paths = ["twins_here.TwinLoss", "twins_there.TwinLoss", "twins_here.WeightedLoss"]
-    methods, spaces = added_methods(paths)
+    methods = added_methods(paths)
     assert {name: config["model"]["loss"]["class_path"] for name, config in methods.items()} == {
         "twins_here_twin_loss": "twins_here.TwinLoss",
         "twins_there_twin_loss": "twins_there.TwinLoss",
         "weighted_loss": "twins_here.WeightedLoss",
     }
     assert methods["weighted_loss"]["data"] == {"samples_per_class": 1}
-    assert spaces == {
-        "twins_here_twin_loss": {},
-        "twins_there_twin_loss": {},
-        "weighted_loss": {"model.loss.init_args.scale": {"low": 1.0, "high": 9.0}},
-    }
+    assert "search" not in methods["twins_here_twin_loss"]
+    assert methods["weighted_loss"]["search"] == {"model.loss.init_args.scale": {"low": 1.0, "high": 9.0}}
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from levelfield.errors import UserError
 from levelfield.study.definition.configuration import read_yaml
 from levelfield.study.search.suggest import Range, Trial, at_bound, best_trial, is_unpromising, read_space, suggest
 
-SPACES = sorted((Path(__file__).parents[3] / "configs" / "loss" / "space").glob("*.yaml"))
+METHODS = sorted((Path(__file__).parents[3] / "configs" / "method").glob("*.yaml"))
 SPACE = {
     "model.loss_lr": Range(1e-6, 1.0, "log"),
     "model.loss.init_args.margin": Range(0.0, 90.0),
@@ -47,9 +47,9 @@ def eight() -> list[Trial]:
     return trials(8)
 
 
-@pytest.mark.parametrize("path", SPACES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", METHODS, ids=lambda path: path.stem)
 def test_every_shipped_space_is_read_and_searched(path: Path) -> None:
-    space = read_space(read_yaml(path), str(path))
+    space = read_space(read_yaml(path)["search"], str(path))
     assert all(key.startswith(("model.loss.", "model.miner.", "model.loss_lr")) for key in space)
     parameters = suggest(space, [], 0, 0, path.stem)
     assert list(parameters) == list(space)

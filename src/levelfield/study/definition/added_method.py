@@ -9,14 +9,13 @@ from typing import Any
 
 from levelfield.errors import UserError
 from levelfield.runtime.import_path import import_named
+from levelfield.runtime.shipped import shipped_files
 from levelfield.study.definition.configuration import Config, read_yaml
 from levelfield.study.search.suggest import read_space
 
-LOSSES = Path("configs/loss")  # a configuration each; in `space/` what is searched
 
-
-def added_methods(paths: Sequence[str]) -> tuple[dict[str, Config], dict[str, Config]]:
-    """The methods of `--add-method`, by name: their settings, and what is searched.
+def added_methods(paths: Sequence[str]) -> dict[str, Config]:
+    """The methods of `--add-method`, by name.
 
     A method is called as its class is, in small letters; with its module before it where two classes have one name.
 
@@ -35,20 +34,18 @@ def added_methods(paths: Sequence[str]) -> tuple[dict[str, Config], dict[str, Co
             names[path] = f"{re.sub(r'[^a-zA-Z0-9]', '_', kind.__module__)}_{names[path]}"
     if len(set(names.values())) < len(names):
         raise UserError(f"--add-method {paths[-1]}: another added loss has the same name; rename the class")
-    return (
-        {names[path]: method_of_loss(path)[1] for path in paths},
-        {names[path]: space_of_loss(path) for path in paths},
-    )
+    return {names[path]: method_of_loss(path)[1] for path in paths}
 
 
 def method_of_loss(path: str) -> tuple[str, Config]:
-    """Name and settings of a method that is a loss: `my_loss.MyLoss`, or `ArcFaceLoss` for one of ours.
+    """Name and configuration of a method that is a loss: `my_loss.MyLoss`, or `ArcFaceLoss` for one of ours.
 
-    One of ours has the settings of its file in `configs/loss`. A loss with class weights draws, as the shipped ones,
-    one sample of a class.
+    One of ours has that of its file in `configs/method`. A loss with class weights draws, as the shipped ones, one
+    sample of a class. What is searched is the file's `search:`, or a class attribute `search_space`, arguments to
+    ranges: `search_space = {"margin": {"low": 0.0, "high": 1.0, "scale": "linear"}}`.
 
     Raises:
-        UserError: it cannot be imported.
+        UserError: it cannot be imported, or the attribute is not a space.
     """
     from levelfield.training.loss_factory import supplied_arguments
 
@@ -59,25 +56,11 @@ def method_of_loss(path: str) -> tuple[str, Config]:
         config = read_yaml(file)
     elif "num_classes" in supplied_arguments(loss):
         config["data"] = {"samples_per_class": 1}
-    return _snake_case(loss.__name__), config
-
-
-def space_of_loss(path: str) -> Config:
-    """What is searched for an added method, dotted keys to ranges; empty for a loss that says nothing.
-
-    A loss of ours has a file in `configs/loss/space`; any loss can have a class attribute `search_space`, arguments
-    to ranges: `search_space = {"margin": {"low": 0.0, "high": 1.0, "scale": "linear"}}`.
-
-    Raises:
-        UserError: the attribute is not a space.
-    """
-    loss = _loss_class(path)
     arguments = getattr(loss, "search_space", None)
     if arguments is not None:
         read_space(arguments, f"--add-method {path}: search_space")
-        return {f"model.loss.init_args.{argument}": place for argument, place in arguments.items()}
-    file = _shipped_file(loss)
-    return read_yaml(LOSSES / "space" / file.name) if file is not None else {}
+        config["search"] = {f"model.loss.init_args.{argument}": place for argument, place in arguments.items()}
+    return _snake_case(loss.__name__), config
 
 
 def _shipped_file(loss: type) -> Path | None:
@@ -85,7 +68,7 @@ def _shipped_file(loss: type) -> Path | None:
     if not loss.__module__.startswith("levelfield."):
         return None
     wanted = f"levelfield.losses.{loss.__name__}"
-    files = [file for file in LOSSES.glob("*.yaml") if _class_path(read_yaml(file)) == wanted]
+    files = [file for file in shipped_files("method").values() if _class_path(read_yaml(file)) == wanted]
     return min(files, key=lambda file: (len(file.name), file.name), default=None)
 
 

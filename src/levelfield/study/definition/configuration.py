@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from levelfield.errors import UserError
+from levelfield.runtime.shipped import find_configuration, nearest_configuration
 
 Config = dict[str, Any]
 
@@ -35,7 +36,7 @@ def parse_value(text: str) -> Any:
         return text
 
 
-def read_yaml(path: Path, wanted_by: str = "") -> Config:
+def read_yaml(path: Path) -> Config:
     """Read one YAML mapping.
 
     Raises:
@@ -44,8 +45,7 @@ def read_yaml(path: Path, wanted_by: str = "") -> Config:
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except FileNotFoundError:
-        suffix = f" (named in {wanted_by})" if wanted_by else ""
-        raise UserError(f"{path}{suffix} does not exist; correct the path") from None
+        raise UserError(f"{path} does not exist; correct the path") from None
     except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
         problem = " ".join(str(error).split())
         raise UserError(f"{path} cannot be read as YAML: {problem}") from None
@@ -146,13 +146,17 @@ def nearest(name: str, names: Sequence[str]) -> str:
 
 
 def stack(layers: Any, folder: Path, wanted_by: str) -> Config:
-    """Merge a list of paths (relative to `folder`) and inline mappings, in order."""
+    """Merge a list of paths (relative to `folder`, or of shipped files) and inline mappings, in order."""
     merged: Config = {}
     for layer in layers if isinstance(layers, list) else [layers]:
         if isinstance(layer, dict):
             merged = merge(merged, layer)
         elif isinstance(layer, str):
-            merged = merge(merged, read_yaml(folder / layer, wanted_by))
+            file = find_configuration(layer, "study", folder)
+            if file is None:
+                nearest_name = nearest_configuration(layer, folder)
+                raise UserError(f"{folder / layer} (named in {wanted_by}) does not exist{nearest_name}")
+            merged = merge(merged, read_yaml(file))
         else:
             raise UserError(f"{wanted_by} must list files or mappings, not {layer!r}")
     return merged

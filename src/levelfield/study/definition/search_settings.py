@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from levelfield.errors import UserError
-from levelfield.study.definition.configuration import Config, nearest, read_yaml, stack, whole_number
+from levelfield.study.definition.configuration import Config, nearest, stack, whole_number
 from levelfield.study.search.suggest import SAMPLERS, read_space
 
 # Between a method's name and the number of a further search of it.
@@ -50,8 +50,10 @@ def search_settings(path: Path, search: Mapping[str, Any]) -> SearchSettings:
     return settings if settings.trials else SearchSettings()
 
 
-def read_spaces(path: Path, content: Config, settings: SearchSettings) -> dict[str, Config]:
-    """The space of each method: named in `spaces:`, or the file `space/<loss>.yaml` beside its own.
+def read_spaces(
+    path: Path, content: Config, searches: Mapping[str, Config | None], settings: SearchSettings
+) -> dict[str, Config]:
+    """The space of each method: what the study's `spaces:` says, or else the `search:` of the method itself.
 
     Raises:
         UserError: a method has none, or one that is not a space.
@@ -65,27 +67,19 @@ def read_spaces(path: Path, content: Config, settings: SearchSettings) -> dict[s
     if not settings.trials:
         return {}
     spaces = {}
-    for name, layers in methods.items():
-        place = f"spaces of {path}: {name}"
+    for name, space in searches.items():
+        place = f"search of method {name} of {path}"
         if name in given:
-            spaces[name] = stack(given[name] or {}, path.parent, place)
-        else:
-            place = str(_beside(path, name, layers))
-            spaces[name] = read_yaml(Path(place))
+            place = f"spaces of {path}: {name}"
+            space = stack(given[name] or {}, path.parent, place)
+        elif space is None and name in methods:
+            raise UserError(
+                f"{path}: method {name!r} has nothing to search: give its ranges under 'spaces:' "
+                "(an empty {} leaves it as it is configured)"
+            )
+        spaces[name] = space or {}
         read_space(spaces[name], place)
     return spaces
-
-
-def _beside(path: Path, method: str, layers: Any) -> Path:
-    first = layers[0] if isinstance(layers, list) and layers else layers
-    if isinstance(first, str):
-        file = path.parent / first
-        if (space := file.parent / "space" / file.name).is_file():
-            return space
-    raise UserError(
-        f"{path}: method {method!r} has nothing to search: give its ranges under 'spaces:' "
-        "(an empty {} leaves it as it is configured)"
-    )
 
 
 def further_searches(path: Path, a_a: Any, methods: Sequence[str], replicates: int) -> list[tuple[str, int]]:

@@ -157,15 +157,13 @@ def load_spec(
     path: Path,
     overrides: Mapping[str, Any] | None = None,
     added_methods: Mapping[str, Config] | None = None,
-    added_spaces: Mapping[str, Config] | None = None,
 ) -> StudySpec:
     """Read a study file and resolve it.
 
     Args:
-        path: The study file; the files it names are relative to it.
+        path: The study file; the files it names are relative to it, or shipped ones.
         overrides: Dotted keys and values for all methods (`data.dataset.table`) or the study itself (`runs`).
-        added_methods: Further methods, laid over the same base.
-        added_spaces: The search spaces of some of these.
+        added_methods: Further methods, laid over the same base; one without a `search:` is not searched.
 
     Raises:
         UserError: a missing file, an unknown key, a count that is not one, a space that is none.
@@ -193,8 +191,11 @@ def load_spec(
     }
     replicates = whole_number(path, "search.replicates", search.pop("replicates", 1), 1)
     settings = search_settings(path, search)
-    resolved = {name: _resolve(name, merge(base, layer), overrides) for name, layer in layers.items()}
-    spaces = {**read_spaces(path, content, settings), **(added_spaces or {} if settings.trials else {})}
+    configs = {name: merge(base, layer) for name, layer in layers.items()}
+    spaces = read_spaces(
+        path, content, {name: config.pop("search", None) for name, config in configs.items()}, settings
+    )
+    resolved = {name: _resolve(name, config, overrides) for name, config in configs.items()}
     for name, number in further_searches(path, content.get("a_a") or [], list(resolved), replicates):
         resolved[f"{name}{REPLICATE}{number}"] = resolved[name]
         if name in spaces:

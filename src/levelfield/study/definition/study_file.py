@@ -4,24 +4,22 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from levelfield.errors import UserError
+from levelfield.runtime.shipped import find_configuration, shipped_files
 from levelfield.study.definition.spec import STUDY
-
-STUDY_FILES = Path("configs/study")
 
 
 def find_study(name: str) -> Path:
-    """The study file of that path, or of that name in configs/study.
+    """The study file of that path, or of that name in configs/study, the working directory's or the shipped one.
 
     Raises:
         UserError: there is none, with the nearest name.
     """
-    for path in (Path(name), STUDY_FILES / name, STUDY_FILES / f"{name}.yaml"):
-        if path.is_file():
-            return path
+    if (file := find_configuration(name, "study")) is not None:
+        return file
     if (Path(name) / STUDY).is_file():
         raise UserError(f"{name} is the folder of a study; go on with it: levelfield study resume {name}")
-    names = sorted(path.name for path in STUDY_FILES.glob("*.yaml"))
+    names = sorted(path.name for path in shipped_files("study").values())
     close = get_close_matches(Path(name).name.removesuffix(".yaml") + ".yaml", names, n=1, cutoff=0.4)
     if close:
         raise UserError(f"no study file {name!r}; did you mean {close[0]!r}?")
-    raise UserError(f"no study file {name!r}; " + (f"there are: {', '.join(names)}" if names else "give its path"))
+    raise UserError(f"no study file {name!r}; there are: {', '.join(names)}")
