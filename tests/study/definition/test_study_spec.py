@@ -129,7 +129,11 @@ def test_first_difference_names_missing_keys() -> None:
         ("folds:", "fold:", r"unknown key 'fold'; did you mean 'folds'"),
         ("runs: 3", "runs: many", r"runs must be a whole number of at least 1, not 'many'"),
         ("folds: 2", "folds: 1", r"folds must be a whole number of at least 2"),
-        ("data.yaml,", "dat.yaml,", r"dat\.yaml \(named in base of .*study\.yaml\) does not exist; did you mean 'data\.yaml'\?"),
+        (
+            "data.yaml,",
+            "dat.yaml,",
+            r"dat\.yaml \(named in base of .*study\.yaml\) does not exist; did you mean 'data\.yaml'\?",
+        ),
         ("contrastive: ", "pretrained: ", r"'pretrained' is the baseline's"),
         ("methods:", "methods: []\nname: [", r"cannot be read as YAML"),
     ],
