@@ -20,9 +20,9 @@ from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.index import SampleIndex
 from levelfield.data.places import dataset_without_ways, root_in_vain
 from levelfield.data.samplers import EvalSampler, MPerClassBatchSampler
+from levelfield.data.sealed_half import check_test_half
 from levelfield.data.splits import Split, check_validation_classes, class_folds, split_classes
 from levelfield.data.subset import ClassSubset
-from levelfield.data.test_half import check_test_half
 from levelfield.data.transforms import ImageTransforms
 from levelfield.errors import UserError
 from levelfield.runtime.processes import end_with_parent
@@ -174,7 +174,7 @@ class MetricDataModule(LightningDataModule):
         index = self.dataset.read_index()
         check_test_half(index, self._halves(index)[2])
 
-    def test_list_hash(self) -> str:
+    def sealed_list_hash(self) -> str:
         """SHA-256 of the list of the test samples, with their classes and roles; no file of theirs is looked at."""
         index = self.dataset.read_index()
         test = index.select(np.isin(index.labels, self._halves(index)[2]))

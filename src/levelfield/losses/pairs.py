@@ -16,7 +16,7 @@ from levelfield.losses.base import IndicesTuple, MetricLoss
 from levelfield.numerics import inner_products, rounding_of, unit
 
 # The log-sum-exp of nothing; finite, so that a row with nothing to compare has a zero gradient.
-HIDDEN = -1e30
+EMPTY = -1e30
 
 
 def cosines(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
@@ -161,7 +161,7 @@ def as_pairs(indices_tuple: IndicesTuple) -> tuple[Tensor, Tensor, Tensor, Tenso
 
 
 def weighted_logsumexp(logits: Float[Tensor, "N M"], weights: Float[Tensor, "N M"]) -> Float[Tensor, " N"]:
-    """log sum_j w_ij e^(z_ij) of each row; `HIDDEN`, with a zero gradient, where a row's weights are all 0.
+    """log sum_j w_ij e^(z_ij) of each row; `EMPTY`, with a zero gradient, where a row's weights are all 0.
 
     Weights are 0 or at least 1. Exact for logits of any size: each row is shifted by its largest logit that counts.
     """
@@ -181,14 +181,14 @@ class _WeightedLogSumExp(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        largest = (logits + (weights.clamp_max(1) - 1) * -HIDDEN).amax(1, keepdim=True)
+        largest = (logits + (weights.clamp_max(1) - 1) * -EMPTY).amax(1, keepdim=True)
         terms = (logits - largest).clamp_(-80, 0).exp_().mul_(weights)
         total = terms.sum(1, keepdim=True)
         empty = total == 0
         shares = terms.div_(torch.where(empty, 1.0, total))
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(shares)
-        return torch.where(empty, HIDDEN, largest + total.log()).squeeze(1), shares
+        return torch.where(empty, EMPTY, largest + total.log()).squeeze(1), shares
 
     @staticmethod
     def backward(ctx: Any, of_total: Tensor | None, of_shares: Tensor | None) -> tuple[Tensor | None, None]:

@@ -19,7 +19,7 @@ from levelfield.metrics.distances import MIN_BLOCK
 # Of two blocks, into a given tensor if there is one.
 Similarity = Callable[..., Tensor]
 # Columns of a row are searched in strided groups of this size, whose maxima rule most of them out.
-GROUP = 16
+GROUP_SIZE = 16
 # Values of the rows whose ties are told apart at a time.
 TEMPORARY_VALUES = 2**20
 # Rows that are sorted at a time, which stay in the processor's cache.
@@ -64,7 +64,7 @@ def largest(
     row is read once and never sorted.
     """
     block, num_gallery = similarities_BG.shape
-    group = GROUP if num_gallery >= 4 * GROUP * count else GROUP // 2
+    group = GROUP_SIZE if num_gallery >= 4 * GROUP_SIZE * count else GROUP_SIZE // 2
     stride = num_gallery // group
     if num_gallery < 4 * group * count or similarities_BG.stride(1) != 1:
         return similarities_BG.topk(count, dim=1)

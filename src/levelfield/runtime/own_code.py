@@ -12,7 +12,7 @@ from typing import Any
 
 import levelfield
 
-CLASS_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+DOTTED_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 INSTALLED = ("site-packages", "dist-packages")
 
 
@@ -52,7 +52,7 @@ def _class_paths(config: Any) -> Iterator[str]:
     if isinstance(config, list | tuple):
         for value in config:
             yield from _class_paths(value)
-    elif isinstance(config, str) and CLASS_PATH.fullmatch(config):
+    elif isinstance(config, str) and DOTTED_NAME.fullmatch(config):
         yield config
 
 

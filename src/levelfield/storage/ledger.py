@@ -13,7 +13,7 @@ from levelfield.storage.atomic import make_durable, storing, without_links
 from levelfield.storage.lock import Lock
 from levelfield.storage.provenance import code_version
 
-KEYS = {
+ENTRY_KEYS = {
     "opened": ("opening", "time", "reason", "code", "configuration", "checkpoints"),
     "finished": ("opening", "time"),
 }
@@ -53,7 +53,7 @@ class Ledger:
         for number, line in enumerate(whole, start=1):
             try:
                 entry = json.loads(line)
-                whole_entry = set(KEYS[entry["event"]]) <= set(entry)
+                whole_entry = set(ENTRY_KEYS[entry["event"]]) <= set(entry)
             except (ValueError, KeyError, TypeError):
                 whole_entry = False
             if not whole_entry:

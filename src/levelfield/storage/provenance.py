@@ -46,7 +46,7 @@ NO_NUMBERS = (
     "training/trackers.py",
     "training/trust.py",
 )
-SUFFIXES = (".py", ".csv")
+SOURCE_SUFFIXES = (".py", ".csv")
 
 
 def _git(*arguments: str) -> str | None:
@@ -79,7 +79,7 @@ def computing_files(package: Path = Path(levelfield.__file__).parent) -> str:
     for path in sorted(package.rglob("*")):
         name = path.relative_to(package)
         silent = any(name.is_relative_to(other) for other in NO_NUMBERS)
-        if path.suffix in SUFFIXES and not silent and not any(part.startswith(".") for part in name.parts):
+        if path.suffix in SOURCE_SUFFIXES and not silent and not any(part.startswith(".") for part in name.parts):
             digest.update(f"{name.as_posix()}\n{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
     return digest.hexdigest()
 

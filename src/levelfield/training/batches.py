@@ -10,7 +10,7 @@ from torch import Tensor
 
 from levelfield.errors import UserError
 
-KINDS = "(samples, labels), (samples, labels, index) or a dictionary with these keys"
+FORMS = "(samples, labels), (samples, labels, index) or a dictionary with these keys"
 
 
 class Batch(NamedTuple):
@@ -31,19 +31,19 @@ class Batch(NamedTuple):
             missing = [key for key in ("samples", "labels") if key not in batch]
             if missing:
                 found = ", ".join(str(key) for key in batch)
-                raise UserError(f"the loader's dictionaries have no '{missing[0]}' (they have {found}): yield {KINDS}")
+                raise UserError(f"the loader's dictionaries have no '{missing[0]}' (they have {found}): yield {FORMS}")
             return cls(batch["samples"], batch["labels"], batch.get("index"))
         if isinstance(batch, tuple | list) and len(batch) in (2, 3):
             return cls(*batch)
         found = f"{type(batch).__name__} of {len(batch)}" if isinstance(batch, tuple | list) else type(batch).__name__
-        raise UserError(f"the loader yields a {found}: yield {KINDS}")
+        raise UserError(f"the loader yields a {found}: yield {FORMS}")
 
 
 def samples_of(batch: Any) -> tuple[Any, Int[Tensor, " batch"] | None]:
     """Samples and index of a batch that may have no labels: a dictionary, a pair, a triple, or the samples alone."""
     if isinstance(batch, Mapping):
         if "samples" not in batch:
-            raise UserError("the loader's dictionaries have no 'samples': yield samples, or " + KINDS)
+            raise UserError("the loader's dictionaries have no 'samples': yield samples, or " + FORMS)
         return batch["samples"], batch.get("index")
     if isinstance(batch, tuple | list) and len(batch) in (2, 3) and isinstance(batch[1], Tensor):
         return batch[0], batch[2] if len(batch) == 3 else None

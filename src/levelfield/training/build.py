@@ -24,8 +24,8 @@ from levelfield.data.places import dataset_without_ways
 from levelfield.errors import UserError
 from levelfield.runtime.own_modules import find_own_modules
 from levelfield.storage.atomic import write_atomically
-from levelfield.storage.places import without_places
 from levelfield.storage.provenance import computing_files, library_versions
+from levelfield.storage.without_places import without_places
 from levelfield.training.callbacks import FinishTracking, RetrievalValidation
 from levelfield.training.instantiation import instantiate, restrict_parser
 from levelfield.training.learner import learner_class

@@ -18,10 +18,10 @@ from torch import nn
 
 from levelfield.errors import UserError
 from levelfield.models.text_files import check_architecture
-from levelfield.storage.places import without_places
+from levelfield.storage.without_places import without_places
 from levelfield.training.instantiation import instantiate, restrict_parser
 from levelfield.training.loss_factory import SUPPLIED, given_arguments, loss_class
-from levelfield.training.trust import PARTS, Missing, check_kinds, check_names, importing_only
+from levelfield.training.trust import BUILT_PARTS, Missing, check_kinds, check_names, importing_only
 
 if TYPE_CHECKING:
     from levelfield.training.learner import MetricLearner
@@ -94,7 +94,7 @@ def learner_config(
         if not _has_name(arguments.get("miner")):
             arguments["miner"] = None
         check_names("model", arguments, trusted, origin)
-        for place in (place for place in PARTS if place.startswith("model.")):
+        for place in (place for place in BUILT_PARTS if place.startswith("model.")):
             key = place.removeprefix("model.")
             try:
                 check_kinds(place, arguments.get(key), trusted, origin)
@@ -240,7 +240,7 @@ def _resolved(
         parsed = parser.parse_object({section: copy.deepcopy(arguments)})
         plain = yaml.safe_load(parser.dump(parsed, skip_unset=False))[section]
     check_names(section, plain, trusted, origin)
-    for place in PARTS:
+    for place in BUILT_PARTS:
         if place.startswith(f"{section}."):
             check_kinds(place, plain.get(place.partition(".")[2]), trusted, origin)
     return plain

@@ -8,7 +8,7 @@ from typing import Any
 
 from levelfield.errors import UserError
 
-DATA = ("num_folds", "split", "fold", "train_classes", "val_classes", "fingerprint")
+DATA_MUST_AGREE = ("num_folds", "split", "fold", "train_classes", "val_classes", "fingerprint")
 DATA_MAY_DIFFER = ("root", "dataset", "eval_batch_size", "num_workers", "cache")  # where and how, not what
 ARCHITECTURE = ("trunk", "embedder", "embedding_size", "members")
 
@@ -45,7 +45,7 @@ def refuse_other_settings(expected: dict[str, Any], given: dict[str, Any], check
 
 def refuse_other_data(expected: dict[str, Any], found: dict[str, Any], checkpoint: Path | str) -> None:
     """Raises UserError if the data on disk are not those that the checkpoint was trained on."""
-    for key in DATA:
+    for key in DATA_MUST_AGREE:
         if expected[key] != found[key]:
             raise UserError(
                 f"the data set differs from the one '{checkpoint}' was trained on ({key}): "

@@ -32,7 +32,7 @@ SHORT_NAMES = {
 # In the options' own words or of no use on the command line.
 HIDDEN = ("help", "config", "print_config", "weights_only", "return_predictions", "verbose", "checkpoint_seconds")
 LEARNER = "model.learner"  # where a configuration names a learner of one's own
-CLASS_PATH = r"class_path['\"]?[=:] ?['\"]?([\w.]+)"  # as messages quote a configuration
+QUOTED_CLASS_PATH = r"class_path['\"]?[=:] ?['\"]?([\w.]+)"  # as messages quote a configuration
 SHORT_TEXTS = {"ckpt_path": "a checkpoint: fit goes on from it, validate, test and predict read all settings from it"}
 EXAMPLES = {
     "data.dataset": " (for instance --config configs/data/glyphs.yaml)",
@@ -228,7 +228,7 @@ def _import_paths(message: str) -> list[str]:
         r"Expected a path but ([\w.]+) either",
         r"given class_path '([\w.]+)'",
         r"Got value: ([\w.]+)",
-        CLASS_PATH,
+        QUOTED_CLASS_PATH,
     )
     found = [path for place in places for path in re.findall(place, message)]
     return [path for path in found if re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", path)]

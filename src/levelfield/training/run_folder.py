@@ -15,7 +15,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from levelfield.metrics.table import MONITOR
 from levelfield.storage.atomic import make_durable, storing, write_atomically
-from levelfield.storage.places import HERE, moved
+from levelfield.storage.without_places import HERE, moved
 
 
 def default_name(config: Any) -> str:

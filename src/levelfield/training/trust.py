@@ -43,7 +43,7 @@ class Part(NamedTuple):
 
 
 # None of these libraries' classes reads, writes or fetches anything when it is made, given that trunks get no weights.
-PARTS = {
+BUILT_PARTS = {
     "model.trunk": Part("trunk", nn.Module, ("levelfield.models", "timm.models", "torchvision.models", "torch.nn")),
     "model.learner": Part("learner", LightningModule, ("levelfield.training.learner",)),
     "model.embedder": Part("embedder", nn.Module, ("levelfield.models", "torch.nn")),
@@ -58,7 +58,7 @@ PARTS = {
     "model.lr_scheduler": Part("scheduler", LRScheduler, ("torch.optim.lr_scheduler",)),
     "data.dataset": Part("data set", MetricDataset, ("levelfield.data",)),
 }
-LIBRARIES = frozenset(package.partition(".")[0] for part in PARTS.values() for package in part.packages)
+TRUSTED_PACKAGES = frozenset(package.partition(".")[0] for part in BUILT_PARTS.values() for package in part.packages)
 
 
 class Missing(Exception):  # noqa: N818 it is no error where the weights can do without
@@ -86,7 +86,7 @@ def check_names(section: str, arguments: dict[str, Any], trusted: Iterable[str],
     """
     for key, value in arguments.items():
         for place, name, _ in _asked(f"{section}.{key}", value):
-            part = PARTS.get(place)
+            part = BUILT_PARTS.get(place)
             if part is None:
                 raise UserError(f"'{origin}' names the class {name!r} at '{place}', where none belongs")
             if not isinstance(name, str) or not all(word.isidentifier() for word in name.split(".")):
@@ -105,7 +105,7 @@ def check_kinds(place: str, value: Any, trusted: Iterable[str], origin: str) -> 
         UserError: a class of another kind than the part's, or one that the named module only has from another.
         Missing: a class that is not installed here.
     """
-    part = PARTS[place]
+    part = BUILT_PARTS[place]
     for _, name, inner in _asked(place, value):
         if name in part.functions and not inner:
             continue
@@ -136,7 +136,7 @@ def _returned(function: Any) -> Any:
 
 
 def _asked(place: str, value: Any) -> Iterator[_Asked]:
-    if place not in PARTS:
+    if place not in BUILT_PARTS:
         yield from (_Asked(place, name) for name in classes_named(value))
     elif isinstance(value, dict) and "class_path" in value:
         yield _Asked(place, value["class_path"])
@@ -157,7 +157,7 @@ def _within(name: str, packages: Iterable[str]) -> bool:
 def own_and_imported(name: str) -> bool:
     """Whether a class is of a module that is no installed one and that the running program has imported already."""
     root, _, rest = name.partition(".")
-    if root in LIBRARIES or root in sys.stdlib_module_names or not rest:
+    if root in TRUSTED_PACKAGES or root in sys.stdlib_module_names or not rest:
         return False
     module = sys.modules.get(name.rpartition(".")[0])
     if module is None:
@@ -174,7 +174,7 @@ def importing_only(section: str, arguments: dict[str, Any], trusted: Iterable[st
     """
     from jsonargparse import _common  # its settings can be set, but not be taken back
 
-    packages = {name for part in PARTS.values() for name in (*part.packages, *part.functions)}
+    packages = {name for part in BUILT_PARTS.values() for name in (*part.packages, *part.functions)}
     names = {asked.name for key, value in arguments.items() for asked in _asked(f"{section}.{key}", value)}
     seen = {name for name in names if own_and_imported(name)}
     before = dict(_common.parsing_settings)
@@ -196,15 +196,15 @@ def named_by_options(words: list[str]) -> set[str]:
         if option == "--config":
             with suppress(OSError, ValueError, yaml.YAMLError):  # which the parser will say
                 packages |= own_packages(yaml.safe_load(Path(value or following).read_text(encoding="utf-8")))
-    return packages - LIBRARIES
+    return packages - TRUSTED_PACKAGES
 
 
 def own_packages(config: Any) -> set[str]:
     """The packages of the classes that a configuration of the user's own names for learner and data, libraries' aside:
-    what those may give a checkpoint is said in `PARTS`."""
+    what those may give a checkpoint is said in `BUILT_PARTS`."""
     sections = [config.get(name) for name in ("model", "data")] if isinstance(config, dict) else []
-    named = [name for place in PARTS for section in sections for name in _named_at(place, section)]
-    return {name.partition(".")[0] for name in named if "." in name} - LIBRARIES
+    named = [name for place in BUILT_PARTS for section in sections for name in _named_at(place, section)]
+    return {name.partition(".")[0] for name in named if "." in name} - TRUSTED_PACKAGES
 
 
 def _named_at(place: str, section: Any) -> list[str]:

@@ -15,8 +15,8 @@ from levelfield.data.datasets.archives import Archive
 from levelfield.data.duplicates import Duplicate, content_digest, duplicates_of
 from levelfield.data.index import Sample, SampleIndex
 from levelfield.data.overview import counts_of, remarks_on
+from levelfield.data.sealed_half import check_test_half
 from levelfield.data.splits import Split, split_classes
-from levelfield.data.test_half import check_test_half
 from levelfield.errors import UserError
 
 

@@ -36,7 +36,7 @@ squares. A list, so that the classes do not depend on the version of FreeType; a
 
 # In shares of the picture's side: no accent or descender of a face leaves the picture.
 EM = 0.625
-BASELINE = 0.72
+BASELINE_HEIGHT = 0.72
 
 
 class Glyphs(MetricDataset):
@@ -104,7 +104,7 @@ class Glyphs(MetricDataset):
         font = self._fonts[face]
         left, _, right, _ = font.getbbox(letter, anchor="ls")
         image = Image.new("L", (self.image_size, self.image_size), "white")
-        origin = (round((self.image_size - left - right) / 2), round(BASELINE * self.image_size))
+        origin = (round((self.image_size - left - right) / 2), round(BASELINE_HEIGHT * self.image_size))
         ImageDraw.Draw(image).text(origin, letter, fill="black", font=font, anchor="ls")
         return image.convert("RGB")
 

@@ -36,8 +36,8 @@ computes it again.
 """
 
 # In shares of the picture's side: the largest em, and the box that a word shrinks to.
-EM = 0.7
-INK = 0.84
+LARGEST_EM = 0.7
+BOX = 0.84
 
 
 class Typefaces(MetricDataset):
@@ -89,7 +89,7 @@ class Typefaces(MetricDataset):
         left, top, right, bottom = font.getbbox(word, anchor="ls")
         drawn = Image.new("L", (round(right - left), round(bottom - top)), "white")
         ImageDraw.Draw(drawn).text((-left, -top), word, fill="black", font=font, anchor="ls")
-        scale = min(EM / 2, INK * self.image_size / drawn.width, INK * self.image_size / drawn.height)
+        scale = min(LARGEST_EM / 2, BOX * self.image_size / drawn.width, BOX * self.image_size / drawn.height)
         reduced = drawn.resize((max(1, round(drawn.width * scale)), max(1, round(drawn.height * scale))))
         image = Image.new("L", (self.image_size, self.image_size), "white")
         image.paste(reduced, ((self.image_size - reduced.width) // 2, (self.image_size - reduced.height) // 2))

@@ -85,7 +85,7 @@ def test_study(
     first.datamodule.check_test_half()
     with Lock(record.folder, "study", "study"):  # a method is added under this lock, and not after the opening
         check_whole_study(record)
-        samples = first.datamodule.test_list_hash()
+        samples = first.datamodule.sealed_list_hash()
         number = ledger.open(configuration, checkpoints, reopen, result_hashes(state), samples)
     opening = _Opening(record, number, checkpoints, progress)
     with test_in_processes(record, executor, number):

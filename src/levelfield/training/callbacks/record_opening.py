@@ -73,7 +73,7 @@ class RecordOpening(Callback):
             folder = Path(trainer.default_root_dir)
             tested = {"weights": _weights_hash(pl_module)}
         self.ledger = Ledger(folder)
-        samples = getattr(getattr(trainer, "datamodule", None), "test_list_hash", lambda: None)()
+        samples = getattr(getattr(trainer, "datamodule", None), "sealed_list_hash", lambda: None)()
         self.opening = self.ledger.open(_configuration_hash(trainer, pl_module), tested, self.reopen, samples=samples)
 
 

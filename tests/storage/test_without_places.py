@@ -9,7 +9,7 @@ from own_images import image_options, own_images
 
 from levelfield.losses import ArcFaceLoss
 from levelfield.models import TimmTrunk
-from levelfield.storage.places import moved, without_places
+from levelfield.storage.without_places import moved, without_places
 from levelfield.training.learner import MetricLearner
 
 
