@@ -7,8 +7,9 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from levelfield.analysis.ranks import Ranks, rank_methods, ranks_figure
+from levelfield.analysis.ranks import Ranks, rank_methods
 from levelfield.errors import UserError
+from levelfield.report.ranks_figure import ranks_figure
 
 # Concatenated MAP@R on CUB, Cars and SOP, batch 32, of "A Metric Learning Reality Check".
 PUBLISHED = {

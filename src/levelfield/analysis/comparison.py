@@ -8,12 +8,11 @@ from itertools import combinations
 import numpy as np
 
 from levelfield.analysis.results import ResultRow
-from levelfield.analysis.statistics import holm, paired_comparison
+from levelfield.analysis.statistics import LEVEL, holm, paired_comparison
 from levelfield.metrics.table import SELECTED_BY
 from levelfield.study.definition.search_settings import REPLICATE
 from levelfield.study.definition.spec import BASELINE
 
-LEVEL = 0.05
 # What a comparison is one of; Holm's correction is over the comparisons of a kind.
 PAIR, OVER_BASELINE, SAME_LOSS = "pair", "over_baseline", "same_loss"
 

@@ -10,6 +10,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 SMALLEST_SAMPLE = 3
+# The probability of an error that a verdict takes.
+LEVEL = 0.05
 TOO_FEW_RUNS = "too few runs for an interval"
 # Of the largest score: differences closer than this differ by rounding alone.
 ROUNDING = 1e-12

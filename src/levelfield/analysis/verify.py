@@ -12,7 +12,7 @@ from levelfield.storage.ledger import LEDGER
 from levelfield.study.environment import mixed_lines, unknown_lines
 from levelfield.study.execution.worker import fixed_threads
 from levelfield.study.integrity import changed_files, changed_scores, result_hashes
-from levelfield.study.jobs.job import EMBEDDINGS, RESULT, Job, failed, file_hash, folds_of, job_seed
+from levelfield.study.jobs.job import EMBEDDINGS_FILE, RESULT, Job, failed, file_hash, folds_of, job_seed
 from levelfield.study.jobs.state import StudyState
 from levelfield.study.record import StudyRecord
 from levelfield.study.same_study import changed_code
@@ -127,7 +127,7 @@ def _recomputed(record: StudyRecord, stored: Tests, problems: list[str]) -> Test
 
 def _embeddings(record: StudyRecord, job: Job, opening: int) -> EmbeddedTest | str:
     """A job's test embeddings, or why they cannot be used."""
-    path = job.path / EMBEDDINGS
+    path = job.path / EMBEDDINGS_FILE
     if job not in record.state.results:
         return f"{job.path}/{RESULT}: missing, though its run was tested; resume the study to do the job again"
     origin = {"checkpoint": record.state.results[job]["checkpoint"], "opening": str(opening)}

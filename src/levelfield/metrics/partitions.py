@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float64, Int64, Integer
 from torch import Tensor
 
-from levelfield.metrics.table import PARTITION
+from levelfield.metrics.table import PARTITION_METRICS
 
 
 @dataclass(frozen=True)
@@ -88,14 +88,14 @@ def partition_scores(
         raise ValueError(f"{tuple(clusters.shape)} clusters and {tuple(labels.shape)} labels, of (N,) each")
     if average not in ("arithmetic", "geometric"):
         raise ValueError(f"no such average {average!r}; known are arithmetic, geometric")
-    wanted = [key for key, row in PARTITION.items() if row.usual] if metrics is None else list(metrics)
-    if unknown := set(wanted) - set(PARTITION):
-        raise ValueError(f"no such metric {min(unknown)!r}; known are {', '.join(PARTITION)}")
+    wanted = [key for key, row in PARTITION_METRICS.items() if row.usual] if metrics is None else list(metrics)
+    if unknown := set(wanted) - set(PARTITION_METRICS):
+        raise ValueError(f"no such metric {min(unknown)!r}; known are {', '.join(PARTITION_METRICS)}")
     _, clusters_N, clusters_C = clusters.cpu().unique(return_inverse=True, return_counts=True)
     _, labels_N, labels_C = labels.cpu().unique(return_inverse=True, return_counts=True)
     joint_C = (clusters_N * len(labels_C) + labels_N).unique(return_counts=True)[1]
     partitions = Partitions(clusters_C, labels_C, joint_C, average)
-    return {key: PARTITION[key].score(partitions) for key in wanted}
+    return {key: PARTITION_METRICS[key].score(partitions) for key in wanted}
 
 
 def num_pairs(counts_C: Int64[Tensor, " clusters"]) -> int:

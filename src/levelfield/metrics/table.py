@@ -190,7 +190,7 @@ METRICS = (
     Metric("f1", "F1", "partition", f1),
 )
 SHOWN_METRICS = {metric.key: metric.title for metric in METRICS if metric.shown}
-PARTITION = {metric.key: metric for metric in METRICS if metric.kind == "partition"}
+PARTITION_METRICS = {metric.key: metric for metric in METRICS if metric.kind == "partition"}
 # What tells the best epoch, the best trial and the methods' ranks; and its name among a fit's scores.
 SELECTED_BY = "map_at_r"
 MONITOR = f"val/{SELECTED_BY}"

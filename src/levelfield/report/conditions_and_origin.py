@@ -8,7 +8,7 @@ from typing import Any
 from levelfield.study.definition.search_settings import REPLICATE
 from levelfield.study.definition.spec import BASELINE, StudySpec
 from levelfield.study.execution.progress import duration
-from levelfield.study.jobs.job import EMBEDDINGS, Job
+from levelfield.study.jobs.job import EMBEDDINGS_FILE, Job
 from levelfield.study.jobs.written_config import class_name, whole_config
 from levelfield.study.record import StudyRecord
 
@@ -64,7 +64,7 @@ def _test_half(study_folder: Path) -> tuple[int, int] | None:
     """(classes, samples) that were tested; None before the test classes were opened."""
     from safetensors import safe_open
 
-    path = study_folder / Job(BASELINE, "run", 0, 0).path / EMBEDDINGS
+    path = study_folder / Job(BASELINE, "run", 0, 0).path / EMBEDDINGS_FILE
     if not path.exists():
         return None
     with safe_open(path, framework="numpy") as file:

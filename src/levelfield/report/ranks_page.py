@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from levelfield.analysis.comparison import loss_name
-from levelfield.analysis.ranks import rank_methods, ranks_figure
+from levelfield.analysis.ranks import rank_methods
 from levelfield.analysis.results import EMBEDDING_KINDS, SummaryRow, collect_rows, summarise
 from levelfield.errors import UserError
 from levelfield.metrics.table import SELECTED_BY
 from levelfield.report.figures.style import style, to_svg
+from levelfield.report.ranks_figure import ranks_figure
 from levelfield.report.table import percent, reopening
 from levelfield.report.template import inside, render
 from levelfield.storage.atomic import write_atomically

@@ -5,7 +5,8 @@ import threading
 import time
 from pathlib import Path
 
-LOOK_SECONDS = 1.0
+# Between two looks at what other processes do.
+LOOK_SECONDS = 0.5
 
 
 def end_with_parent(parent: int, number: int = 0) -> None:

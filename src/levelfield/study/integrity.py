@@ -7,7 +7,7 @@ from pathlib import Path
 from levelfield.errors import UserError
 from levelfield.metrics.table import MONITOR, SELECTED_BY
 from levelfield.study.definition.spec import BASELINE, digest
-from levelfield.study.jobs.job import LOGS, METRICS, RESULT, failed, file_hash
+from levelfield.study.jobs.job import LOGS, METRICS_FILE, RESULT, failed, file_hash
 from levelfield.study.jobs.state import StudyState
 from levelfield.study.record import StudyRecord
 
@@ -37,7 +37,7 @@ def changed_files(record: StudyRecord) -> dict[Path, str]:
         for name in LOGS:
             path = record.folder / job.path / name
             recorded = result.get("files", {}).get(name)
-            expected = recorded or not (failed(result) or (name == METRICS and job.method == BASELINE))
+            expected = recorded or not (failed(result) or (name == METRICS_FILE and job.method == BASELINE))
             if not path.is_file():
                 if expected:
                     found[job.path / name] = "is missing"
@@ -57,13 +57,13 @@ def changed_scores(record: StudyRecord) -> Iterator[str]:
     """Trainings whose validation score is not the best one in their `metrics.csv`."""
     damaged = changed_files(record)
     for job, result in record.state.results.items():
-        path = job.path / METRICS
+        path = job.path / METRICS_FILE
         if failed(result) or job.method == BASELINE or path in damaged:
             continue
         scores = validation_scores(record.folder / path)
         stored, best = result["validation"][SELECTED_BY], max(scores.values(), default=None)
         if best != stored or scores.get(result["best_epoch"]) != stored:
-            yield f"{job.path}: validation {SELECTED_BY} {stored} is stored, {best} is the best in its {METRICS}"
+            yield f"{job.path}: validation {SELECTED_BY} {stored} is stored, {best} is the best in its {METRICS_FILE}"
 
 
 def validation_scores(metrics: Path) -> dict[int, float]:

@@ -22,7 +22,7 @@ from levelfield.study.execution.worker import fixed_threads, work
 from levelfield.study.jobs.job import Job, job_config
 from levelfield.study.record import StudyRecord
 from levelfield.study.same_study import MethodsAdded, check_same_study
-from levelfield.study.sealed_test.opening import test_study
+from levelfield.study.sealed_test.opening import open_test_classes
 from levelfield.study.sealed_test.tested import check_ledger
 from levelfield.study.search.suggest import suggest
 from levelfield.training.build import build
@@ -92,7 +92,7 @@ def _run(
                 pool.work(record, progress)
             progress.start("test")
             with Lock(record.folder, "test", "test"):
-                test_study(record, reopen, progress, executor, mixed_versions, without_failed_runs)
+                open_test_classes(record, reopen, progress, executor, mixed_versions, without_failed_runs)
 
 
 def begin(

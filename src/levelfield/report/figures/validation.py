@@ -9,7 +9,7 @@ from levelfield.report.figures import ReportFigure, Results
 from levelfield.report.figures.style import INK, PALETTE, small_panels, whole_numbers
 from levelfield.study.definition.spec import BASELINE
 from levelfield.study.integrity import validation_scores
-from levelfield.study.jobs.job import METRICS, failed
+from levelfield.study.jobs.job import METRICS_FILE, failed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,7 +19,7 @@ def _draw(results: Results) -> "Figure | None":
     record, curves = results.record, defaultdict(list)
     for job, result in record.state.results.items():
         if job.stage == "run" and job.method != BASELINE and not failed(result):
-            metrics = job.path / METRICS
+            metrics = job.path / METRICS_FILE
             if metrics not in results.changed:
                 curves[job.method].append(read_curve(record.folder / metrics, job.fold, result["best_epoch"]))
     return validation_figure(curves) if curves else None

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from levelfield.errors import UserError
+from levelfield.runtime.processes import LOOK_SECONDS
 from levelfield.storage.lock import left_by_the_dead
 from levelfield.study.definition.configuration import nearest
 from levelfield.study.definition.spec import StudySpec
@@ -20,7 +21,6 @@ from levelfield.study.record import StudyRecord
 
 # A worker that ends this often without having begun a job is not started again.
 DEATHS = 3
-LOOK_SECONDS = 0.5
 # Exit code of a worker whose job ended with an error; the others leave that job alone and do the rest.
 JOB_FAILED = 3
 
@@ -226,7 +226,7 @@ def only_devices(executor: Executor) -> Iterator[None]:
 
 
 @contextmanager
-def test_in_processes(record: StudyRecord, executor: Executor, opening: int) -> Iterator[None]:
+def scoring_processes(record: StudyRecord, executor: Executor, opening: int) -> Iterator[None]:
     """Let as many processes, this one among them, score the runs of an opening of the test classes.
 
     One that dies or fails leaves its run to the others; this process meets the same mistake and reports it.

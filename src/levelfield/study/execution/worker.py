@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from levelfield.errors import OutOfMemory, TrainingFailed, UserError
-from levelfield.runtime.processes import is_running
+from levelfield.runtime.processes import LOOK_SECONDS, is_running
 from levelfield.storage.lock import Lock, is_held, running
 from levelfield.study.definition.spec import BASELINE
 from levelfield.study.environment import check_environment
@@ -23,8 +23,6 @@ from levelfield.study.jobs.job import Job, job_config
 from levelfield.study.jobs.train import train
 from levelfield.study.record import StudyRecord
 
-# Seconds between looks at what other processes have finished, when they hold all that could be done.
-PATIENCE = 0.5
 # Who holds this part does a job that must have no other beside it.
 ALONE = "alone"
 
@@ -54,7 +52,7 @@ def work(record: StudyRecord, progress: StudyProgress, checkpoint_seconds: float
         progress.note_finished(record.refresh())
         if not done_one:
             worker.refuse_to_wait_in_vain()
-            time.sleep(PATIENCE)
+            time.sleep(LOOK_SECONDS)
 
 
 class _Worker:
@@ -116,7 +114,7 @@ class _Worker:
             return False
         try:
             while self._others_work():
-                time.sleep(PATIENCE)
+                time.sleep(LOOK_SECONDS)
             return self._attempt(job)
         finally:
             self.alone.release()

@@ -10,9 +10,9 @@ from levelfield.study.definition.spec import BASELINE
 from levelfield.study.jobs.job import Job
 from levelfield.training.callbacks.last_checkpoint import LAST
 
-ATTEMPTS = "attempts"
+ATTEMPTS_FOLDER = "attempts"
 # Processes that may die over a job, without a step forward in between, before it is given up.
-DEATHS = 3
+JOB_DEATHS = 3
 
 
 def part_of(job: Job) -> str:
@@ -44,7 +44,7 @@ class Attempts:
 
     @classmethod
     def of(cls, study_folder: Path, job: Job) -> "Attempts":
-        path = study_folder / ATTEMPTS / f"{part_of(job)}.json"
+        path = study_folder / ATTEMPTS_FOLDER / f"{part_of(job)}.json"
         try:
             content = json.loads(path.read_text())
         except (FileNotFoundError, ValueError):
@@ -54,7 +54,7 @@ class Attempts:
 
     def given_up(self, study: int) -> bool:
         """Whether this study tries no more."""
-        return self.deaths >= DEATHS or (bool(self.error) and self.study == study)
+        return self.deaths >= JOB_DEATHS or (bool(self.error) and self.study == study)
 
     @property
     def reasons(self) -> list[str]:
@@ -86,7 +86,7 @@ class Attempts:
 
     def remedy(self, job: Job) -> str:
         """One line that names the job, what ended it and what helps."""
-        if self.deaths >= DEATHS:
+        if self.deaths >= JOB_DEATHS:
             return (
                 f"{job}: {self.deaths} processes died over it, the last with no other job beside it (is there enough "
                 f"memory?); with more of it, delete {self.path} and resume, or run the study without this method"

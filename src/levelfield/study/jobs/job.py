@@ -19,9 +19,9 @@ RESULT = "result.json"
 CHECKPOINT = "best.ckpt"
 BASELINE_CHECKPOINT = "pca.safetensors"
 CONFIG = "config.yaml"
-METRICS = "metrics.csv"
-LOGS = (CONFIG, METRICS)
-EMBEDDINGS = "embeddings.safetensors"
+METRICS_FILE = "metrics.csv"
+LOGS = (CONFIG, METRICS_FILE)
+EMBEDDINGS_FILE = "embeddings.safetensors"
 FAILURE_KEYS = ("parameters", "seed", "seconds")
 RESULT_KEYS = (*FAILURE_KEYS, "checkpoint", "validation")
 

@@ -13,17 +13,18 @@ from torch.utils.data import DataLoader
 
 from levelfield.data.subset import ClassSubset
 from levelfield.errors import UserError
+from levelfield.runtime.processes import LOOK_SECONDS
 from levelfield.storage.atomic import write_json
 from levelfield.storage.lock import Lock
 from levelfield.storage.provenance import provenance, software
 from levelfield.study.definition.spec import BASELINE, StudySpec
 from levelfield.study.environment import check_environment
-from levelfield.study.execution.local_processes import Executor, test_in_processes
+from levelfield.study.execution.local_processes import Executor, scoring_processes
 from levelfield.study.execution.progress import StudyProgress
 from levelfield.study.integrity import result_hashes
 from levelfield.study.jobs.baseline import load_pca, reduce
 from levelfield.study.jobs.job import (
-    EMBEDDINGS,
+    EMBEDDINGS_FILE,
     RESULT,
     Job,
     checkpoint_hash,
@@ -42,11 +43,7 @@ if TYPE_CHECKING:
     from levelfield.training.build import TrainingCLI
 
 
-# Seconds between looks at the runs that other processes are scoring.
-PATIENCE = 0.5
-
-
-def test_study(
+def open_test_classes(
     record: StudyRecord,
     reopen: str | None,
     progress: StudyProgress,
@@ -88,7 +85,7 @@ def test_study(
         samples = first.datamodule.sealed_list_hash()
         number = ledger.open(configuration, checkpoints, reopen, result_hashes(state), samples)
     opening = _Opening(record, number, checkpoints, progress)
-    with test_in_processes(record, executor, number):
+    with scoring_processes(record, executor, number):
         opening.score(runs)
     opening.check_same_samples(opening.scored(runs), runs[0][0])
     ledger.finish(number)
@@ -145,7 +142,7 @@ class _Opening:
         """Write the test scores of every run that this opening has not scored yet, sharing them with others."""
         while missing := [each for each in runs if each not in self.scored(runs)]:
             if not any(self.score_run(runs, *each) for each in missing):
-                time.sleep(PATIENCE)
+                time.sleep(LOOK_SECONDS)
 
     def score_run(self, runs: list[tuple[str, int]], method: str, run: int) -> bool:
         """Score one run unless another process does; whether this one did."""
@@ -218,7 +215,7 @@ class _Opening:
     def stored(self, job: Job) -> EmbeddedTest | None:
         """A fold's test embeddings if this opening wrote them and they are whole."""
         try:
-            return EmbeddedTest.load(self.folder / job.path / EMBEDDINGS, self.origin(job))
+            return EmbeddedTest.load(self.folder / job.path / EMBEDDINGS_FILE, self.origin(job))
         except SafetensorError:
             return None
 
@@ -231,7 +228,7 @@ class _Opening:
             self.progress.start(f"test: {missing[0].method} run {missing[0].number}")
             for job, samples in zip(missing, self.embed(missing), strict=True):
                 embedded = EmbeddedTest(samples, self.is_query(job.method), data)
-                embedded.save(self.folder / job.path / EMBEDDINGS, self.origin(job))
+                embedded.save(self.folder / job.path / EMBEDDINGS_FILE, self.origin(job))
                 found[job] = embedded
         return [embedded for embedded in found.values() if embedded is not None]
 
@@ -241,7 +238,7 @@ class _Opening:
 
     def embed(self, jobs: list[Job]) -> list[EmbeddedSet]:
         """Embed the test samples with the checkpoints of folds of one method, reading each sample once for all."""
-        training, loader = self.test_data(jobs[0].method)
+        training, loader = self.read_test_data(jobs[0].method)
         device = training.trainer.strategy.root_device
         steps = self.progress.advance
         if jobs[0].method == BASELINE:
@@ -255,17 +252,17 @@ class _Opening:
 
     def is_query(self, method: str) -> Bool[Tensor, " samples"] | None:
         """Which test samples are searched for among the others; None where each is, among all others."""
-        _, loader = self.test_data(method)
+        _, loader = self.read_test_data(method)
         assert isinstance(loader.dataset, ClassSubset)
         return None if loader.dataset.is_query is None else torch.from_numpy(loader.dataset.is_query)
 
     def fingerprint(self, method: str) -> str:
         """Fingerprint of the test samples."""
-        training, loader = self.test_data(method)
+        training, loader = self.read_test_data(method)
         assert isinstance(loader.dataset, ClassSubset)
         return training.datamodule.dataset.fingerprint(loader.dataset.index)
 
-    def test_data(self, method: str) -> "tuple[TrainingCLI, DataLoader]":
+    def read_test_data(self, method: str) -> "tuple[TrainingCLI, DataLoader]":
         """The test samples as a method's configuration reads them."""
         from levelfield.training.build import build
 

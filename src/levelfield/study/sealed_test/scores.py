@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from levelfield.metrics import clustering_metrics, retrieval_metrics
-from levelfield.metrics.table import PARTITION, SHOWN_METRICS
+from levelfield.metrics.table import PARTITION_METRICS, SHOWN_METRICS
 from levelfield.storage.atomic import write_atomically
 from levelfield.study.definition.spec import BASELINE, StudySpec
 from levelfield.training.embed import EmbeddedSet
@@ -20,7 +20,7 @@ from levelfield.training.embed import EmbeddedSet
 EXACT_SAMPLES = 20_000
 Distance = Literal["cosine", "euclidean", "hamming"]
 QUERIES = "is_query"
-DATA = "data"
+DATA_KEY = "data"
 
 
 class EmbeddedTest(NamedTuple):
@@ -38,7 +38,7 @@ class EmbeddedTest(NamedTuple):
         tensors = self.samples._asdict()
         if self.is_query is not None:
             tensors[QUERIES] = self.is_query
-        write_atomically(path, safetensors.torch.save(tensors, metadata={**origin, DATA: self.data}))
+        write_atomically(path, safetensors.torch.save(tensors, metadata={**origin, DATA_KEY: self.data}))
 
     @classmethod
     def load(cls, path: Path, origin: dict[str, str]) -> "EmbeddedTest | None":
@@ -51,7 +51,7 @@ class EmbeddedTest(NamedTuple):
             return None
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = dict(file.metadata() or {})
-            data = metadata.pop(DATA, "")
+            data = metadata.pop(DATA_KEY, "")
             if metadata != origin:
                 return None
             samples = EmbeddedSet(*(file.get_tensor(name) for name in EmbeddedSet._fields))
@@ -96,14 +96,14 @@ def score_samples(
 
     Clustering scores are those of all samples, queries or not.
     """
-    retrieval = [metric for metric in metrics if metric not in PARTITION]
+    retrieval = [metric for metric in metrics if metric not in PARTITION_METRICS]
     if is_query is None:
         found: dict[str, Any] = retrieval_metrics(embeddings, labels, metrics=retrieval, distance=distance)
     else:
         gallery, gallery_labels = embeddings[~is_query], labels[~is_query]
         asked = embeddings[is_query], labels[is_query], gallery, gallery_labels
         found = retrieval_metrics(*asked, metrics=retrieval, distance=distance)
-    if clustering := [metric for metric in metrics if metric in PARTITION]:
+    if clustering := [metric for metric in metrics if metric in PARTITION_METRICS]:
         method = "exact" if len(labels) <= EXACT_SAMPLES else "mini-batch"
         found |= clustering_metrics(embeddings, labels, method=method, metrics=clustering)
     return found

@@ -5,7 +5,7 @@ from typing import Any
 
 from levelfield.errors import UserError
 from levelfield.study.definition.spec import StudySpec, digest
-from levelfield.study.jobs.job import EMBEDDINGS, RESULT, Job, check_whole, job_hash, method_runs, read_result
+from levelfield.study.jobs.job import EMBEDDINGS_FILE, RESULT, Job, check_whole, job_hash, method_runs, read_result
 from levelfield.study.record import StudyRecord
 
 
@@ -58,5 +58,5 @@ def check_ledger(record: StudyRecord) -> None:
     """
     read_tests(record)
     if not record.ledger.openings:
-        for path in sorted(record.folder.glob(f"jobs/*/run*/fold*/{EMBEDDINGS}")):
+        for path in sorted(record.folder.glob(f"jobs/*/run*/fold*/{EMBEDDINGS_FILE}")):
             record.ledger.check_scored(path, 1, None)
