@@ -8,11 +8,12 @@ from typing import Any
 from safetensors import SafetensorError
 
 from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows, summarise, to_csv
+from levelfield.storage.file_hash import file_hash
 from levelfield.storage.ledger import LEDGER
 from levelfield.study.environment import mixed_lines, unknown_lines
 from levelfield.study.execution.worker import fixed_threads
 from levelfield.study.integrity import changed_files, changed_scores, result_hashes
-from levelfield.study.jobs.job import EMBEDDINGS_FILE, RESULT, Job, failed, file_hash, folds_of, job_seed
+from levelfield.study.jobs.job import EMBEDDINGS_FILE, RESULT, Job, failed, folds_of, job_seed
 from levelfield.study.jobs.state import StudyState
 from levelfield.study.record import StudyRecord
 from levelfield.study.same_study import changed_code

@@ -1,11 +1,9 @@
 """Whether a file is the one that was meant."""
 
-import hashlib
 from pathlib import Path
 
 from levelfield.data.datasets.archives import Archive, BadArchive
-
-CHUNK = 1 << 20
+from levelfield.storage.file_hash import file_hash
 
 
 def check(file: Path, archive: Archive, folder: Path) -> str:
@@ -14,7 +12,7 @@ def check(file: Path, archive: Archive, folder: Path) -> str:
     Raises:
         BadArchive: they differ.
     """
-    digest = _sha256_of(file)
+    digest = file_hash(file)
     if archive.sha256 is not None:
         if digest != archive.sha256:
             raise BadArchive(
@@ -37,15 +35,7 @@ def check(file: Path, archive: Archive, folder: Path) -> str:
 def record(file: Path, archive: Archive, folder: Path) -> None:
     """Write down the SHA-256 of a sound file where none is published, as `sha256sum --check` reads it."""
     if archive.sha256 is None:
-        _record_file(archive, folder).write_text(f"{_sha256_of(file)}  {archive.file}\n")
-
-
-def _sha256_of(file: Path) -> str:
-    digest = hashlib.sha256()
-    with file.open("rb") as opened:
-        while chunk := opened.read(CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+        _record_file(archive, folder).write_text(f"{file_hash(file)}  {archive.file}\n")
 
 
 def _record_file(archive: Archive, folder: Path) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +14,7 @@ from levelfield.errors import UserError
 from levelfield.models.text_files import model_folder, read_config, read_licence, read_tokenizer, weights_beside
 from levelfield.models.trunks import Trunk
 from levelfield.models.weights import find_weights, match_tensors, read_state_dict
+from levelfield.storage.file_hash import file_hash
 
 TEXTS_AT_ONCE = 8  # on a CPU, where 64 short texts padded to the longest take three times as long
 
@@ -136,7 +136,7 @@ class TransformersTrunk(Trunk):
         state = {name.removeprefix(prefix): tensor.float() for name, tensor in read_state_dict(path).items()}
         self.model.load_state_dict(match_tensors(state, self.model.state_dict(), str(path)))
         named = Path(self.name).name if weights == "pretrained" else path.name
-        self.weights_origin = f"{named} (sha256 {hashlib.sha256(path.read_bytes()).hexdigest()[:16]})"
+        self.weights_origin = f"{named} (sha256 {file_hash(path)[:16]})"
         self.licence = read_licence(path.parent)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 from torch import nn
 
 from levelfield.errors import UserError
+from levelfield.storage.file_hash import file_hash
 
 SUFFIXES = (".pth", ".pt", ".bin", ".safetensors")
 
@@ -33,7 +33,7 @@ def load_weights(model: nn.Module, source: str | None, url: str = "", sha256: st
     model.load_state_dict(match_tensors(read_state_dict(path), model.state_dict(), source), strict=False)
     if source == "pretrained":
         return url
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    digest = file_hash(path)
     return f"{source if source.startswith('package:') else path.name} (sha256 {digest[:16]})"
 
 

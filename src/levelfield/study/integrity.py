@@ -6,8 +6,9 @@ from pathlib import Path
 
 from levelfield.errors import UserError
 from levelfield.metrics.table import MONITOR, SELECTED_BY
+from levelfield.storage.file_hash import file_hash
 from levelfield.study.definition.spec import BASELINE, digest
-from levelfield.study.jobs.job import LOGS, METRICS_FILE, RESULT, failed, file_hash
+from levelfield.study.jobs.job import LOGS, METRICS_FILE, RESULT, failed
 from levelfield.study.jobs.state import StudyState
 from levelfield.study.record import StudyRecord
 

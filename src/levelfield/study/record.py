@@ -7,6 +7,7 @@ from typing import Any
 
 from levelfield.errors import UserError
 from levelfield.storage.atomic import make_durable, write_json
+from levelfield.storage.file_hash import file_hash
 from levelfield.storage.ledger import Ledger
 from levelfield.study.definition.spec import STUDY, StudySpec, spec_from_yaml
 from levelfield.study.jobs.job import (
@@ -17,7 +18,6 @@ from levelfield.study.jobs.job import (
     Job,
     check_whole,
     failed,
-    file_hash,
     job_hash,
     job_seed,
     read_result,

@@ -11,6 +11,7 @@ from typing import Any
 
 from levelfield.errors import UserError
 from levelfield.storage.atomic import storing
+from levelfield.storage.file_hash import file_hash
 from levelfield.study.definition.configuration import Config, set_dotted
 from levelfield.study.definition.search_settings import REPLICATE
 from levelfield.study.definition.spec import BASELINE, StudySpec
@@ -111,15 +112,6 @@ def job_config(spec: StudySpec, job: Job, parameters: Mapping[str, Any]) -> Conf
 
 def job_hash(spec: StudySpec, job: Job) -> str:
     return spec.baseline_hash() if job.method == BASELINE else spec.method_hash(job.method)
-
-
-def file_hash(path: Path) -> str:
-    """SHA-256 of a file."""
-    with open(path, "rb") as file:
-        digest = hashlib.sha256()
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def checkpoint_hash(study_folder: Path, job: Job, result: dict[str, Any]) -> str:

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from levelfield.storage.file_hash import file_hash
 from levelfield.study.definition.configuration import read_yaml
 from levelfield.study.definition.spec import SECTIONS
-from levelfield.study.jobs.job import CONFIG, RESULT, Job, file_hash, read_result
+from levelfield.study.jobs.job import CONFIG, RESULT, Job, read_result
 
 
 def class_name(value: Any) -> str:

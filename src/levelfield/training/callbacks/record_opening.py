@@ -12,6 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 
 from levelfield.errors import UserError
+from levelfield.storage.file_hash import file_hash
 from levelfield.storage.ledger import Ledger
 
 
@@ -68,7 +69,7 @@ class RecordOpening(Callback):
         checkpoint = trainer.ckpt_path or getattr(pl_module, "checkpoint_path", None)
         if checkpoint is not None and Path(checkpoint).is_file():
             folder = Path(checkpoint).parent
-            tested = {Path(checkpoint).name: hashlib.sha256(Path(checkpoint).read_bytes()).hexdigest()}
+            tested = {Path(checkpoint).name: file_hash(Path(checkpoint))}
         else:
             folder = Path(trainer.default_root_dir)
             tested = {"weights": _weights_hash(pl_module)}
