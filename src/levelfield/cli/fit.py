@@ -13,7 +13,7 @@ from lightning.pytorch import Callback
 from levelfield.errors import UserError
 from levelfield.runtime.own_code import own_code
 from levelfield.runtime.signals import Stopped
-from levelfield.storage.places import without_places
+from levelfield.storage.without_places import without_places
 from levelfield.training.build import TrainingCLI
 from levelfield.training.callbacks.asked_rates import AskedRates, asked_rates
 from levelfield.training.callbacks.last_checkpoint import LastCheckpoint
