@@ -14,6 +14,7 @@ from levelfield.errors import UserError
 from levelfield.storage.atomic import write_json
 from levelfield.storage.ledger import Ledger
 from levelfield.storage.lock import Lock
+from levelfield.study import tested
 from levelfield.study.definition.conditions import differing_conditions
 from levelfield.study.definition.spec import StudySpec
 from levelfield.study.jobs.job import (
@@ -25,7 +26,6 @@ from levelfield.study.jobs.job import (
     study_jobs,
 )
 from levelfield.study.record import StudyRecord
-from levelfield.study.sealed_test import tested
 
 
 def config(loss: str, samples_per_class: int) -> dict:

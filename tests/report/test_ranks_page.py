@@ -10,8 +10,8 @@ from toy_study import TOY
 from levelfield.errors import UserError
 from levelfield.report.ranks_page import write_ranks
 from levelfield.storage.ledger import Ledger
+from levelfield.study import tested
 from levelfield.study.definition.spec import load_spec
-from levelfield.study.sealed_test import tested
 
 METHODS = {"contrastive": "ContrastiveLoss", "ntxent": "NTXentLoss", "triplet": "TripletMarginLoss"}
 

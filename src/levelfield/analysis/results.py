@@ -13,7 +13,7 @@ from levelfield.storage.atomic import write_atomically
 from levelfield.storage.lock import Lock
 from levelfield.study.jobs.job import failed
 from levelfield.study.record import StudyRecord
-from levelfield.study.sealed_test.tested import read_tests
+from levelfield.study.tested import read_tests
 
 # How a run's folds are scored: each alone, or their embeddings side by side.
 EMBEDDING_KINDS = ("separated", "concatenated")

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from levelfield.storage.lock import running
-from levelfield.study.execution.progress import duration, seconds_left
 from levelfield.study.jobs.state import StudyState
+from levelfield.study.progress import duration, seconds_left
 from levelfield.study.record import StudyRecord
-from levelfield.study.sealed_test.tested import read_tests
+from levelfield.study.tested import read_tests
 
 
 def status_lines(record: StudyRecord) -> list[str]:

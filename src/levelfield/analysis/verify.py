@@ -18,8 +18,8 @@ from levelfield.study.jobs.state import StudyState
 from levelfield.study.record import StudyRecord
 from levelfield.study.same_study import changed_code
 from levelfield.study.sealed_test.scores import EmbeddedTest, score_run
-from levelfield.study.sealed_test.tested import check_ledger, read_tests, tested_path
 from levelfield.study.search.suggest import best_trial
+from levelfield.study.tested import check_ledger, read_tests, tested_path
 
 # Differing lines of a table that are shown; the others are counted.
 SHOWN_LINES = 5

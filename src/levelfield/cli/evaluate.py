@@ -21,7 +21,7 @@ from levelfield.training.callbacks import RecordOpening
 from levelfield.training.checkpoint import data_config, learner_config, read_checkpoint
 from levelfield.training.contradictions import refuse_other_data, refuse_other_model, refuse_other_settings
 from levelfield.training.gathering import gather_rows
-from levelfield.training.learner import MetricLearner
+from levelfield.training.learner import MetricLearner, learner_class
 from levelfield.training.trust import named_by_options
 
 # What is written lies beside the checkpoint, and the seeds are the checkpoint's.
@@ -60,7 +60,7 @@ class EvaluationCLI(TrainingCLI):
             )
         self._trust, args = _trusted(args)
         config = {
-            "model": learner_config(self.checkpoint, self.checkpoint_path, self._trust).arguments,
+            "model": learner_config(self.checkpoint, self.checkpoint_path, learner_class, self._trust).arguments,
             "data": data_config(self.checkpoint, self.checkpoint_path, self._trust),
         }
         beside = self.checkpoint_path.with_name("config.yaml")

@@ -7,9 +7,9 @@ from typing import Any
 
 from levelfield.study.definition.search_settings import REPLICATE
 from levelfield.study.definition.spec import BASELINE, StudySpec
-from levelfield.study.execution.progress import duration
 from levelfield.study.jobs.job import EMBEDDINGS_FILE, Job
 from levelfield.study.jobs.written_config import class_name, whole_config
+from levelfield.study.progress import duration
 from levelfield.study.record import StudyRecord
 
 Facts = list[tuple[str, str]]

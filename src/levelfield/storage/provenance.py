@@ -34,7 +34,7 @@ NO_NUMBERS = (
     "study/dry_run",
     "study/environment.py",
     "study/execution/local_processes.py",
-    "study/execution/progress.py",
+    "study/progress.py",
     "study/integrity.py",
     "study/same_study.py",
     "training/callbacks/asked_rates.py",

@@ -10,7 +10,7 @@ from levelfield.errors import UserError
 from levelfield.storage.atomic import write_json
 from levelfield.study.jobs.job import failed
 from levelfield.study.record import StudyRecord
-from levelfield.study.sealed_test.tested import read_tests
+from levelfield.study.tested import read_tests
 
 # What a person has allowed to mix: key to values.
 MIXED = "mixed_versions.json"

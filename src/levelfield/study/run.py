@@ -2,6 +2,7 @@
 
 import tempfile
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,15 @@ from levelfield.storage.provenance import provenance
 from levelfield.study.definition.spec import BASELINE, STUDY, StudySpec
 from levelfield.study.environment import check_environment
 from levelfield.study.execution.group import refuse_to_be_one_of_many
-from levelfield.study.execution.local_processes import Executor, WorkerPool, only_devices
-from levelfield.study.execution.progress import StudyProgress
+from levelfield.study.execution.local_processes import Executor, WorkerPool, only_devices, scoring_processes
 from levelfield.study.execution.worker import fixed_threads, work
 from levelfield.study.jobs.job import Job, job_config
+from levelfield.study.progress import StudyProgress
 from levelfield.study.record import StudyRecord
 from levelfield.study.same_study import MethodsAdded, check_same_study
 from levelfield.study.sealed_test.opening import open_test_classes
-from levelfield.study.sealed_test.tested import check_ledger
 from levelfield.study.search.suggest import suggest
+from levelfield.study.tested import check_ledger
 from levelfield.training.build import build
 
 
@@ -92,7 +93,8 @@ def _run(
                 pool.work(record, progress)
             progress.start("test")
             with Lock(record.folder, "test", "test"):
-                open_test_classes(record, reopen, progress, executor, mixed_versions, without_failed_runs)
+                helped = partial(scoring_processes, record, executor)
+                open_test_classes(record, reopen, progress, helped, mixed_versions, without_failed_runs)
 
 
 def begin(

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import yaml
 from jsonargparse import ArgumentParser
+from lightning.pytorch import LightningModule
 from torch import nn
 
 from levelfield.errors import UserError
@@ -22,9 +23,6 @@ from levelfield.storage.without_places import without_places
 from levelfield.training.instantiation import instantiate, restrict_parser
 from levelfield.training.loss_factory import SUPPLIED, given_arguments, loss_class
 from levelfield.training.trust import BUILT_PARTS, Missing, check_kinds, check_names, importing_only
-
-if TYPE_CHECKING:
-    from levelfield.training.learner import MetricLearner
 
 # What stands for the parts that the caller of `load_from_checkpoint` has.
 STAND_INS = {
@@ -62,13 +60,16 @@ class LearnerConfig(NamedTuple):
         missing: why the loss is left out; None where it is there.
     """
 
-    kind: type[MetricLearner]
+    kind: type[LightningModule]
     arguments: dict[str, Any]
     missing: str | None
 
 
 def learner_config(
-    checkpoint: dict[str, Any], origin: Path | str, trust: Iterable[str] = (), kind: type[MetricLearner] | None = None
+    checkpoint: dict[str, Any],
+    origin: Path | str,
+    kind_of: Callable[[str | None], type[LightningModule]],
+    trust: Iterable[str] = (),
 ) -> LearnerConfig:
     """The arguments that a checkpoint's learner is rebuilt from. Only trusted modules are imported; nothing is built.
 
@@ -76,15 +77,13 @@ def learner_config(
 
     Args:
         origin: where it lies, for messages.
+        kind_of: the learner's class, given the one that the checkpoint names.
         trust: modules, or classes, that may be used beside the known libraries'.
-        kind: the learner's class; MetricLearner, or None, takes the one that the checkpoint names.
 
     Raises:
         UserError: a class that nobody trusts or that is of another kind than its place asks for, or a damaged
             checkpoint.
     """
-    from levelfield.training.learner import MetricLearner, learner_class
-
     trusted, origin, missing = tuple(trust), str(origin), None
     with _described(origin):
         arguments = dict(checkpoint["hyper_parameters"])
@@ -107,7 +106,7 @@ def learner_config(
         if arguments["loss"] is None:
             arguments["loss"] = {"class_path": "torch.nn.Identity"}
         named = arguments.pop("learner", None)
-        kind = learner_class(named) if kind in (None, MetricLearner) else kind
+        kind = kind_of(named)
         resolved = _resolved("model", kind, arguments, trusted, origin)
         for key in ("trunk", "embedder"):
             resolved[key] = _without_files(resolved[key], origin)
@@ -155,7 +154,7 @@ def with_parts_given(checkpoint: dict[str, Any], parts: Collection[str], origin:
 
 def build_learner(
     config: LearnerConfig, origin: Path | str, parts: Mapping[str, Any] = MappingProxyType({})
-) -> MetricLearner:
+) -> LightningModule:
     """The learner of a configuration, with random weights.
 
     Args:

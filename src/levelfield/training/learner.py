@@ -332,7 +332,8 @@ class MetricLearner(LightningModule):
                 kind, or tensors of another architecture.
         """
         checkpoint = with_parts_given(read_checkpoint(checkpoint_path, map_location), parts, checkpoint_path)
-        config = learner_config(checkpoint, checkpoint_path, trust, cls)
+        kind_of = learner_class if cls is MetricLearner else lambda named: cls
+        config = learner_config(checkpoint, checkpoint_path, kind_of, trust)
         state, whole = checkpoint["state_dict"], config.missing is None
         if not whole:
             warnings.warn(

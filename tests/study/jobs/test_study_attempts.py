@@ -15,10 +15,10 @@ from levelfield.cli.main import main
 from levelfield.errors import UserError
 from levelfield.storage.ledger import Ledger
 from levelfield.study.definition.spec import load_spec
-from levelfield.study.execution.progress import StudyProgress
 from levelfield.study.execution.worker import _Worker
 from levelfield.study.jobs.attempts import Attempts
 from levelfield.study.jobs.job import Job
+from levelfield.study.progress import StudyProgress
 from levelfield.study.record import StudyRecord
 from levelfield.study.run import begin
 

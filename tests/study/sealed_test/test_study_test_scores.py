@@ -10,8 +10,8 @@ from sklearn.metrics import normalized_mutual_info_score
 from torch.nn.functional import normalize
 
 from levelfield.errors import UserError
+from levelfield.study import tested
 from levelfield.study.definition.spec import load_spec
-from levelfield.study.sealed_test import tested
 from levelfield.study.sealed_test.scores import EmbeddedTest, score_run
 from levelfield.training.embed import EmbeddedSet
 

@@ -35,8 +35,8 @@ def main(request: Path) -> int:
 
 
 def _train(words: dict[str, Any]) -> tuple[str, Any]:
+    from levelfield.study.execution.train import train
     from levelfield.study.execution.worker import fixed_threads
-    from levelfield.study.jobs.train import train
 
     try:
         record = StudyRecord.begun(Path(words["study_folder"]))

@@ -16,7 +16,7 @@ from levelfield.runtime.processes import LOOK_SECONDS
 from levelfield.storage.lock import left_by_the_dead
 from levelfield.study.definition.configuration import nearest
 from levelfield.study.definition.spec import StudySpec
-from levelfield.study.execution.progress import StudyProgress
+from levelfield.study.progress import StudyProgress
 from levelfield.study.record import StudyRecord
 
 # A worker that ends this often without having begun a job is not started again.

@@ -15,12 +15,12 @@ from levelfield.runtime.processes import LOOK_SECONDS, is_running
 from levelfield.storage.lock import Lock, is_held, running
 from levelfield.study.definition.spec import BASELINE
 from levelfield.study.environment import check_environment
+from levelfield.study.execution.baseline import TrunkFeatures, fit_baseline
 from levelfield.study.execution.group import GroupDied, train_in_group
-from levelfield.study.execution.progress import StudyProgress
+from levelfield.study.execution.train import train
 from levelfield.study.jobs.attempts import Attempts, part_of
-from levelfield.study.jobs.baseline import TrunkFeatures, fit_baseline
 from levelfield.study.jobs.job import Job, job_config
-from levelfield.study.jobs.train import train
+from levelfield.study.progress import StudyProgress
 from levelfield.study.record import StudyRecord
 
 # Who holds this part does a job that must have no other beside it.

@@ -23,7 +23,7 @@ from levelfield.errors import UserError, refused_file
 from levelfield.runtime.processes import end_with_parent
 from levelfield.runtime.signals import Stopped, handling, stop_at_once
 from levelfield.storage.provenance import computing_files
-from levelfield.study.execution.progress import StudyProgress
+from levelfield.study.progress import StudyProgress
 from levelfield.study.record import StudyRecord
 from levelfield.study.same_study import check_code_here
 

@@ -2,6 +2,8 @@
 
 import tempfile
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +21,7 @@ from levelfield.storage.lock import Lock
 from levelfield.storage.provenance import provenance, software
 from levelfield.study.definition.spec import BASELINE, StudySpec
 from levelfield.study.environment import check_environment
-from levelfield.study.execution.local_processes import Executor, scoring_processes
-from levelfield.study.execution.progress import StudyProgress
 from levelfield.study.integrity import result_hashes
-from levelfield.study.jobs.baseline import load_pca, reduce
 from levelfield.study.jobs.job import (
     EMBEDDINGS_FILE,
     RESULT,
@@ -31,10 +30,12 @@ from levelfield.study.jobs.job import (
     folds_of,
     job_config,
 )
+from levelfield.study.jobs.projection import load_pca, reduce
+from levelfield.study.progress import StudyProgress
 from levelfield.study.record import StudyRecord
 from levelfield.study.same_study import check_whole_study
 from levelfield.study.sealed_test.scores import EmbeddedTest, score_run
-from levelfield.study.sealed_test.tested import read_test, tested_hash, tested_path
+from levelfield.study.tested import read_test, tested_hash, tested_path
 from levelfield.training.embed import EmbeddedSet, embed
 from levelfield.training.learner import MetricLearner
 from levelfield.training.trust import own_packages
@@ -47,7 +48,7 @@ def open_test_classes(
     record: StudyRecord,
     reopen: str | None,
     progress: StudyProgress,
-    executor: Executor,
+    helped: Callable[[int], AbstractContextManager[None]],
     mixed_versions: bool,
     without_failed_runs: bool,
 ) -> None:
@@ -57,7 +58,7 @@ def open_test_classes(
         record: A study whose jobs are all done.
         reopen: Why the test classes are opened another time, None for the first.
         progress: Shows what is being tested.
-        executor: How many processes score runs.
+        helped: Lets other processes score runs of an opening too, while it is entered.
         mixed_versions: Whether other versions, or another kind of device, may have trained what is tested.
         without_failed_runs: Whether to go on where runs failed, and leave those out.
 
@@ -85,7 +86,7 @@ def open_test_classes(
         samples = first.datamodule.sealed_list_hash()
         number = ledger.open(configuration, checkpoints, reopen, result_hashes(state), samples)
     opening = _Opening(record, number, checkpoints, progress)
-    with scoring_processes(record, executor, number):
+    with helped(number):
         opening.score(runs)
     opening.check_same_samples(opening.scored(runs), runs[0][0])
     ledger.finish(number)

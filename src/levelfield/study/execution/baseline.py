@@ -2,24 +2,21 @@
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import safetensors.torch
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from levelfield.data.index import SampleIndex
 from levelfield.data.subset import ClassSubset
 from levelfield.metrics import retrieval_metrics
 from levelfield.metrics.pca import PCA
 from levelfield.metrics.table import SELECTED_BY
-from levelfield.storage.atomic import write_atomically
 from levelfield.storage.provenance import provenance
 from levelfield.study.jobs.job import Job, empty_folder, job_config
+from levelfield.study.jobs.projection import reduce, save_pca
 from levelfield.study.record import StudyRecord
 from levelfield.training.embed import embed
 
@@ -80,10 +77,7 @@ def fit_baseline(
     train_NF, _ = of(data.train_subset)
     val_NF, val_labels = of(data.val_subset)
     pca = PCA(min(training.model.embedding_size, *train_NF.shape)).fit(train_NF)
-    assert pca.mean_D is not None
-    assert pca.components_DC is not None
-    tensors = {"mean": pca.mean_D, "components": pca.components_DC.contiguous()}
-    write_atomically(record.folder / job.checkpoint, safetensors.torch.save(tensors))
+    save_pca(pca, record.folder / job.checkpoint)
     scores = retrieval_metrics(reduce(pca, val_NF), val_labels, metrics=(SELECTED_BY,))
     return {
         "validation": {SELECTED_BY: scores[SELECTED_BY]},
@@ -91,16 +85,3 @@ def fit_baseline(
         "data": data.identity(),
         "provenance": provenance(training.trainer, training.model),
     }
-
-
-def load_pca(path: Path) -> PCA:
-    """The projection of a finished baseline job."""
-    tensors = safetensors.torch.load(path.read_bytes())
-    pca = PCA(tensors["components"].shape[1])
-    pca.mean_D, pca.components_DC = tensors["mean"], tensors["components"]
-    return pca
-
-
-def reduce(pca: PCA, features_NF: Float[Tensor, "samples features"]) -> Float[Tensor, "samples components"]:
-    """Project and L2-normalise."""
-    return normalize(pca.transform(features_NF))

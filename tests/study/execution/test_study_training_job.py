@@ -22,9 +22,9 @@ from levelfield.errors import TrainingFailed, UserError
 from levelfield.runtime.signals import Stopped
 from levelfield.study.definition.configuration import merge
 from levelfield.study.definition.spec import StudySpec, load_spec
-from levelfield.study.jobs import train as training_job
+from levelfield.study.execution import train as training_job
+from levelfield.study.execution.train import train
 from levelfield.study.jobs.job import Job
-from levelfield.study.jobs.train import train
 from levelfield.study.record import StudyRecord
 from levelfield.training.build import build
 from levelfield.training.callbacks.last_checkpoint import LAST
@@ -351,7 +351,7 @@ import torch
 sys.path.insert(0, sys.argv[1])
 from test_study_training_job import CASES, JOB, config_of
 from levelfield.study.definition.spec import load_spec
-from levelfield.study.jobs.train import train
+from levelfield.study.execution.train import train
 from levelfield.study.record import StudyRecord
 
 torch.set_num_threads(1)

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from levelfield.study.execution.progress import StudyProgress, duration, seconds_left
 from levelfield.study.jobs.job import Job
 from levelfield.study.jobs.state import StudyState
+from levelfield.study.progress import StudyProgress, duration, seconds_left
 
 BASELINE = [Job("pretrained", "run", 0, fold) for fold in range(2)]
 SLOW = [Job("slow", "run", run, 0) for run in range(3)]
