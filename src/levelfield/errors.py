@@ -1,6 +1,8 @@
-"""The exceptions for what a user can mend, and what to say of a file that cannot be written."""
+"""The exceptions for what a user can mend, and what to say of a misspelt name or a file that cannot be written."""
 
 import errno
+from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
 
 # What helps where the system refuses to store or open a file.
@@ -42,6 +44,21 @@ class FileRefused(UserError):  # noqa: N818  # it says what the system did
     def __init__(self, message: str, strerror: str) -> None:
         super().__init__(message)
         self.strerror = strerror
+
+
+def nearest(name: str, names: Iterable[str], otherwise: str | None = None, cutoff: float = 0.5) -> str:
+    """The end of a message on a misspelt name: `; did you mean 'x'?`.
+
+    Args:
+        name: As it was given.
+        names: What there is.
+        otherwise: Said where nothing is near; by default all that there is.
+        cutoff: How near, of 1 for the same.
+    """
+    known = list(names)
+    if close := get_close_matches(name, known, n=1, cutoff=cutoff):
+        return f"; did you mean {close[0]!r}?"
+    return f"; there are: {', '.join(known)}" if otherwise is None else otherwise
 
 
 def refused_file(error: OSError, path: Path | str | None = None) -> FileRefused | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
 from rich.progress import Progress as RichProgress
 
-from levelfield.errors import UserError
+from levelfield.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from levelfield.data.datasets import MetricDataset
@@ -75,9 +75,10 @@ def main(argv: Sequence[str]) -> int:
     )
     arguments, unknown = parser.parse_known_intermixed_args(argv or ["--help"])
     if unknown:
-        raise UserError(f"levelfield data has no option '{unknown[0]}'{_nearest(unknown[0], OPTIONS)}")
+        raise UserError(f"levelfield data has no option '{unknown[0]}'{nearest(unknown[0], OPTIONS, '')}")
     if arguments.command not in COMMANDS:
-        raise UserError(f"levelfield data has no command '{arguments.command}'{_nearest(arguments.command, COMMANDS)}")
+        close = nearest(arguments.command, COMMANDS, "")
+        raise UserError(f"levelfield data has no command '{arguments.command}'{close}")
     if arguments.archive and (arguments.command != "prepare" or len(arguments.names) != 1):
         raise UserError("--archive goes with levelfield data prepare and one NAME")
     if arguments.command == "prepare" and not arguments.names:
@@ -114,7 +115,7 @@ def _chosen(names: Sequence[str], root: str | None, own: bool) -> list[MetricDat
         dataset = _build(kinds[name], root) if name in kinds else own_dataset(name, root) if own else None
         if dataset is None:
             also = ", and it is no folder and no .csv or .parquet table" if own else ""
-            raise UserError(f"no data set '{name}'{_nearest(name, kinds)} (levelfield data list names them){also}")
+            raise UserError(f"no data set '{name}'{nearest(name, kinds, '')} (levelfield data list names them){also}")
         chosen.append(dataset)
     return chosen
 
@@ -204,9 +205,3 @@ def _verify(console: Console, dataset: MetricDataset, root: str | None, asked_fo
     lines = [f"{found}; {verdict}", *(f"  {line}" for line in (*left_out, *report.problems, *duplicates))]
     _print(console, "\n".join(lines))
     return 0 if report.ok else 2
-
-
-def _nearest(name: str, names: Iterable[str]) -> str:
-    from levelfield.training.parser import nearest  # imports Lightning, which only a mistake needs
-
-    return nearest(name, names)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from levelfield import __version__
-from levelfield.errors import UserError, refused_file
+from levelfield.errors import UserError, nearest, refused_file
 from levelfield.runtime.signals import EXIT_CODE, Stopped, handling, is_first_rank, requeue, stop_at_once
 
 HELP = f"""\
@@ -95,9 +95,7 @@ def _commands(name: str) -> Callable[[list[str]], int]:
         "data": _data,
     }
     if name not in commands:
-        from levelfield.training.parser import nearest
-
-        raise UserError(f"no such command '{name}'{nearest(name, commands)} (levelfield --help lists them)")
+        raise UserError(f"no such command '{name}'{nearest(name, commands, '')} (levelfield --help lists them)")
     return commands[name]
 
 

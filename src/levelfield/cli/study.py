@@ -10,13 +10,13 @@ from rich.console import Console
 from levelfield.analysis.results import summarise, write_tables
 from levelfield.analysis.status import status_lines
 from levelfield.cli.study_output import print_lines, print_study, run, verify
-from levelfield.errors import UserError
+from levelfield.errors import UserError, nearest
 from levelfield.report.papers_table import print_papers
 from levelfield.report.ranks_page import write_ranks
 from levelfield.runtime.own_modules import find_own_modules
 from levelfield.study.begun import said_difference, study_folder_of, with_options
 from levelfield.study.definition.added_method import added_methods
-from levelfield.study.definition.configuration import nearest, parse_value
+from levelfield.study.definition.configuration import parse_value
 from levelfield.study.definition.spec import COUNTS, STUDY, load_spec
 from levelfield.study.definition.study_file import find_study
 from levelfield.study.execution.local_processes import Executor

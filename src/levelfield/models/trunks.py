@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -12,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from levelfield.errors import UserError
+from levelfield.errors import UserError, nearest
 from levelfield.models.weights import load_weights
 
 
@@ -132,8 +131,7 @@ class TimmTrunk(Trunk):
 
         self.init_args = {"name": name, "weights": weights, "mean": mean, "std": std}
         if not timm.is_model(name.split(".")[0]):
-            nearest = difflib.get_close_matches(name, timm.list_models(), n=1, cutoff=0.5)
-            hint = f"; did you mean '{nearest[0]}'?" if nearest else "; timm.list_models() lists them"
+            hint = nearest(name, timm.list_models(), "; timm.list_models() lists them")
             raise UserError(f"no such trunk '{name}'{hint}")
         try:
             self.model = timm.create_model(name, pretrained=weights == "pretrained", num_classes=0)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 from typing import Any
 
-from levelfield.errors import UserError
+from levelfield.errors import UserError, nearest
 
 
 def import_named(path: str, option: str) -> Any:
@@ -40,9 +39,8 @@ def why_not_importable(path: str) -> str | None:
     if _attribute(module, name) is not None:
         return None
     names = [key for key, value in vars(module).items() if inspect.isclass(value) or inspect.isfunction(value)]
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     own = [key for key in names if getattr(vars(module)[key], "__module__", None) == module_name]
-    hint = f"; did you mean '{near[0]}'?" if near else f"; there are: {', '.join(own[:10])}" if own else ""
+    hint = nearest(name, names, f"; there are: {', '.join(own[:10])}" if own else "")
     return f"'{module_name}' has no '{name}'{hint}"
 
 

@@ -1,10 +1,10 @@
 """The configurations that come with levelfield, found from any folder; those of the working directory come first."""
 
 import re
-from difflib import get_close_matches
 from pathlib import Path
 
 import levelfield
+from levelfield.errors import nearest
 
 PACKAGE = Path(levelfield.__file__).parent
 # In the package where a wheel was installed, at the top of a checkout.
@@ -38,5 +38,4 @@ def nearest_configuration(name: str, beside: Path = Path()) -> str:
     """What a misspelt name is likely to mean, as the end of a message."""
     shipped = [*shipped_files()]
     here = [str(Path(name).parent / file.name) for file in (beside / name).parent.glob("*.yaml")]
-    close = get_close_matches(name, [*here, *shipped, *(f"configs/{file}" for file in shipped)], n=1)
-    return f"; did you mean '{close[0]}'?" if close else "; correct the path"
+    return nearest(name, [*here, *shipped, *(f"configs/{file}" for file in shipped)], "; correct the path", cutoff=0.6)

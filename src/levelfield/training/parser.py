@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import pkgutil
 import re
@@ -17,7 +16,7 @@ import yaml
 from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
-from levelfield.errors import UserError
+from levelfield.errors import UserError, nearest
 from levelfield.runtime.import_path import why_not_importable
 from levelfield.runtime.shipped import find_configuration, nearest_configuration
 
@@ -181,19 +180,13 @@ def _option_help(action: Any) -> str:
     return "\n".join([head, *(f"      {line}" for line in body)])
 
 
-def nearest(name: str, names: Iterable[str], cutoff: float = 0.5) -> str:
-    """` (did you mean 'x'?)`, or nothing where no name is near."""
-    found = difflib.get_close_matches(name, list(names), n=1, cutoff=cutoff)
-    return f"; did you mean '{found[0]}'?" if found else ""
-
-
 def one_line(message: str, parser: LightningArgumentParser) -> str:
     """The cause in a message of jsonargparse, which can run over sixty lines, with the nearest right name."""
     key = _search(r'Parser key "([^"]+)"', message) or _search(r"for key \"?([\w.]+)", message)
     if denied := _search(r"Importing '([\w.]+)' is not allowed", message):
         return f"--{key}: '{denied}' cannot stand in a configuration: its module runs commands or changes files"
     if unknown := _search(r"unrecognized arguments: (--?[\w.-]+)", message):
-        return f"no such option '{unknown}'{nearest(unknown, _options(parser))}"
+        return f"no such option '{unknown}'{nearest(unknown, _options(parser), '')}"
     if option := _search(r"no such argument '(num_classes|embedding_size)'", message):
         return f"--{key}.{option} is supplied, for folds differ in their classes: leave it out"
     if argument := _search(r"(no such argument '[\w.]+'(; did you mean '[\w.-]+'\?)?)", message):
@@ -201,7 +194,7 @@ def one_line(message: str, parser: LightningArgumentParser) -> str:
     if option := _search(r"Option '([\w.]+)' is not accepted", message):
         owner = _search(r"given class_path '([\w.]+)'", message)
         names = _parameters(owner) if owner else [name.removeprefix("--") for name in _options(parser)]
-        return (f"--{key}: " if key else "") + f"no such argument '{option}'{nearest(option, names)}"
+        return (f"--{key}: " if key else "") + f"no such argument '{option}'{nearest(option, names, '')}"
     if key and (name := _search(r"(?:--|\b)([\w.]+) is required", message)):
         return f"--{key}.{name} is required"
     if missing := _search(r"arguments are required: ([\w., ]+)", message):
@@ -210,14 +203,14 @@ def one_line(message: str, parser: LightningArgumentParser) -> str:
     if option := _search(r"Key '([\w.]+)' is not expected", message) or _search(
         r"No action for key \"([\w.]+)\"", message
     ):
-        return f"no such key '{option}'{nearest('--' + option, _options(parser)).replace('--', '')}"
+        return f"no such key '{option}'{nearest('--' + option, _options(parser), '').replace('--', '')}"
     if several := re.search(r"Multiple subclasses with name (\w+)\. .*?: ([\w., ]+)", message):
         return f"--{key}: '{several[1]}' names several classes; give one whole: {several[2].strip()}"
     for path in _import_paths(message):
         if reason := why_not_importable(path):
             return f"--{key}: {reason}"
     if name := _search(r"Expected a dot import path string: (\S+)", message):
-        return f"--{key}: no '{name}'{nearest(name, class_names(key or ''))}"
+        return f"--{key}: no '{name}'{nearest(name, class_names(key or ''), '')}"
     lines = [line.strip(" -") for line in message.splitlines() if line.strip(" -")]
     return re.sub(r'^Parser key "([^"]+)":', r"--\1:", " ".join(lines))[:300]
 

@@ -2,8 +2,7 @@
 
 import copy
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -137,12 +136,6 @@ def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[st
         if before != now:
             return key, before, now
     return None
-
-
-def nearest(name: str, names: Sequence[str]) -> str:
-    """`; did you mean 'x'?`, or the list of what there is."""
-    close = get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else f"; there are: {', '.join(names)}"
 
 
 def stack(layers: Any, folder: Path, wanted_by: str) -> Config:

@@ -5,8 +5,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from levelfield.errors import UserError
-from levelfield.study.definition.configuration import Config, nearest, stack, whole_number
+from levelfield.errors import UserError, nearest
+from levelfield.study.definition.configuration import Config, stack, whole_number
 from levelfield.study.search.suggest import SAMPLERS, read_space
 
 # Between a method's name and the number of a further search of it.

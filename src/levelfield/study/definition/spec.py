@@ -10,13 +10,12 @@ from typing import Any
 
 import yaml
 
-from levelfield.errors import UserError
+from levelfield.errors import UserError, nearest
 from levelfield.metrics.table import METRICS, named
 from levelfield.runtime.own_code import own_code
 from levelfield.study.definition.configuration import (
     Config,
     merge,
-    nearest,
     read_yaml,
     set_dotted,
     stack,

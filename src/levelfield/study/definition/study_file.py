@@ -1,9 +1,8 @@
 """The file that defines a study, by its path or its name."""
 
-from difflib import get_close_matches
 from pathlib import Path
 
-from levelfield.errors import UserError
+from levelfield.errors import UserError, nearest
 from levelfield.runtime.shipped import find_configuration, shipped_files
 from levelfield.study.definition.spec import STUDY
 
@@ -19,7 +18,5 @@ def find_study(name: str) -> Path:
     if (Path(name) / STUDY).is_file():
         raise UserError(f"{name} is the folder of a study; go on with it: levelfield study resume {name}")
     names = sorted(path.name for path in shipped_files("study").values())
-    close = get_close_matches(Path(name).name.removesuffix(".yaml") + ".yaml", names, n=1, cutoff=0.4)
-    if close:
-        raise UserError(f"no study file {name!r}; did you mean {close[0]!r}?")
-    raise UserError(f"no study file {name!r}; there are: {', '.join(names)}")
+    asked = Path(name).name.removesuffix(".yaml") + ".yaml"
+    raise UserError(f"no study file {name!r}{nearest(asked, names, cutoff=0.4)}")

@@ -11,10 +11,9 @@ from dataclasses import dataclass, fields
 from types import TracebackType
 from typing import Any
 
-from levelfield.errors import UserError
+from levelfield.errors import UserError, nearest
 from levelfield.runtime.processes import LOOK_SECONDS
 from levelfield.storage.lock import left_by_the_dead
-from levelfield.study.definition.configuration import nearest
 from levelfield.study.definition.spec import StudySpec
 from levelfield.study.progress import StudyProgress
 from levelfield.study.record import StudyRecord
