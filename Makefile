@@ -1,4 +1,4 @@
-PYTHON ?= python3# 3.10 or newer; makes .venv
+PYTHON ?= python3# 3.11 or newer; makes .venv
 VENV := .venv
 BIN := $(VENV)/bin
 
@@ -28,8 +28,8 @@ lint: $(VENV)/installed-dev
 	$(BIN)/mypy
 
 $(VENV)/installed: pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
-		|| { echo "levelfield needs Python 3.10 or newer: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "levelfield needs Python 3.11 or newer: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 2; }
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --editable .
 	touch $@

@@ -5,7 +5,7 @@ import csv
 import json
 import re
 import shutil
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 from statistics import fmean
@@ -125,7 +125,7 @@ def test_the_search_shows_the_best_trial_and_what_failed(study: Path) -> None:
 
 
 def test_a_second_opening_is_the_first_line(study: Path) -> None:
-    ledger = Ledger(study, now=lambda: datetime(2030, 1, 2, 3, 4, 5, tzinfo=timezone.utc))
+    ledger = Ledger(study, now=lambda: datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC))
     (first,) = ledger.openings
     ledger.open(first["configuration"], first["checkpoints"], reopen="a bug in <our> loss")
     _, pieces = written(study)

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from levelfield.storage.ledger import Ledger
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    return Ledger(tmp_path / "study", now=lambda: datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc))
+    return Ledger(tmp_path / "study", now=lambda: datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
 
 
 def test_an_opening_says_when_why_and_what(ledger: Ledger) -> None:
@@ -90,7 +90,7 @@ def test_a_damaged_line_is_refused(ledger: Ledger) -> None:
 def slow_clock() -> datetime:
     """Lets whoever opens at the same time read the ledger before this one writes it."""
     time.sleep(0.2)
-    return datetime(2026, 1, 2, tzinfo=timezone.utc)
+    return datetime(2026, 1, 2, tzinfo=UTC)
 
 
 def open_at_once(folder: Path, checkpoints: list[str]) -> list[int | str]:

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -311,7 +311,7 @@ def test_a_clock_that_jumps_changes_nothing(
 
 
 def test_the_ledger_keeps_the_order_of_what_happened_whatever_the_clock_says(tmp_path: Path) -> None:
-    times = iter(datetime(2026, 1, 10, tzinfo=timezone.utc) - timedelta(days=day) for day in range(9))
+    times = iter(datetime(2026, 1, 10, tzinfo=UTC) - timedelta(days=day) for day in range(9))
     ledger = Ledger(tmp_path, now=lambda: next(times))
     for number in (1, 2):
         assert ledger.open("configuration", {"a": str(number)}, reopen="why") == number

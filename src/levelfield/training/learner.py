@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from jaxtyping import Float, Int
@@ -35,9 +35,6 @@ from levelfield.training.loss_factory import (
     make_loss,
     supplied_arguments,
 )
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 OptimizerFactory = Callable[[Iterable], Optimizer]
 SchedulerFactory = Callable[[Optimizer], LRScheduler]
