@@ -22,6 +22,7 @@ from levelfield.models.text_files import check_architecture
 from levelfield.storage.without_places import without_places
 from levelfield.training.instantiation import instantiate, restrict_parser
 from levelfield.training.loss_factory import SUPPLIED, given_arguments, loss_class
+from levelfield.training.moved_names import named_as_now
 from levelfield.training.trust import BUILT_PARTS, Missing, check_kinds, check_names, importing_only
 
 # What stands for the parts that the caller of `load_from_checkpoint` has.
@@ -47,6 +48,8 @@ def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, An
         raise UserError(f"cannot read checkpoint '{path}' ({type(error).__name__}): is it a complete file?") from error
     if not isinstance(checkpoint, dict) or "levelfield" not in checkpoint:
         raise UserError(f"'{path}' is not a levelfield checkpoint: give the best.ckpt of a fit")
+    if isinstance(checkpoint.get("hyper_parameters"), dict):
+        checkpoint["hyper_parameters"] = named_as_now(checkpoint["hyper_parameters"])
     return checkpoint
 
 

@@ -19,6 +19,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 from levelfield.errors import UserError, nearest
 from levelfield.runtime.import_path import why_not_importable
 from levelfield.runtime.shipped import find_configuration, nearest_configuration
+from levelfield.training.moved_names import named_as_now
 
 # Where the short names of a key are found, and the class that they extend.
 SHORT_NAMES = {
@@ -67,7 +68,7 @@ class LevelfieldParser(LightningArgumentParser):
     def _apply_actions(self, cfg: Any, parent_key: str = "", *more: Any, **kwargs: Any) -> Namespace:
         """Sets aside what a study searches of a method, the `search:` of its file."""
         if isinstance(cfg, dict) and not parent_key:
-            cfg = {key: value for key, value in cfg.items() if key != "search"}
+            cfg = named_as_now({key: value for key, value in cfg.items() if key != "search"})
         return super()._apply_actions(cfg, parent_key, *more, **kwargs)
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
