@@ -106,3 +106,13 @@ def test_what_is_no_learner_is_one_line(name, reason, tiny, run, tmp_path):
     refused(run(*words, "--model", name), f"--model {name}", reason)
     (tmp_path / "it.yaml").write_text(yaml.safe_dump({"model": {"learner": name}}))
     refused(run(*words, "--config", tmp_path / "it.yaml"), f"--model {name}", reason)
+
+
+def test_a_configuration_of_the_working_directory_names_it_in_short(desk, tiny, run):
+    Path("configs").unlink()  # a folder of one's own
+    Path("configs").mkdir()
+    Path("configs/noisy.yaml").write_text("model: {learner: my_learner.NoisyLearner, noise: 0.2}\n")
+    for words in (["--config", "noisy"], ["-c", "configs/noisy.yaml"]):
+        code, printed, complaint = run("fit", *words, *tiny, "--model.loss", "ContrastiveLoss", "--print_config")
+        assert code == 0, complaint
+        assert "learner: my_learner.NoisyLearner" in printed

@@ -102,7 +102,7 @@ def _failing_imports(given: Any) -> Iterator[None]:
     except (UserError, OSError):
         raise
     except Exception as error:
-        for key, text in _texts(given):
+        for key, text in texts_in(given):
             if re.fullmatch(r"[A-Za-z_]\w*(\.\w+)*\.[A-Z]\w*", text) and (reason := why_not_importable(text)):
                 raise UserError(f"--{key}: {reason}") from error
         raise
@@ -110,30 +110,31 @@ def _failing_imports(given: Any) -> Iterator[None]:
 
 def learner_named(given: Any) -> str | None:
     """The learner's class in words, files or a configuration, of which the last counts."""
-    return dict(_texts(given)).get(LEARNER)
+    return dict(texts_in(given)).get(LEARNER)
 
 
-def _texts(given: Any, key: str = "") -> Iterator[tuple[str, str]]:
+def texts_in(given: Any, key: str = "") -> Iterator[tuple[str, str]]:
     """Key and value of each text in words, the files that they name, or a configuration."""
     if isinstance(given, Namespace):
         given = given.as_dict()
     if isinstance(given, dict):
         for name, value in given.items():
-            yield from _texts(value, key if name in ("class_path", "init_args") else f"{key}.{name}".strip("."))
+            yield from texts_in(value, key if name in ("class_path", "init_args") else f"{key}.{name}".strip("."))
     elif isinstance(given, list | tuple):
         words = iter(given)
         for word in words:
             name, equals, value = word.partition("=") if isinstance(word, str) else ("", "", "")
-            if not name.startswith("--"):
-                yield from _texts(word, key)
+            is_file = name in ("--config", "-c")
+            if not is_file and not name.startswith("--"):
+                yield from texts_in(word, key)
                 continue
             text = value if equals else next(words, "")
-            is_file = name == "--config"
             try:
-                content = yaml.safe_load(Path(text).read_text(encoding="utf-8") if is_file else str(text))
+                file = find_configuration(text) if is_file else None  # else YAML itself
+                content = yaml.safe_load(file.read_text(encoding="utf-8") if file else str(text))
             except (OSError, ValueError, yaml.YAMLError):  # the parser says what is wrong with a file
                 content = None if is_file else text
-            yield from _texts(content, "" if is_file else name.removeprefix("--").rstrip("+"))
+            yield from texts_in(content, "" if is_file else name.removeprefix("--").rstrip("+"))
     elif isinstance(given, str):
         yield key, given
 

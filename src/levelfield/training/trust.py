@@ -6,11 +6,10 @@ import inspect
 import pkgutil
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
-import yaml
 from lightning.pytorch import LightningModule
 from torch import nn
 from torch.optim import Optimizer
@@ -19,6 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.errors import UserError
 from levelfield.training.instantiation import CLASS_PATH, classes_named
+from levelfield.training.parser import texts_in
 
 _LOSSES = (
     "levelfield.losses",
@@ -188,15 +188,8 @@ def importing_only(section: str, arguments: dict[str, Any], trusted: Iterable[st
 
 def named_by_options(words: list[str]) -> set[str]:
     """The packages of the classes that a command line names itself: `--model.loss my_loss.MyLoss` trusts `my_loss`."""
-    packages: set[str] = set()
-    for word, following in zip(words, [*words[1:], ""], strict=True):
-        option, _, value = word.partition("=")
-        if option.startswith(("--model.", "--data.")):
-            packages |= {found.group().partition(".")[0] for found in CLASS_PATH.finditer(value or following)}
-        if option == "--config":
-            with suppress(OSError, ValueError, yaml.YAMLError):  # which the parser will say
-                packages |= own_packages(yaml.safe_load(Path(value or following).read_text(encoding="utf-8")))
-    return packages - TRUSTED_PACKAGES
+    named = [text for key, text in texts_in(words) if key.startswith(("model.", "data."))]
+    return {text.partition(".")[0] for text in named if CLASS_PATH.fullmatch(text)} - TRUSTED_PACKAGES
 
 
 def own_packages(config: Any) -> set[str]:
