@@ -18,8 +18,8 @@ def test_there_is_something_to_check():
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_files_and_options_of_the_commands_exist(command, run, monkeypatch):
-    monkeypatch.chdir(REPOSITORY)
+def test_files_and_options_of_the_commands_exist(command, run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # as after `pip install`
     words = shlex.split(command)[1:]
     for word in words:
         if word.startswith("configs/"):
