@@ -73,7 +73,8 @@ def _shipped_file(loss: type) -> Path | None:
 
 
 def _class_path(config: Config) -> str | None:
-    loss = config.get("model", {}).get("loss")
+    model = config.get("model")
+    loss = model.get("loss") if isinstance(model, dict) else None  # another program's file may lie there
     return loss.get("class_path") if isinstance(loss, dict) else loss
 
 
