@@ -19,7 +19,7 @@ from levelfield.study.definition.added_method import added_methods
 from levelfield.study.definition.configuration import parse_value
 from levelfield.study.definition.spec import COUNTS, STUDY, load_spec
 from levelfield.study.definition.study_file import find_study
-from levelfield.study.execution.local_processes import Executor
+from levelfield.study.execution.executor import DEFAULT, executor
 from levelfield.study.record import StudyRecord
 
 TABLE_WIDTH = 120
@@ -73,6 +73,9 @@ def study_parser() -> argparse.ArgumentParser:
         command.add_argument("file", metavar="FILE", help=what)
         command.add_argument("--output", metavar="DIR", type=Path, help="study folder (default: outputs/<study>)")
         command.add_argument(
+            "--executor", metavar="NAME", default=DEFAULT, help=f"who does the jobs (default: {DEFAULT})"
+        )
+        command.add_argument(
             "--add-method",
             metavar="MODULE.LOSS",
             action="append",
@@ -125,6 +128,7 @@ def main(argv: Sequence[str]) -> int:
     if unknown:
         options = [
             "--output",
+            "--executor",
             "--add-method",
             "--with",
             "--reopen-test",
@@ -135,7 +139,8 @@ def main(argv: Sequence[str]) -> int:
         ]
         raise UserError(f"levelfield study: no option {unknown[0]!r}{nearest(unknown[0], options)}")
     find_own_modules()
-    executor = Executor.of({key[9:]: overrides.pop(key) for key in list(overrides) if key.startswith("executor.")})
+    of_executor = {key[9:]: overrides.pop(key) for key in list(overrides) if key.startswith("executor.")}
+    doing = executor(arguments.executor, of_executor)
     console = Console()
     if not console.is_terminal:
         console = Console(width=TABLE_WIDTH)
@@ -159,7 +164,7 @@ def main(argv: Sequence[str]) -> int:
 
         return dry_run(console, asked.spec)
     else:
-        return run(console, asked, executor, arguments)
+        return run(console, asked, doing, arguments)
     return 0
 
 

@@ -17,7 +17,7 @@ from levelfield.runtime.signals import Stopped
 from levelfield.study.definition.conditions import differing_conditions
 from levelfield.study.definition.spec import BASELINE, StudySpec
 from levelfield.study.environment import mixed_lines
-from levelfield.study.execution.local_processes import Executor
+from levelfield.study.execution.executor import Executor
 from levelfield.study.integrity import changed_files, gap_lines
 from levelfield.study.jobs.job import study_jobs
 from levelfield.study.record import StudyRecord
@@ -64,7 +64,7 @@ def run(
         words = ["levelfield", "study", "resume", str(record.folder)]
         words += ["--reopen-test", arguments.reopen_test] if arguments.reopen_test else []
         words += ["--test-without-failed-runs"] if arguments.test_without_failed_runs else []
-        words += [f"--executor.workers={executor.workers}"] if executor.workers > 1 else []
+        words += executor.words()
         print(
             f"stopped with {len(state.results)} of {len(state.jobs)} jobs done; go on with: {shlex.join(words)}",
             file=sys.stderr,

@@ -33,6 +33,7 @@ NO_NUMBERS = (
     "study/definition/study_file.py",
     "study/dry_run",
     "study/environment.py",
+    "study/execution/executor.py",
     "study/execution/local_processes.py",
     "study/progress.py",
     "study/integrity.py",

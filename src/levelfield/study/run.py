@@ -16,9 +16,10 @@ from levelfield.storage.lock_kind import check_locks
 from levelfield.storage.provenance import provenance
 from levelfield.study.definition.spec import BASELINE, STUDY, StudySpec
 from levelfield.study.environment import check_environment
+from levelfield.study.execution.executor import Executor
 from levelfield.study.execution.group import refuse_to_be_one_of_many
-from levelfield.study.execution.local_processes import Executor, WorkerPool, only_devices, scoring_processes
-from levelfield.study.execution.worker import fixed_threads, work
+from levelfield.study.execution.local_processes import LocalProcesses
+from levelfield.study.execution.worker import fixed_threads
 from levelfield.study.jobs.job import Job, job_config
 from levelfield.study.progress import StudyProgress
 from levelfield.study.record import StudyRecord
@@ -47,7 +48,7 @@ def run_study(
         record: The study; it must be the one that its folder was begun with, or that one with methods added.
         console: Where progress is shown.
         reopen: Why the test classes are opened another time.
-        executor: How many processes do the jobs; this one by default.
+        executor: Who does the jobs; this process by default.
         mixed_versions: Whether to go on though other versions, or another kind of device, computed what is done.
         without_failed_runs: Open the test classes though runs failed, and leave those out.
 
@@ -59,7 +60,7 @@ def run_study(
             started this process as one of several; jobs are left that processes die over; or runs failed.
     """
     refuse_to_be_one_of_many()
-    console, executor = console or Console(), executor or Executor()
+    console, executor = console or Console(), executor or LocalProcesses()
     while True:
         try:
             _run(record, console, reopen, executor, mixed_versions, without_failed_runs)
@@ -79,21 +80,14 @@ def _run(
     mixed_versions: bool,
     without_failed_runs: bool,
 ) -> None:
-    with (
-        only_devices(executor),
-        fixed_threads(record.spec.threads),
-        WorkerPool(record, executor) as pool,
-    ):
+    with fixed_threads(record.spec.threads), executor.ready(record) as do_jobs:
         begin(record, reopen, mixed_versions, console)
         seconds = {job: result["seconds"] for job, result in record.state.results.items()}
         with StudyProgress(console, record.spec.name, record.state, seconds, executor.workers) as progress:
-            if executor.workers == 1:
-                work(record, progress, executor.checkpoint_seconds)
-            else:
-                pool.work(record, progress)
+            do_jobs(record, progress)
             progress.start("test")
             with Lock(record.folder, "test", "test"):
-                helped = partial(scoring_processes, record, executor)
+                helped = partial(executor.testing, record)
                 open_test_classes(record, reopen, progress, helped, mixed_versions, without_failed_runs)
 
 

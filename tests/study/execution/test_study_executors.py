@@ -16,8 +16,7 @@ from toy_study import run_study
 
 from levelfield.storage.lock import Lock, running
 from levelfield.study.definition.spec import load_spec
-from levelfield.study.execution import local_processes
-from levelfield.study.execution.local_processes import Executor
+from levelfield.study.execution.local_processes import LocalProcesses
 from levelfield.study.jobs.job import study_jobs
 
 TABLES = ("results.csv", "summary.csv")
@@ -70,11 +69,11 @@ def workers_of(process: StudyProcess) -> list[int]:
 
 def test_devices_are_taken_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-5a")
-    assert local_processes._devices(Executor(workers=2)) == ["2", "GPU-5a"]
-    assert local_processes._devices(Executor.of({"workers": 3, "devices": [1, 0]})) == ["1", "0"]
-    assert local_processes._devices(Executor.of({"devices": 1})) == ["1"]
+    assert LocalProcesses(workers=2).visible() == ["2", "GPU-5a"]
+    assert LocalProcesses(workers=3, devices=[1, 0]).visible() == ["1", "0"]
+    assert LocalProcesses(devices=1).visible() == ["1"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert local_processes._devices(Executor(workers=2)) == []
+    assert LocalProcesses(workers=2).visible() == []
 
 
 def test_a_lock_is_free_when_it_is_released_though_a_forked_loader_has_its_file(tmp_path: Path) -> None:
@@ -102,7 +101,7 @@ def test_two_workers_end_with_the_bytes_of_one(toy_file: Path, finished: Path, t
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     for name in ("ledger.jsonl", *TABLES):
         (folder / name).unlink()
-    run_study(folder, spec, executor=Executor(workers=2))
+    run_study(folder, spec, executor=LocalProcesses(workers=2))
     assert_same_tables(folder, finished)
     assert running(folder) == []
 
@@ -174,4 +173,51 @@ def test_a_mistake_that_a_worker_meets_is_one_line(toy_file: Path, finished: Pat
     assert error.startswith(f"levelfield: {folder}/jobs/arcface/run1/fold1/best.ckpt: File too large; raise the limit")
     assert "Traceback" not in "".join(lines)
     run_study(folder, load_spec(toy_file))
+    assert_same_tables(folder, finished)
+
+
+OWN = """
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from levelfield.study.execution.worker import work
+
+
+@dataclass
+class Noting:
+    note: str
+    workers: int = 1
+
+    def words(self):
+        return ["--executor", "my_executor.Noting", f"--executor.note={self.note}"]
+
+    @contextmanager
+    def ready(self, record):
+        yield self.work
+
+    def work(self, record, progress):
+        Path(self.note).write_text(str(len(record.state.to_do)))
+        work(record, progress, 30.0)
+
+    @contextmanager
+    def testing(self, record, opening):
+        yield
+"""
+
+
+def test_an_executor_of_ones_own_is_one_file(
+    toy_file: Path, finished: Path, tmp_path: Path, run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(shutil.copytree(finished, tmp_path / "shared"))
+    for path in (*folder.glob("jobs/*/*/test"), folder / "jobs/arcface/run1"):
+        shutil.rmtree(path)
+    (folder / "ledger.jsonl").unlink()
+    (tmp_path / "my_executor.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    words = ("study", "run", str(toy_file), "--output", str(folder), "--executor", "my_executor.Noting")
+    assert run(*words)[2] == "levelfield: --executor my_executor.Noting: it needs --executor.note\n"
+    code, _, complaint = run(*words, "--executor.note", "note")
+    assert code == 0, complaint
+    assert Path("note").read_text() == "2"
     assert_same_tables(folder, finished)

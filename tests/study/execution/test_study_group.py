@@ -14,7 +14,8 @@ from toy_study import run_study
 from levelfield.errors import UserError
 from levelfield.study.definition.spec import load_spec
 from levelfield.study.execution.group import refuse_to_be_one_of_many
-from levelfield.study.execution.local_processes import Executor, _environment, only_devices
+from levelfield.study.execution.local_processes import LocalProcesses, _environment
+from levelfield.study.record import StudyRecord
 
 COUNTING = '''
 import os
@@ -58,9 +59,11 @@ def test_a_worker_sees_as_many_gpus_as_a_job_has(toy_file: Path) -> None:
     assert [_environment(one, devices, worker)["CUDA_VISIBLE_DEVICES"] for worker in range(2)] == ["4", "5"]
 
 
-def test_one_process_sees_the_gpus_that_the_executor_names_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_process_sees_the_gpus_that_the_executor_names_alone(
+    toy_file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
-    with only_devices(Executor.of({"devices": 2})):
+    with LocalProcesses(devices=2).ready(StudyRecord(tmp_path, load_spec(toy_file))):
         assert os.environ["CUDA_VISIBLE_DEVICES"] == "2"
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1,2"
 

@@ -5,16 +5,16 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
 
-from levelfield.errors import UserError, nearest
+from levelfield.errors import UserError
 from levelfield.runtime.processes import LOOK_SECONDS
 from levelfield.storage.lock import left_by_the_dead
 from levelfield.study.definition.spec import StudySpec
+from levelfield.study.execution.executor import Jobs
 from levelfield.study.progress import StudyProgress
 from levelfield.study.record import StudyRecord
 
@@ -25,42 +25,122 @@ JOB_FAILED = 3
 
 
 @dataclass(frozen=True)
-class Executor:
-    """Who does the jobs; it changes no number.
+class LocalProcesses:
+    """Processes on this machine; one is this process.
 
     Args:
-        workers: Local processes; 1 is this process.
+        workers: How many.
         devices: GPUs that the workers take in turn, each as many as a job has; None takes all that CUDA shows.
         checkpoint_seconds: How often a long job's last state is written, at an epoch's end.
+
+    Raises:
+        UserError: a value that is not accepted.
     """
 
     workers: int = 1
-    devices: tuple[int, ...] | None = None
+    devices: int | Sequence[int] | None = None
     checkpoint_seconds: float = 30.0
 
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> "Executor":
-        """From the command line's `--executor.<key> value`.
-
-        Raises:
-            UserError: an unknown key or a value that is not accepted.
-        """
-        names = [known.name for known in fields(cls)]
-        for key in options:
-            if key not in names:
-                raise UserError(f"unknown option --executor.{key}{nearest(key, names)}")
-        plain = dict(options)
-        if "devices" in plain:
-            devices = plain["devices"] if isinstance(plain["devices"], list) else [plain["devices"]]
-            if not all(isinstance(device, int) for device in devices):
-                raise UserError(f"--executor.devices {plain['devices']!r}: give numbers, such as [0, 1]")
-            plain["devices"] = tuple(devices)
-        workers, seconds = plain.get("workers", 1), plain.get("checkpoint_seconds", 0)
+    def __post_init__(self) -> None:
+        devices = self.devices if isinstance(self.devices, Sequence) else [self.devices]
+        if self.devices is not None and not all(isinstance(device, int) for device in devices):
+            raise UserError(f"--executor.devices {self.devices!r}: give numbers, such as [0, 1]")
+        workers, seconds = self.workers, self.checkpoint_seconds
         if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
             raise UserError(f"--executor.workers must be a whole number of at least 1, not {workers!r}")
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds < 0:
             raise UserError(f"--executor.checkpoint_seconds must be a number of at least 0, not {seconds!r}")
-        return cls(**plain)
+
+    def words(self) -> list[str]:
+        return [f"--executor.workers={self.workers}"] if self.workers > 1 else []
+
+    @contextmanager
+    def ready(self, record: StudyRecord) -> Iterator[Jobs]:
+        with self._only_devices(), WorkerPool(record, self) as pool:
+            yield pool.work if self.workers > 1 else self._work_here
+
+    def _work_here(self, record: StudyRecord, progress: StudyProgress) -> None:
+        from levelfield.study.execution.worker import work  # torch is not needed to say that an option is misspelt
+
+        work(record, progress, self.checkpoint_seconds)
+
+    @contextmanager
+    def _only_devices(self) -> Iterator[None]:
+        """This process, too, sees no other GPUs than the executor names.
+
+        Raises:
+            UserError: CUDA has begun here, and takes no other choice.
+        """
+        if self.devices is None:
+            yield
+            return
+        import torch
+
+        before, chosen = os.environ.get("CUDA_VISIBLE_DEVICES"), ",".join(self.visible())
+        if torch.cuda.is_initialized() and before != chosen:
+            raise UserError(
+                "--executor.devices: this process uses CUDA already; set CUDA_VISIBLE_DEVICES before it starts"
+            )
+        os.environ["CUDA_VISIBLE_DEVICES"] = chosen
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ["CUDA_VISIBLE_DEVICES"]
+            else:
+                os.environ["CUDA_VISIBLE_DEVICES"] = before
+
+    @contextmanager
+    def testing(self, record: StudyRecord, opening: int) -> Iterator[None]:
+        """Let as many processes, this one among them, score the runs of an opening of the test classes.
+
+        One that dies or fails leaves its run to the others; this process meets the same mistake and reports it.
+        """
+        devices = self.visible() if self.workers > 1 else []
+        command = [
+            sys.executable,
+            "-m",
+            "levelfield.study.execution.worker_process",
+            str(os.getpid()),
+            str(record.folder),
+            "test",
+            str(opening),
+        ]
+        others = [
+            subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                env=_environment(record.spec, devices, number),
+                start_new_session=True,
+            )
+            for number in range(1, self.workers)
+        ]
+        try:
+            for process in others:
+                assert process.stdin is not None
+                with suppress(BrokenPipeError):
+                    process.stdin.write(b"begin\n")
+                    process.stdin.flush()
+            yield
+        finally:
+            for process in others:
+                process.kill()
+                process.wait()
+                assert process.stdin is not None
+                with suppress(BrokenPipeError):
+                    process.stdin.close()
+
+    def visible(self) -> list[str]:
+        """What `CUDA_VISIBLE_DEVICES` is for the workers in turn; empty without a GPU."""
+        if self.devices is not None:
+            return [str(device) for device in (self.devices if isinstance(self.devices, Sequence) else [self.devices])]
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        if visible is not None:
+            return [device for device in visible.split(",") if device]
+        import torch
+
+        return [str(device) for device in range(torch.cuda.device_count())]
 
 
 class WorkerPool:
@@ -71,9 +151,9 @@ class WorkerPool:
         executor: How many; one is this process, which needs no other.
     """
 
-    def __init__(self, record: StudyRecord, executor: Executor) -> None:
+    def __init__(self, record: StudyRecord, executor: LocalProcesses) -> None:
         number = executor.workers if executor.workers > 1 else 0
-        devices = _devices(executor) if number else []
+        devices = executor.visible() if number else []
         command = [
             sys.executable,
             "-m",
@@ -197,82 +277,3 @@ def _environment(spec: StudySpec, devices: Sequence[str], number: int) -> dict[s
     if groups:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(groups[number % len(groups)])
     return environment
-
-
-@contextmanager
-def only_devices(executor: Executor) -> Iterator[None]:
-    """This process, too, sees no other GPUs than the executor names.
-
-    Raises:
-        UserError: CUDA has begun here, and takes no other choice.
-    """
-    if executor.devices is None:
-        yield
-        return
-    import torch
-
-    before, chosen = os.environ.get("CUDA_VISIBLE_DEVICES"), ",".join(map(str, executor.devices))
-    if torch.cuda.is_initialized() and before != chosen:
-        raise UserError("--executor.devices: this process uses CUDA already; set CUDA_VISIBLE_DEVICES before it starts")
-    os.environ["CUDA_VISIBLE_DEVICES"] = chosen
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["CUDA_VISIBLE_DEVICES"]
-        else:
-            os.environ["CUDA_VISIBLE_DEVICES"] = before
-
-
-@contextmanager
-def scoring_processes(record: StudyRecord, executor: Executor, opening: int) -> Iterator[None]:
-    """Let as many processes, this one among them, score the runs of an opening of the test classes.
-
-    One that dies or fails leaves its run to the others; this process meets the same mistake and reports it.
-    """
-    devices = _devices(executor) if executor.workers > 1 else []
-    command = [
-        sys.executable,
-        "-m",
-        "levelfield.study.execution.worker_process",
-        str(os.getpid()),
-        str(record.folder),
-        "test",
-        str(opening),
-    ]
-    others = [
-        subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            env=_environment(record.spec, devices, number),
-            start_new_session=True,
-        )
-        for number in range(1, executor.workers)
-    ]
-    try:
-        for process in others:
-            assert process.stdin is not None
-            with suppress(BrokenPipeError):
-                process.stdin.write(b"begin\n")
-                process.stdin.flush()
-        yield
-    finally:
-        for process in others:
-            process.kill()
-            process.wait()
-            assert process.stdin is not None
-            with suppress(BrokenPipeError):
-                process.stdin.close()
-
-
-def _devices(executor: Executor) -> list[str]:
-    """What `CUDA_VISIBLE_DEVICES` is for the workers in turn; empty without a GPU."""
-    if executor.devices is not None:
-        return [str(device) for device in executor.devices]
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return [device for device in visible.split(",") if device]
-    import torch
-
-    return [str(device) for device in range(torch.cuda.device_count())]

@@ -1,0 +1,58 @@
+"""Who does a study's jobs. To add another: a file in this folder, named for its one class, and its test."""
+
+import re
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import MISSING, fields
+from typing import Any, Protocol
+
+from levelfield.errors import UserError, nearest
+from levelfield.runtime.import_path import import_named
+from levelfield.study.progress import StudyProgress
+from levelfield.study.record import StudyRecord
+
+DEFAULT = "LocalProcesses"
+Jobs = Callable[[StudyRecord, StudyProgress], None]
+
+
+class Executor(Protocol):
+    """A dataclass whose fields are its options. It changes no number: jobs depend on the study's folder alone."""
+
+    @property
+    def workers(self) -> int:
+        """How many jobs are done side by side."""
+
+    def words(self) -> list[str]:
+        """What the command line says to have it again."""
+
+    def ready(self, record: StudyRecord) -> AbstractContextManager[Jobs]:
+        """Get ready before the study is looked at; gives what does its jobs, once `study.yaml` is there, to the last.
+
+        Whoever takes part calls `worker.work` on the study's folder, which shares the jobs by their locks.
+        """
+
+    def testing(self, record: StudyRecord, opening: int) -> AbstractContextManager[None]:
+        """Others call `opening.take_part` while this process scores runs of an opening of the test classes."""
+
+
+def executor(name: str = DEFAULT, options: Mapping[str, Any] | None = None) -> Executor:
+    """From the command line's `--executor NAME` and `--executor.<key> value`.
+
+    Args:
+        name: a class of this folder, or the import path of one's own.
+        options: its fields.
+
+    Raises:
+        UserError: no such executor, an unknown key or a value that is not accepted.
+    """
+    module, _, kind = name.rpartition(".")
+    path = name if module else f"{__package__}.{re.sub('(?<=[a-z])(?=[A-Z])', '_', kind).lower()}.{kind}"
+    made = import_named(path, f"--executor {name}")
+    known, given = {field.name: field for field in fields(made)}, dict(options or {})
+    for key in given:
+        if key not in known:
+            raise UserError(f"unknown option --executor.{key}{nearest(key, list(known))}")
+    for key, field in known.items():
+        if key not in given and field.default is field.default_factory is MISSING:
+            raise UserError(f"--executor {name}: it needs --executor.{key}")
+    return made(**given)
