@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_1samp, ttest_rel
 
-from levelfield.analysis.comparison import OVER_BASELINE, PAIR, SAME_LOSS, Comparison, compare_all
+from levelfield.analysis.comparison import OVER_BASELINE, PAIR, SECOND_SEARCH, Comparison, compare_all
 from levelfield.analysis.results import ResultRow
 
 FOLDS = 3
@@ -96,13 +96,13 @@ def test_the_baseline_is_a_fixed_number_and_a_family_of_its_own(scores: dict[str
 
 def test_a_copy_is_compared_with_its_own_loss_outside_the_family(scores: dict[str, np.ndarray]) -> None:
     rows = [row for m in scores for row in rows_of(m, scores[m])]
-    copies = {"a@2": scores["a"] + 0.02 * scores["b"], "a@3": scores["c"]}
-    with_copies = compare_all(rows + [r for m in copies for r in rows_of(m, copies[m])], ["a", "a@2", "a@3", "b", "c"])
-    same = [c for c in with_copies if c.kind == SAME_LOSS]
+    second = {"a@2": scores["a"] + 0.02 * scores["b"], "a@3": scores["c"]}
+    with_second = compare_all(rows + [r for m in second for r in rows_of(m, second[m])], ["a", "a@2", "a@3", "b", "c"])
+    same = [c for c in with_second if c.kind == SECOND_SEARCH]
     assert [(c.method, c.other) for c in same] == [("a@2", "a"), ("a@3", "a"), ("a@3", "a@2")]
     assert all(c.p is not None and c.p_holm is None and not c.shown for c in same)
-    assert with_copies[:3] == compare_all(rows, list(scores))
-    assert len(with_copies) == 6
+    assert with_second[:3] == compare_all(rows, list(scores))
+    assert len(with_second) == 6
 
 
 def test_a_method_without_scores_counts_in_the_family(scores: dict[str, np.ndarray]) -> None:

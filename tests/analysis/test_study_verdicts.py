@@ -2,7 +2,7 @@
 
 import pytest
 
-from levelfield.analysis.comparison import OVER_BASELINE, PAIR, SAME_LOSS, Comparison
+from levelfield.analysis.comparison import OVER_BASELINE, PAIR, SECOND_SEARCH, Comparison
 from levelfield.analysis.verdicts import all_in_words, in_words
 
 
@@ -50,8 +50,8 @@ def compared(difference: float, low: float | None, high: float | None, p: float 
             "arcface over contrastive: +0.0 points MAP@R: the same in all 3 runs, which gives no interval",
         ),
         (
-            compared(-0.6, -1.4, 0.2, 0.1, kind=SAME_LOSS, method="arcface@2", other="arcface", p_holm=None),
-            "the same loss under two names (arcface and arcface@2) differed by 0.6 points MAP@R, 95% interval -0.2 to "
+            compared(-0.6, -1.4, 0.2, 0.1, kind=SECOND_SEARCH, method="arcface@2", other="arcface", p_holm=None),
+            "two searches of arcface (arcface and arcface@2) differed by 0.6 points MAP@R, 95% interval -0.2 to "
             "+1.4: differences of that size or smaller between two losses can come from their searches alone",
         ),
     ],
@@ -75,12 +75,12 @@ def test_a_p_just_below_the_level_does_not_read_as_the_level() -> None:
 
 
 def test_a_shown_difference_no_larger_than_a_second_searchs_is_said_to_be_so() -> None:
-    copies = [
-        compared(gap, -1, 1, 0.5, kind=SAME_LOSS, method=f"{loss}@2", other=loss, p_holm=None)
+    searches = [
+        compared(gap, -1, 1, 0.5, kind=SECOND_SEARCH, method=f"{loss}@2", other=loss, p_holm=None)
         for loss, gap in (("triplet", 0.2), ("margin", -0.9))
     ]
     small, large, none = all_in_words(
-        [compared(0.9, 0.5, 1.3, 0.01), compared(1.0, 0.6, 1.4, 0.01), compared(0.3, -0.5, 1.1, 0.6), *copies]
+        [compared(0.9, 0.5, 1.3, 0.01), compared(1.0, 0.6, 1.4, 0.01), compared(0.3, -0.5, 1.1, 0.6), *searches]
     )[:3]
     assert small.endswith(
         "arcface is better (Holm's p = 0.010), by no more than two searches of margin differed (0.9 points)"

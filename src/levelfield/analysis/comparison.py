@@ -1,4 +1,4 @@
-"""Comparisons of a study's methods: pairs, each over the baseline, and one loss under two names."""
+"""Comparisons of a study's methods: pairs, each over the baseline, and two searches of one method."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -10,11 +10,11 @@ import numpy as np
 from levelfield.analysis.results import ResultRow
 from levelfield.analysis.statistics import LEVEL, holm, paired_comparison
 from levelfield.metrics.table import SELECTED_BY
-from levelfield.study.definition.search_settings import REPLICATE
+from levelfield.study.definition.search_settings import first_search
 from levelfield.study.definition.spec import BASELINE
 
 # What a comparison is one of; Holm's correction is over the comparisons of a kind.
-PAIR, OVER_BASELINE, SAME_LOSS = "pair", "over_baseline", "same_loss"
+PAIR, OVER_BASELINE, SECOND_SEARCH = "pair", "over_baseline", "second_search"
 
 Scores = dict[int, dict[int, float]]  # run -> fold -> score
 
@@ -27,14 +27,14 @@ class Comparison:
         method: Whose score the difference is taken of.
         other: Whose score is subtracted.
         kind: `pair` of different methods, `over_baseline` (`other` is the pretrained trunk, one run without
-            randomness), or `same_loss` (the same configuration under two names, each with its own search and seeds).
+            randomness), or `second_search` (two searches of one method, each with its own seeds).
         metric: Name of the metric.
         embedding: `separated` or `concatenated`.
         difference: Mean over the runs, a fraction.
         low: Lower end of the 95% interval over the runs; None with too few of them or where nothing varies.
         high: Upper end, as `low`.
         p: Two-sided p-value, as `low`.
-        p_holm: `p` with Holm's correction over the comparisons of its kind; None for `same_loss`, which is no question.
+        p_holm: `p` with Holm's correction over the comparisons of its kind; None for `second_search`, no question.
         family: How many comparisons that correction counts.
         n: Runs that both methods have.
     """
@@ -58,11 +58,6 @@ class Comparison:
         return self.p_holm is not None and self.p_holm < LEVEL
 
 
-def loss_name(method: str) -> str:
-    """The method without the number of its copy: `arcface` of `arcface@2`."""
-    return method.partition(REPLICATE)[0]
-
-
 def compare_all(
     rows: Iterable[ResultRow],
     methods: Sequence[str],
@@ -70,12 +65,12 @@ def compare_all(
     embedding: str = "separated",
     stage: str = "test",
 ) -> list[Comparison]:
-    """All comparisons of a study: pairs of methods, each method over the baseline, the same loss under two names.
+    """All comparisons of a study: pairs of methods, each method over the baseline, two searches of one method.
 
     Holm's correction is over all pairs of `methods`, tested yet or not, so that a verdict does not change its meaning
     while a study grows. Methods over the baseline are a family of their own: whether training helps at all is another
-    question than which loss is best. A copy (`arcface@2`) is there to measure what a second search changes, so it is
-    compared with its own loss alone; else that loss would be tried twice against every other.
+    question than which loss is best. A second search (`arcface@2`) is there to measure what a search alone changes, so
+    it is compared with the first alone; else that method would be tried twice against every other.
 
     Args:
         rows: Scores, as `collect_rows` returns them.
@@ -85,15 +80,15 @@ def compare_all(
         stage: `test`, or `run` for the validation folds.
 
     Returns:
-        Pairs, then methods over the baseline, then copies, each in the order of `methods`; two methods without a common
-        run are not compared yet.
+        Pairs, then methods over the baseline, then second searches, each in the order of `methods`; two methods without
+        a common run are not compared yet.
     """
     scores = scores_of(rows, metric, embedding, stage)
-    originals = [method for method in methods if method == loss_name(method) and method != BASELINE]
+    first_searches = [method for method in methods if method == first_search(method) and method != BASELINE]
     families = {
-        PAIR: list(combinations(originals, 2)),
-        OVER_BASELINE: [(method, BASELINE) for method in originals],
-        SAME_LOSS: [(b, a) for a, b in combinations(methods, 2) if loss_name(a) == loss_name(b)],
+        PAIR: list(combinations(first_searches, 2)),
+        OVER_BASELINE: [(method, BASELINE) for method in first_searches],
+        SECOND_SEARCH: [(b, a) for a, b in combinations(methods, 2) if first_search(a) == first_search(b)],
     }
     found = []
     for kind, family in families.items():
@@ -101,7 +96,7 @@ def compare_all(
             _compare(first, second, kind, metric, embedding, len(family), scores.get(first, {}), scores.get(second, {}))
             for first, second in family
         ]
-        if kind != SAME_LOSS:
+        if kind != SECOND_SEARCH:
             adjusted = holm(np.array([np.nan if c is None or c.p is None else c.p for c in compared]))
             compared = [c and replace(c, p_holm=_number(p)) for c, p in zip(compared, adjusted, strict=True)]
         found += [c for c in compared if c is not None]

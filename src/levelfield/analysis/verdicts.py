@@ -4,9 +4,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from levelfield.analysis.comparison import OVER_BASELINE, SAME_LOSS, Comparison, loss_name
+from levelfield.analysis.comparison import OVER_BASELINE, SECOND_SEARCH, Comparison
 from levelfield.analysis.statistics import SMALLEST_SAMPLE, TOO_FEW_RUNS
 from levelfield.metrics.table import SHOWN_METRICS
+from levelfield.study.definition.search_settings import first_search
 
 CAVEAT = (
     "Each verdict speaks of the methods at their selected settings: an interval says what other seeds would give, and "
@@ -14,22 +15,23 @@ CAVEAT = (
 )
 
 
-def in_words(comparison: Comparison, same_loss: Comparison | None = None) -> str:
+def in_words(comparison: Comparison, second_search: Comparison | None = None) -> str:
     """One plain sentence; of two methods the better one comes first.
 
     Args:
         comparison: What to put in words.
-        same_loss: The largest difference of one loss under two names; a difference that is shown but no larger is said
-            to be so.
+        second_search: The largest difference of two searches of one method; a difference that is shown but no larger
+            is said to be so.
 
     Example:
         ArcFace over contrastive: +0.4 points MAP@R, 95% interval -0.1 to +0.9: no difference shown
     """
     if comparison.kind != OVER_BASELINE and comparison.difference < 0:
         comparison = turned(comparison)
-    if comparison.kind == SAME_LOSS:
+    if comparison.kind == SECOND_SEARCH:
+        method = first_search(comparison.method)
         return (
-            f"the same loss under two names ({comparison.method} and {comparison.other}) differed by "
+            f"two searches of {method} ({comparison.method} and {comparison.other}) differed by "
             f"{_amount(comparison).removeprefix('+')}: differences of that size or smaller between two losses can come "
             "from their searches alone"
         )
@@ -40,9 +42,9 @@ def in_words(comparison: Comparison, same_loss: Comparison | None = None) -> str
     p = _p_in_words(comparison.p_holm)
     if comparison.shown:
         verdict = f"{comparison.method} is {'better' if comparison.difference > 0 else 'worse'} ({p})"
-        if same_loss is not None and abs(comparison.difference) <= abs(same_loss.difference):
-            gap = points(abs(same_loss.difference)).lstrip("+")
-            verdict += f", by no more than two searches of {loss_name(same_loss.method)} differed ({gap} points)"
+        if second_search is not None and abs(comparison.difference) <= abs(second_search.difference):
+            gap = points(abs(second_search.difference)).lstrip("+")
+            verdict += f", by no more than two searches of {first_search(second_search.method)} differed ({gap} points)"
     elif comparison.low > 0 or comparison.high < 0:
         verdict = f"no difference shown, as one of {comparison.family} comparisons may miss zero by chance ({p})"
     else:
@@ -51,9 +53,9 @@ def in_words(comparison: Comparison, same_loss: Comparison | None = None) -> str
 
 
 def all_in_words(comparisons: Sequence[Comparison]) -> list[str]:
-    """A sentence a comparison, in order; differences no larger than one loss has with itself are said to be so."""
-    copies = [c for c in comparisons if c.kind == SAME_LOSS]
-    largest = max(copies, key=lambda c: abs(c.difference), default=None)
+    """A sentence a comparison, in order; one no larger than two searches of one method have is said to be so."""
+    second_searches = [c for c in comparisons if c.kind == SECOND_SEARCH]
+    largest = max(second_searches, key=lambda c: abs(c.difference), default=None)
     return [in_words(c, largest) for c in comparisons]
 
 

@@ -33,7 +33,7 @@ stopped; started a second time while it runs, it shares the jobs.
 EPILOG = """\
 FILE is a study file; a bare name is sought in configs/study/. Any setting of `levelfield fit` can be given for all
 jobs (--data.root DIR, --trainer.max_epochs 2), and the study's own: --folds, --runs, --seed, --threads,
---search.trials N, --search.sampler gp|tpe|random, --search.batch N, --search.prune true, --search.replicates N.
+--search.trials N, --search.sampler gp|tpe|random, --search.batch N, --search.prune true, --second_searches.all N.
 --executor.workers N does the jobs in N processes, which take the GPUs in turn (--executor.devices [0,1]).
 
   levelfield study run quickstart.yaml

@@ -103,14 +103,18 @@ def print_study(console: Console, record: StudyRecord, rows: Sequence[ResultRow]
 
 def _verdict_lines(spec: StudySpec, rows: Sequence[ResultRow]) -> list[str]:
     """What the paired comparisons of separated MAP@R say; the page has the other metrics and every interval."""
-    from levelfield.analysis.comparison import PAIR, SAME_LOSS, compare_all  # numpy and scipy, which `status` can spare
+    from levelfield.analysis.comparison import (  # numpy and scipy, which `status` can spare
+        PAIR,
+        SECOND_SEARCH,
+        compare_all,
+    )
     from levelfield.analysis.verdicts import CAVEAT, all_in_words
 
     comparisons = compare_all(rows, list(spec.methods))
     sentences = dict(zip(comparisons, all_in_words(comparisons), strict=True))
     pairs = [comparison for comparison in comparisons if comparison.kind == PAIR]
     shown = [sentences[comparison] for comparison in pairs if comparison.shown]
-    lines = [*shown, *(sentences[comparison] for comparison in comparisons if comparison.kind == SAME_LOSS)]
+    lines = [*shown, *(sentences[comparison] for comparison in comparisons if comparison.kind == SECOND_SEARCH)]
     if spec.runs >= SMALLEST_SAMPLE and len(pairs) > len(shown):
         lines.append(f"No difference shown between {len(pairs) - len(shown)} of {len(pairs)} pairs of methods.")
     return [*lines, CAVEAT] if lines else []

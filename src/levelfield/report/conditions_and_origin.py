@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from levelfield.study.definition.search_settings import REPLICATE
+from levelfield.study.definition.search_settings import SECOND_SEARCH_MARK
 from levelfield.study.definition.spec import BASELINE, StudySpec
 from levelfield.study.jobs.job import EMBEDDINGS_FILE, Job
 from levelfield.study.jobs.written_config import class_name, whole_config
@@ -35,8 +35,8 @@ def compared(record: StudyRecord) -> Facts:
         facts.append(
             ("optimizer", f"{class_name(model['optimizer'])}, learning rate {model['trunk_lr']:g} of the trunk")
         )
-    copies = [method for method in spec.methods if REPLICATE in method]
-    seeds = "the same seeds for all methods" + (f" but {', '.join(copies)}" if copies else "")
+    again = [method for method in spec.methods if SECOND_SEARCH_MARK in method]
+    seeds = "the same seeds for all methods" + (f" but {', '.join(again)}" if again else "")
     facts.append(("repetitions", f"{spec.runs} run{'s' * (spec.runs != 1)} of {spec.folds} folds, {seeds}"))
     return facts
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from levelfield.analysis.comparison import OVER_BASELINE, PAIR, SAME_LOSS, Comparison, compare_all
+from levelfield.analysis.comparison import OVER_BASELINE, PAIR, SECOND_SEARCH, Comparison, compare_all
 from levelfield.analysis.papers import papers_beside
 from levelfield.analysis.results import EMBEDDING_KINDS, ResultRow, SummaryRow, collect_rows, summarise
 from levelfield.analysis.selection import selected
@@ -27,7 +27,7 @@ from levelfield.study.record import StudyRecord
 
 KINDS = {
     PAIR: "Methods against each other",
-    SAME_LOSS: "The same loss under two names",
+    SECOND_SEARCH: "Second searches of one method",
     OVER_BASELINE: "Against the trunk without training",
 }
 # More sentences than this are folded away below the figure.

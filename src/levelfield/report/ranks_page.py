@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from levelfield.analysis.comparison import loss_name
 from levelfield.analysis.ranks import rank_methods
 from levelfield.analysis.results import EMBEDDING_KINDS, SummaryRow, collect_rows, summarise
 from levelfield.errors import UserError
@@ -14,6 +13,7 @@ from levelfield.report.ranks_figure import ranks_figure
 from levelfield.report.table import percent, reopening
 from levelfield.report.template import inside, render
 from levelfield.storage.atomic import write_atomically
+from levelfield.study.definition.search_settings import first_search
 from levelfield.study.definition.spec import STUDY, StudySpec
 from levelfield.study.jobs.written_config import class_name
 from levelfield.study.record import StudyRecord
@@ -23,7 +23,7 @@ def write_ranks(folders: Sequence[Path], destination: Path) -> Path:
     """Write `ranks.html` and its figures, and return the page's path.
 
     Args:
-        folders: Study folders, one a data set. Methods count that all have; a copy (`arcface@2`) does not.
+        folders: Study folders, one a data set. Methods count that all have; a second search (`arcface@2`) does not.
         destination: Folder of the page.
 
     Raises:
@@ -62,7 +62,7 @@ def write_ranks(folders: Sequence[Path], destination: Path) -> Path:
 def _common_methods(specs: dict[str, StudySpec]) -> list[str]:
     """Methods that all studies have, each the same loss and miner everywhere."""
     first, *others = specs
-    common = [m for m in specs[first].methods if m == loss_name(m) and all(m in specs[o].methods for o in others)]
+    common = [m for m in specs[first].methods if m == first_search(m) and all(m in specs[o].methods for o in others)]
     for method in common:
         for other in others:
             here, there = (_kind(specs[name], method) for name in (first, other))

@@ -38,6 +38,8 @@ def with_options(spec: StudySpec, options: Mapping[str, Any]) -> StudySpec:
         check_override(key)
         if key in COUNTS:
             counts[key] = whole_number(Path("options"), key, value, SMALLEST.get(key, 1))
+        elif key.startswith("second_searches."):
+            raise UserError(f"--{key}: a study that was begun keeps its searches; choose another --output")
         elif key.startswith("search."):
             search[key.removeprefix("search.")] = value
         else:

@@ -118,6 +118,25 @@ def test_methods_can_be_added_to_a_study_but_not_taken_away(study: Path, tmp_pat
         check_same_study(StudyRecord(tmp_path / "out", load_spec(study)))
 
 
+@pytest.mark.parametrize(
+    ("asked", "second"),
+    [
+        ("all", ["contrastive@2", "arcface@2"]),
+        ("[arcface]", ["arcface@2"]),
+        ("{all: 2, arcface: 0}", ["contrastive@2", "contrastive@3"]),
+        ("{arcface: 2}", ["arcface@2", "arcface@3"]),
+    ],
+)
+def test_methods_are_searched_again(study: Path, asked: str, second: list[str]) -> None:
+    once = load_spec(study)
+    study.write_text(f"{STUDY}\nsecond_searches: {asked}\n")
+    spec = load_spec(study)
+    assert [*spec.methods] == [*once.methods, *second]
+    assert all(spec.methods[name] == once.methods[name.partition("@")[0]] for name in second)
+    study.write_text(STUDY)
+    assert [*load_spec(study, {"second_searches.all": 1}).methods] == [*once.methods, "contrastive@2", "arcface@2"]
+
+
 def test_first_difference_names_missing_keys() -> None:
     assert first_difference({"a": {"b": 1}}, {"a": {"b": 1}}) is None
     assert first_difference({"a": {"b": 1, "c": 2}}, {"a": {"b": 1}}) == ("a.c", 2, "nothing")
@@ -136,6 +155,14 @@ def test_first_difference_names_missing_keys() -> None:
         ),
         ("contrastive: ", "pretrained: ", r"'pretrained' is the baseline's"),
         ("methods:", "methods: []\nname: [", r"cannot be read as YAML"),
+        ("methods:", "a_a: [arcface]\nmethods:", r"'a_a' is named 'second_searches' now"),
+        (
+            "methods:",
+            "search: {replicates: 3}\nmethods:",
+            r"is 'second_searches: all' now, 3 'second_searches: \{all: 2\}'",
+        ),
+        ("methods:", "second_searches: [al]\nmethods:", r"second_searches: no method 'al'; did you mean 'all'\?"),
+        ("methods:", "second_searches: {all: x}\nmethods:", r"second_searches\.all must be a whole number"),
     ],
 )
 def test_mistakes_in_the_file_are_named(study: Path, old: str, new: str, message: str) -> None:

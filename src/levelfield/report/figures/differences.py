@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from levelfield.analysis.comparison import OVER_BASELINE, SAME_LOSS, Comparison, compare_all
+from levelfield.analysis.comparison import OVER_BASELINE, SECOND_SEARCH, Comparison, compare_all
 from levelfield.analysis.results import EMBEDDING_KINDS
 from levelfield.analysis.verdicts import turned
 from levelfield.metrics.table import SHOWN_METRICS
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_ROWS = 30
-SHOWN, NOT_SHOWN, SAME = "difference shown", "no difference shown", "the same loss under two names"
-LOOKS = {SHOWN: (BLUE, "o", BLUE), NOT_SHOWN: (INK, "o", "white"), SAME: (VERMILION, "D", VERMILION)}
+SHOWN, NOT_SHOWN, SEARCHES = "difference shown", "no difference shown", "two searches of one method"
+LOOKS = {SHOWN: (BLUE, "o", BLUE), NOT_SHOWN: (INK, "o", "white"), SEARCHES: (VERMILION, "D", VERMILION)}
 
 
 def _draw(results: Results) -> "Figure | None":
@@ -39,7 +39,7 @@ def differences_figure(comparisons: Sequence[Comparison]) -> "Figure":
     rows = [_better_first(c) for c in comparisons if c.embedding == embeddings[0]]
     if len(rows) > MOST_ROWS:
         best = next(c.method for c in rows if not any(c.method == other.other for other in rows))
-        rows = [c for c in rows if c.method == best or c.kind == SAME_LOSS]
+        rows = [c for c in rows if c.method == best or c.kind == SECOND_SEARCH]
     places = {frozenset((c.method, c.other)): (place, c.method) for place, c in enumerate(rows)}
     figure = new_figure(1.2 + 0.27 * len(rows))
     panels = figure.subplots(1, len(embeddings), sharey=True, squeeze=False)[0]
@@ -62,7 +62,7 @@ def _better_first(c: Comparison) -> Comparison:
 
 
 def _kind(comparison: Comparison) -> str:
-    return SAME if comparison.kind == SAME_LOSS else SHOWN if comparison.shown else NOT_SHOWN
+    return SEARCHES if comparison.kind == SECOND_SEARCH else SHOWN if comparison.shown else NOT_SHOWN
 
 
 def _draw_row(axes: "Axes", row: int, comparison: Comparison) -> None:

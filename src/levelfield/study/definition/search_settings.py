@@ -9,8 +9,9 @@ from levelfield.errors import UserError, nearest
 from levelfield.study.definition.configuration import Config, stack, whole_number
 from levelfield.study.search.suggest import SAMPLERS, read_space
 
-# Between a method's name and the number of a further search of it.
-REPLICATE = "@"
+# Between a method's name and the number of a second search of it.
+SECOND_SEARCH_MARK = "@"
+ALL = "all"
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ def search_settings(path: Path, search: Mapping[str, Any]) -> SearchSettings:
     names = [known.name for known in fields(SearchSettings)]
     for key in search:
         if key not in names:
-            raise UserError(f"{path}: unknown key 'search.{key}'{nearest(key, [*names, 'replicates'])}")
+            raise UserError(f"{path}: unknown key 'search.{key}'{nearest(key, names)}")
     settings = SearchSettings(**search)
     whole_number(path, "search.trials", settings.trials, 0)
     whole_number(path, "search.batch", settings.batch, 1)
@@ -82,14 +83,25 @@ def read_spaces(
     return spaces
 
 
-def further_searches(path: Path, a_a: Any, methods: Sequence[str], replicates: int) -> list[tuple[str, int]]:
-    """(method, number) of every search beyond the first: of the methods of `a_a` one, of all `replicates` - 1.
+def second_searches(path: Path, asked: Any, methods: Sequence[str]) -> list[tuple[str, str]]:
+    """(method, `method@2`) of every second search that `second_searches:` asks for: `all`, `[method, ...]`, `{all: 2}`.
 
     Raises:
-        UserError: `a_a` names no method.
+        UserError: it names no method, or no number of searches.
     """
-    again = a_a if isinstance(a_a, list) else [a_a]
-    for name in again:
-        if name not in methods:
-            raise UserError(f"{path}: a_a: no method {name!r}{nearest(str(name), methods)}")
-    return [(name, number) for name in methods for number in range(2, max(replicates, 2 if name in again else 1) + 1)]
+    names: dict[str, int]
+    names = asked if isinstance(asked, dict) else dict.fromkeys(asked if isinstance(asked, list) else [asked], 1)
+    for name, number in names.items():
+        if name not in (ALL, *methods):
+            raise UserError(f"{path}: second_searches: no method {name!r}{nearest(str(name), [ALL, *methods])}")
+        whole_number(path, f"second_searches.{name}", number, 0)
+    return [
+        (method, f"{method}{SECOND_SEARCH_MARK}{number}")
+        for method in methods
+        for number in range(2, 2 + names.get(method, names.get(ALL, 0)))
+    ]
+
+
+def first_search(method: str) -> str:
+    """The method without the number of its second search: `arcface` of `arcface@2`."""
+    return method.partition(SECOND_SEARCH_MARK)[0]

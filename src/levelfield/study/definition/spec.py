@@ -22,11 +22,10 @@ from levelfield.study.definition.configuration import (
     whole_number,
 )
 from levelfield.study.definition.search_settings import (
-    REPLICATE,
     SearchSettings,
-    further_searches,
     read_spaces,
     search_settings,
+    second_searches,
 )
 from levelfield.study.search.suggest import Space, read_space
 
@@ -34,7 +33,7 @@ STUDY = "study.yaml"
 BASELINE = "pretrained"
 COUNTS = {"folds": 4, "runs": 2, "seed": 0, "threads": 2}
 SMALLEST = {"folds": 2, "seed": 0}
-KEYS = ("name", "base", "overrides", "methods", "search", "spaces", "a_a", "metrics", *COUNTS)
+KEYS = ("name", "base", "overrides", "methods", "search", "spaces", "second_searches", "metrics", *COUNTS)
 SECTIONS = ("model", "data", "trainer")
 # Where the data lies, how many processes read it and from what prepared file change no number.
 NOT_IDENTITY = ("root", "num_workers", "cache")
@@ -170,35 +169,42 @@ def load_spec(
     content = read_yaml(path)
     overrides = dict(overrides or {})
     for key in content:
+        if key == "a_a":
+            raise UserError(f"{path}: 'a_a' is named 'second_searches' now")
         if key not in KEYS:
             raise UserError(f"{path}: unknown key {key!r}{nearest(key, KEYS)}")
     methods = content.get("methods")
     if not isinstance(methods, dict) or not methods:
         raise UserError(f"{path}: 'methods' must map method names to lists of configuration files")
     counts = {key: content.get(key, default) for key, default in COUNTS.items()}
-    search = dict(content.get("search") or {})
+    search, again = dict(content.get("search") or {}), content.get("second_searches") or []
     for key in list(overrides):
         check_override(key)
         if key in COUNTS:
             counts[key] = overrides.pop(key)
         elif key.startswith("search."):
             search[key.removeprefix("search.")] = overrides.pop(key)
+        elif key.startswith("second_searches."):
+            again = {key.removeprefix("second_searches."): overrides.pop(key)}
     base = merge(stack(content.get("base", []), path.parent, f"base of {path}"), content.get("overrides") or {})
     layers = {
         **{name: stack(method, path.parent, f"method {name} of {path}") for name, method in methods.items()},
         **_without_clash(added_methods or {}, methods),
     }
-    replicates = whole_number(path, "search.replicates", search.pop("replicates", 1), 1)
+    if "replicates" in search:
+        raise UserError(
+            f"{path}: 'search.replicates: 2' is 'second_searches: all' now, 3 'second_searches: {{all: 2}}'"
+        )
     settings = search_settings(path, search)
     configs = {name: merge(base, layer) for name, layer in layers.items()}
     spaces = read_spaces(
         path, content, {name: config.pop("search", None) for name, config in configs.items()}, settings
     )
     resolved = {name: _resolve(name, config, overrides) for name, config in configs.items()}
-    for name, number in further_searches(path, content.get("a_a") or [], list(resolved), replicates):
-        resolved[f"{name}{REPLICATE}{number}"] = resolved[name]
+    for name, second in second_searches(path, again, list(resolved)):
+        resolved[second] = resolved[name]
         if name in spaces:
-            spaces[f"{name}{REPLICATE}{number}"] = spaces[name]
+            spaces[second] = spaces[name]
     whole: dict[str, Any] = {key: whole_number(path, key, value, SMALLEST.get(key, 1)) for key, value in counts.items()}
     return StudySpec(
         name=str(content.get("name", path.stem)),
@@ -221,7 +227,7 @@ def check_override(key: str) -> None:
     if key in ("model.loss", "model.miner"):
         raise UserError(f"--{key} would give every method of the study the same one; use --add-method")
     section = key.split(".")[0]
-    if section not in (*SECTIONS, "search", *COUNTS):
+    if section not in (*SECTIONS, "search", "second_searches", *COUNTS):
         raise UserError(f"unknown option --{key}{nearest(section, [*SECTIONS, *COUNTS])}")
 
 

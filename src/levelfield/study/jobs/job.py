@@ -13,7 +13,7 @@ from levelfield.errors import UserError
 from levelfield.storage.atomic import storing
 from levelfield.storage.file_hash import file_hash
 from levelfield.study.definition.configuration import Config, set_dotted
-from levelfield.study.definition.search_settings import REPLICATE
+from levelfield.study.definition.search_settings import SECOND_SEARCH_MARK
 from levelfield.study.definition.spec import BASELINE, StudySpec
 
 RESULT = "result.json"
@@ -87,8 +87,8 @@ def folds_of(spec: StudySpec, method: str, number: int, stage: str = "run") -> l
 
 def job_seed(study_seed: int, job: Job) -> int:
     """Seed of a job; folds and methods share it, for equal conditions, and a method searched again has its own."""
-    replicate = job.method.partition(REPLICATE)[2]
-    text = f"{study_seed}/{job.stage}/{job.number}" + (f"/{replicate}" if replicate else "")
+    search = job.method.partition(SECOND_SEARCH_MARK)[2]
+    text = f"{study_seed}/{job.stage}/{job.number}" + (f"/{search}" if search else "")
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
 
 
