@@ -212,7 +212,8 @@ def test_an_executor_of_ones_own_is_one_file(
     folder = Path(shutil.copytree(finished, tmp_path / "shared"))
     for path in (*folder.glob("jobs/*/*/test"), folder / "jobs/arcface/run1"):
         shutil.rmtree(path)
-    (folder / "ledger.jsonl").unlink()
+    for path in (folder / "ledger.jsonl", *folder.rglob("embeddings.safetensors")):
+        path.unlink()
     (tmp_path / "my_executor.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     words = ("study", "run", str(toy_file), "--output", str(folder), "--executor", "my_executor.Noting")
