@@ -11,7 +11,7 @@ import inspect
 import pkgutil
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
 
@@ -30,6 +30,7 @@ WRAPPERS = {"EnsembleTrunk", "EnsembleEmbedder", "ModuleTrunk"}
 SUPPLIED = {"num_classes", "embedding_size", "num_features"}
 SHARED = "class_fraction"  # of all losses with class weights: the page explains it once
 WIDTH = 120
+Named = type | Callable[..., object]  # a class, or the function of a metric
 
 
 def bases_of(room: str) -> tuple[type, ...]:
@@ -103,15 +104,15 @@ def in_order(names: Iterable[str]) -> list[str]:
     return sorted(names, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
 
 
-def doc(kind: type) -> str:
+def doc(kind: Named) -> str:
     return inspect.getdoc(kind) or ""
 
 
-def first_sentence(kind: type) -> str:
+def first_sentence(kind: Named) -> str:
     return " ".join(doc(kind).partition("\n\n")[0].split()).removesuffix(".")
 
 
-def equation(kind: type) -> str:
+def equation(kind: Named) -> str:
     """The lines set in behind the first sentence."""
     paragraph = [*doc(kind).split("\n\n"), ""][1]
     if not paragraph.startswith("    "):
@@ -120,19 +121,19 @@ def equation(kind: type) -> str:
     return "<br>".join(f"`{' '.join(line.split())}`" for line in lines if line)
 
 
-def arguments(kind: type) -> str:
+def arguments(kind: Named) -> str:
     """What one may give, without what the learner supplies; angles with their unit."""
     named = []
     for name, argument in inspect.signature(kind).parameters.items():
-        explained = re.search(rf"^ +{name}: (.*)", doc(kind), re.M)
-        unit = " (degrees)" if explained and re.search(r"\bdegrees\b", explained[1]) else ""
+        meaning = re.search(rf"^ +{name}: (.*)", doc(kind), re.M)
+        unit = " (degrees)" if meaning and re.search(r"\bdegrees\b", meaning[1]) else ""
         supplied = name in SUPPLIED and argument.default is argument.empty
         if not supplied and name != SHARED and argument.kind is argument.POSITIONAL_OR_KEYWORD:
             named.append(f"{name}{unit}")
     return ", ".join(named)
 
 
-def said(kind: type, what: str) -> str:
+def said(kind: Named, what: str) -> str:
     """What follows `what:` in a docstring, up to the next such word or the end of the paragraph."""
     found = re.search(rf"(?:^|\. ){what}: (.*?)\.(?=\s+[A-Z]\w+: |\n\n|\Z)", doc(kind), re.M | re.S)
     if not found:
@@ -140,7 +141,7 @@ def said(kind: type, what: str) -> str:
     return " ".join(found[1].split())
 
 
-def papers(kind: type) -> str:
+def papers(kind: Named) -> str:
     """Authors and years, each a link, without the titles."""
     links = []
     for paper in said(kind, "Papers?").split("; "):
@@ -152,11 +153,11 @@ def papers(kind: type) -> str:
     return "; ".join(links)
 
 
-def year(kind: type) -> int:
+def year(kind: Named) -> int:
     return int(re.findall(r" (\d{4})\b", said(kind, "Papers?"))[0])
 
 
-def named_and_explained(kind: type) -> list[str]:
+def explained(kind: Named) -> list[str]:
     """Name, sentence with equation, arguments."""
     what = "<br>".join(part for part in (first_sentence(kind), equation(kind)) if part)
     return [f"`{kind.__name__}`", what, arguments(kind)]
@@ -165,7 +166,8 @@ def named_and_explained(kind: type) -> list[str]:
 def table(head: str, rows: Iterable[Iterable[str]]) -> str:
     columns = head.split(" | ")
     rule = ["---:" if name in ("classes", "samples") else "---" for name in columns]
-    lines = [f"| {' | '.join(row)} |".replace("|  |", "| |") for row in (columns, rule, *rows)]
+    cells = ([cell.replace("|", "\\|") for cell in row] for row in (columns, rule, *rows))
+    lines = [f"| {' | '.join(row)} |".replace("|  |", "| |") for row in cells]
     return "\n".join(lines)
 
 
@@ -175,25 +177,25 @@ def losses(with_classes: bool) -> str:
     return table(
         "loss | what it does | arguments | paper | cost | when",
         (
-            [*named_and_explained(kind), papers(kind), said(kind, "Cost"), said(kind, "When")]
+            [*explained(kind), papers(kind), said(kind, "Cost"), said(kind, "When")]
             for kind in sorted(kinds, key=lambda kind: (year(kind), kind.__name__))
         ),
     )
 
 
-def needs_classes(kind: type) -> bool:
+def needs_classes(kind: Named) -> bool:
     argument = inspect.signature(kind).parameters.get("num_classes")
     return argument is not None and argument.default is argument.empty
 
 
 def miners() -> str:
     kinds = shipped("levelfield.miners")
-    return table("miner | keeps | arguments | paper", ([*named_and_explained(kind), papers(kind)] for kind in kinds))
+    return table("miner | keeps | arguments | paper", ([*explained(kind), papers(kind)] for kind in kinds))
 
 
 def embedders() -> str:
     kinds = [kind for kind in shipped("levelfield.models") if issubclass(kind, bases_of("levelfield.models")[1])]
-    return table("class | what it does | arguments", map(named_and_explained, kinds))
+    return table("class | what it does | arguments", map(explained, kinds))
 
 
 def datasets() -> str:
@@ -210,7 +212,18 @@ def datasets() -> str:
     )
 
 
-def how_to_get(kind: type) -> str:
+def metrics() -> str:
+    rows = import_module("levelfield.metrics.table").METRICS
+    return table(
+        "key | title | of a query, or of clusters | when | paper",
+        (
+            [f"`{row.key}`", row.title, *explained(row.score)[1:2], said(row.score, "When"), papers(row.score)]
+            for row in rows
+        ),
+    )
+
+
+def how_to_get(kind: Named) -> str:
     if not kind.archives:
         install = re.search(r"pip install '.*'", kind.source)
         return f"`{install[0]}`" if install else "installed"
@@ -227,6 +240,7 @@ TABLES = {
     },
     "docs/datasets.md": {"data sets": datasets},
     "docs/trunks.md": {"embedders": embedders},
+    "docs/metrics.md": {"metrics": metrics},
 }
 
 
@@ -234,10 +248,11 @@ def page(name: str) -> str:
     """A page with its tables made anew, each between its two marks."""
     text = (ROOT / name).read_text(encoding="utf-8")
     for title, make in TABLES[name].items():
-        mark = re.compile(rf"(<!-- {title}: made by scripts/lists.py -->\n\n).*?(\n\n<!-- -->)", re.S)
-        if not mark.search(text):
+        before, mark, rest = text.partition(f"<!-- {title}: made by scripts/lists.py -->\n")
+        _, end, after = rest.partition("<!-- -->")
+        if not end:
             raise SystemExit(f"{name} has no place for the table of {title}")
-        text = mark.sub(rf"\g<1>{make().replace(chr(92), chr(92) * 2)}\g<2>", text)
+        text = f"{before}{mark}\n{make()}\n\n{end}{after}"
     return text
 
 

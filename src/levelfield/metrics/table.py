@@ -25,7 +25,7 @@ def map_at_r(places: Places) -> Float64[Tensor, " queries"]:
 
     When: always; it rewards order among all matches and is what checkpoints and settings are selected by.
 
-    Paper: Musgrave et al. 2020, "A Metric Learning Reality Check", equations 3 and 4.
+    Paper: Musgrave et al. 2020, "A Metric Learning Reality Check", arXiv:2003.08505, equations 3 and 4.
     """
     return (places.precision_QP * places.within_r_QP).sum(1) / places.num_relevant_Q
 
@@ -37,7 +37,7 @@ def r_precision(places: Places) -> Float64[Tensor, " queries"]:
 
     When: beside MAP@R, as a share that needs no explanation; order within the R nearest does not count.
 
-    Paper: Musgrave et al. 2020, "A Metric Learning Reality Check", section 3.2.
+    Paper: Musgrave et al. 2020, "A Metric Learning Reality Check", arXiv:2003.08505, section 3.2.
     """
     return places.within_r_QP.sum(1) / places.num_relevant_Q
 
@@ -49,7 +49,7 @@ def precision_at_1(places: Places) -> Float64[Tensor, " queries"]:
 
     When: to compare with the literature, whose Recall@1 it is; it saturates early and may disagree with MAP@R.
 
-    Paper: Musgrave et al. 2020, "A Metric Learning Reality Check", section 3.2.
+    Paper: Musgrave et al. 2020, "A Metric Learning Reality Check", arXiv:2003.08505, section 3.2.
     """
     return (places.first_Q <= 1).double()
 
@@ -61,7 +61,7 @@ def recall_at_k(places: Places, k: int) -> Float64[Tensor, " queries"]:
 
     When: to compare with the literature.
 
-    Paper: Oh Song et al. 2016, "Deep Metric Learning via Lifted Structured Feature Embedding".
+    Paper: Oh Song et al. 2016, "Deep Metric Learning via Lifted Structured Feature Embedding", arXiv:1511.06452.
     """
     return (places.first_Q <= k).double()
 
@@ -73,7 +73,8 @@ def mean_average_precision(places: Places) -> Float64[Tensor, " queries"]:
 
     When: every match counts however far down; it takes the full ranking.
 
-    Paper: Manning et al. 2008, "Introduction to Information Retrieval", chapter 8.4.
+    Paper: Manning et al. 2008, "Introduction to Information Retrieval", https://nlp.stanford.edu/IR-book/,
+    chapter 8.4.
     """
     return places.precision_QP.sum(1) / places.num_relevant_Q
 
@@ -85,7 +86,8 @@ def map_at_n(places: Places, n: int) -> Float64[Tensor, " queries"]:
 
     When: a search shows n results; also the ranking of hashing papers.
 
-    Paper: Manning et al. 2008, "Introduction to Information Retrieval", chapter 8.4, cut at n.
+    Paper: Manning et al. 2008, "Introduction to Information Retrieval", https://nlp.stanford.edu/IR-book/,
+    chapter 8.4, cut at n.
     """
     return (places.precision_QP * (places.places_QP <= n)).sum(1) / places.num_relevant_Q.clamp(max=n)
 
@@ -97,7 +99,8 @@ def mrr(places: Places) -> Float64[Tensor, " queries"]:
 
     When: one match is enough, and how soon it comes matters.
 
-    Paper: Voorhees 1999, "The TREC-8 Question Answering Track Report".
+    Paper: Voorhees 1999, "The TREC-8 Question Answering Track Report",
+    https://trec.nist.gov/pubs/trec8/papers/qa_report.pdf.
     """
     return 1 / places.first_Q
 
@@ -109,7 +112,8 @@ def nmi(partitions: Partitions) -> float:
 
     When: to compare with older work; chance alone gives a high value where classes are many and small.
 
-    Paper: Manning et al. 2008, "Introduction to Information Retrieval", chapter 16.3.
+    Paper: Manning et al. 2008, "Introduction to Information Retrieval", https://nlp.stanford.edu/IR-book/,
+    chapter 16.3.
     """
     return partitions.ratio(partitions.information, partitions.mean_entropy())
 
@@ -121,7 +125,7 @@ def nmi_geometric(partitions: Partitions) -> float:
 
     When: to compare with a paper that divides so, as some programs do.
 
-    Paper: Strehl and Ghosh 2002, "Cluster Ensembles".
+    Paper: Strehl and Ghosh 2002, "Cluster Ensembles", https://jmlr.org/papers/v3/strehl02a.html.
     """
     return partitions.ratio(partitions.information, partitions.mean_entropy("geometric"))
 
@@ -133,7 +137,8 @@ def ami(partitions: Partitions) -> float:
 
     When: clusters are what is wanted; chance gives 0.
 
-    Paper: Vinh et al. 2010, "Information Theoretic Measures for Clusterings Comparison", equation 24a.
+    Paper: Vinh et al. 2010, "Information Theoretic Measures for Clusterings Comparison",
+    https://jmlr.org/papers/v11/vinh10a.html, equation 24a.
     """
     expected = partitions.expected_information
     return partitions.ratio(partitions.information - expected, partitions.mean_entropy() - expected)
@@ -146,7 +151,8 @@ def f1(partitions: Partitions) -> float:
 
     When: to compare with older work.
 
-    Paper: Manning et al. 2008, "Introduction to Information Retrieval", chapter 16.3.
+    Paper: Manning et al. 2008, "Introduction to Information Retrieval", https://nlp.stanford.edu/IR-book/,
+    chapter 16.3.
     """
     return partitions.ratio(2 * partitions.pairs_in_both, partitions.pairs_in_each)
 
