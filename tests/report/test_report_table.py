@@ -1,16 +1,14 @@
 """The terminal table: percentages, intervals, and what must be said beside them."""
 
-import io
 import shutil
 from pathlib import Path
 
 import pytest
 import yaml
-from rich.console import Console
 
 from levelfield.analysis.results import SummaryRow
 from levelfield.cli.study import main
-from levelfield.report.table import comparison_table, footnotes, percent, print_report
+from levelfield.report.table import StudyTable, comparison_table, footnotes, percent
 
 
 def printed(notes: list[str], runs: int = 3) -> str:
@@ -20,10 +18,8 @@ def printed(notes: list[str], runs: int = 3) -> str:
         SummaryRow("pretrained", "separated", "map_at_r", 0.11, None, 1),
     ]
     validation = [SummaryRow("arcface", "separated", "map_at_r", 0.4, ci95, runs)]
-    output = io.StringIO()
     table = comparison_table("toy", ["pretrained", "arcface"], test, validation)
-    print_report(Console(file=output, width=120), table, notes)
-    return output.getvalue()
+    return str(StudyTable(table, notes))
 
 
 def test_percent_shows_the_interval_only_where_there_is_one() -> None:
@@ -63,11 +59,10 @@ def test_unequal_conditions_stand_below_the_table() -> None:
 
 def test_names_are_printed_as_they_are() -> None:
     """Square brackets are no markup: `[/red]` alone would be an error of rich."""
-    output = io.StringIO()
     table = comparison_table("[/red] [link=x]study[/link]", ["[bold]"], [], [])
-    print_report(Console(file=output, width=120), table, ["[/note]"])
+    printed = str(StudyTable(table, ["[/note]"]))
     for name in ("[/red] [link=x]study[/link]", "  [bold]", "[/note]"):
-        assert name in output.getvalue()
+        assert name in printed
 
 
 def test_a_study_of_any_name_is_reported(

@@ -44,3 +44,18 @@ def selected(record: StudyRecord) -> dict[str, Selection]:
             [f"trial {job.number} fold {job.fold}: {why}" for job, why in failures.items() if job.method == method],
         )
     return found
+
+
+def search_lines(record: StudyRecord) -> list[str]:
+    """What each method's search found, failed at or ran into, and the runs that failed."""
+    lines, spec, state = [], record.spec, record.state
+    for method, selection in selected(record).items():
+        if selection.trial is not None:
+            setting = ", ".join(f"{key.rpartition('.')[2]} {value:.4g}" for key, value in selection.parameters.items())
+            lines.append(f"{method}: best of {spec.trials(method)} trials is number {selection.trial}: {setting}")
+        lines += [f"{method}: {sentence}" for sentence in (*selection.advice, *selection.failures)]
+    lines += [f"{method}: no trial had a score, so it has no runs" for method in state.without_setting()]
+    return [
+        *lines,
+        *(f"{job} failed and is left out with its run: {why}" for job, why in state.failures("run").items()),
+    ]

@@ -4,10 +4,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from levelfield.analysis.comparison import OVER_BASELINE, SECOND_SEARCH, Comparison
+from levelfield.analysis.comparison import OVER_BASELINE, PAIR, SECOND_SEARCH, Comparison, compare_all
+from levelfield.analysis.results import ResultRow
 from levelfield.analysis.statistics import SMALLEST_SAMPLE, TOO_FEW_RUNS
 from levelfield.metrics.table import SHOWN_METRICS
 from levelfield.study.definition.search_settings import first_search
+from levelfield.study.definition.spec import StudySpec
 
 CAVEAT = (
     "Each verdict speaks of the methods at their selected settings: an interval says what other seeds would give, and "
@@ -57,6 +59,18 @@ def all_in_words(comparisons: Sequence[Comparison]) -> list[str]:
     second_searches = [c for c in comparisons if c.kind == SECOND_SEARCH]
     largest = max(second_searches, key=lambda c: abs(c.difference), default=None)
     return [in_words(c, largest) for c in comparisons]
+
+
+def verdict_lines(rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:
+    """What the paired comparisons of separated MAP@R say; the page has the other metrics and every interval."""
+    comparisons = compare_all(rows, list(spec.methods))
+    sentences = dict(zip(comparisons, all_in_words(comparisons), strict=True))
+    pairs = [comparison for comparison in comparisons if comparison.kind == PAIR]
+    shown = [sentences[comparison] for comparison in pairs if comparison.shown]
+    lines = [*shown, *(sentences[comparison] for comparison in comparisons if comparison.kind == SECOND_SEARCH)]
+    if spec.runs >= SMALLEST_SAMPLE and len(pairs) > len(shown):
+        lines.append(f"No difference shown between {len(pairs) - len(shown)} of {len(pairs)} pairs of methods.")
+    return [*lines, CAVEAT] if lines else []
 
 
 def points(fraction: float, decimals: int = 1) -> str:

@@ -5,24 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rich.console import Console
-
-from levelfield.analysis.results import summarise, write_tables
-from levelfield.analysis.status import status_lines
-from levelfield.cli.study_output import print_lines, print_study, run, verify
+from levelfield.cli.study_output import answer
 from levelfield.errors import UserError, nearest
-from levelfield.report.papers_table import print_papers
-from levelfield.report.ranks_page import write_ranks
 from levelfield.runtime.own_modules import find_own_modules
-from levelfield.study.begun import said_difference, study_folder_of, with_options
-from levelfield.study.definition.added_method import added_methods
 from levelfield.study.definition.configuration import parse_value
-from levelfield.study.definition.spec import COUNTS, STUDY, load_spec
-from levelfield.study.definition.study_file import find_study
+from levelfield.study.definition.spec import COUNTS
 from levelfield.study.execution.executor import DEFAULT, executor
-from levelfield.study.record import StudyRecord
-
-TABLE_WIDTH = 120
 
 DESCRIPTION = """\
 Compare methods under equal conditions: every method's arguments are searched on the validation folds (if the study
@@ -140,62 +128,7 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(f"levelfield study: no option {unknown[0]!r}{nearest(unknown[0], options)}")
     find_own_modules()
     of_executor = {key[9:]: overrides.pop(key) for key in list(overrides) if key.startswith("executor.")}
-    doing = executor(arguments.executor, of_executor)
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=TABLE_WIDTH)
-    asked = _asked(console, arguments, overrides)
-    folder = asked.folder
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file; choose another folder: --output")
-    if arguments.command == "status":
-        print_lines(console, status_lines(StudyRecord.begun(folder)))
-    elif arguments.command == "report":
-        record = StudyRecord.begun(folder)
-        rows = write_tables(record)
-        print_study(console, record, rows)
-        print_papers(console, record, summarise(rows))
-        if arguments.others:
-            print_lines(console, [str(write_ranks([folder, *arguments.others], record.report_folder))])
-    elif arguments.command == "verify":
-        return verify(console, StudyRecord.begun(folder))
-    elif arguments.dry_run:
-        from levelfield.study.dry_run.costs import dry_run
-
-        return dry_run(console, asked.spec)
-    else:
-        return run(console, asked, doing, arguments)
-    return 0
-
-
-def _asked(console: Console, arguments: argparse.Namespace, options: dict[str, Any]) -> StudyRecord:
-    """The study: the folder's own where a begun one is resumed, else that of the study file."""
-    added = added_methods(arguments.add_method)
-    folder = study_folder_of(arguments.command, arguments.file, arguments.output)
-    if folder is None:
-        file = find_study(arguments.file)
-        spec = load_spec(file, options, added)
-        # A study with more methods is another study: its test classes are opened for it.
-        folder = arguments.output or default_folder("_".join([spec.name, *added]))
-        if arguments.command != "resume" or not (folder / STUDY).is_file():
-            return StudyRecord(folder, spec)
-        if not set(added) <= set(StudyRecord.begun(folder).spec.methods):
-            return StudyRecord(folder, spec)
-        print_lines(console, said_difference(StudyRecord(folder, spec), file))
-    elif not set(added) <= set(StudyRecord.begun(folder).spec.methods):
-        raise UserError(f"--add-method: {folder} has no such method; add it with `levelfield study run FILE`")
-    return StudyRecord(folder, with_options(StudyRecord.begun(folder).spec, options).with_own_code())
-
-
-def default_folder(title: str) -> Path:
-    """The folder below `outputs` of a study with this title.
-
-    Raises:
-        UserError: a title that is no folder's name.
-    """
-    if title in ("", "..") or Path(title).name != title:
-        raise UserError(f"name: {title!r} cannot be the name of a folder; choose another, or give --output DIR")
-    return Path("outputs", title)
+    return answer(arguments, overrides, executor(arguments.executor, of_executor))
 
 
 def split_dotted(argv: Sequence[str]) -> tuple[list[str], dict[str, Any]]:

@@ -3,65 +3,85 @@
 import argparse
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
-from levelfield.analysis.results import ResultRow, summarise, write_tables
-from levelfield.analysis.selection import selected
-from levelfield.analysis.statistics import SMALLEST_SAMPLE
-from levelfield.report.page import write_report
-from levelfield.report.table import comparison_table, footnotes, print_report
+from levelfield.analysis.results import collect_rows, summarise
+from levelfield.analysis.selection import search_lines
+from levelfield.experiment import Study
+from levelfield.report.papers_table import print_papers
+from levelfield.report.ranks_page import write_ranks
+from levelfield.report.table import TABLE_WIDTH
 from levelfield.runtime.signals import Stopped
-from levelfield.study.definition.conditions import differing_conditions
-from levelfield.study.definition.spec import BASELINE, StudySpec
-from levelfield.study.environment import mixed_lines
+from levelfield.study.begun import said_difference
+from levelfield.study.definition.study_file import find_study
 from levelfield.study.execution.executor import Executor
-from levelfield.study.integrity import changed_files, gap_lines
-from levelfield.study.jobs.job import study_jobs
-from levelfield.study.record import StudyRecord
 
 
-def verify(console: Console, record: StudyRecord) -> int:
-    from levelfield.analysis.verify import remarks, verify_study
+def answer(arguments: argparse.Namespace, options: Mapping[str, Any], executor: Executor) -> int:
+    """Do what a command asks for, print what came of it, and return the exit code."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=TABLE_WIDTH)
+    study = _asked(console, arguments, options)
+    if arguments.command == "status":
+        _print_lines(console, study.status())
+    elif arguments.command == "report":
+        _print_study(console, study)
+        record = study.record()
+        print_papers(console, record, summarise(collect_rows(record)))
+        if arguments.others:
+            _print_lines(console, [str(write_ranks([study.folder, *arguments.others], record.report_folder))])
+    elif arguments.command == "verify":
+        return _verify(console, study)
+    elif arguments.dry_run:
+        from levelfield.study.dry_run.costs import dry_run
 
-    problems = verify_study(record)
+        return dry_run(console, study.asked.spec)
+    else:
+        return _run(console, study, executor, arguments)
+    return 0
+
+
+def _asked(console: Console, arguments: argparse.Namespace, options: Mapping[str, Any]) -> Study:
+    """The study of the file or folder; one that is resumed goes on with its folder's settings, which is said."""
+    # `run` begins a study as its file says, and takes no folder.
+    file = find_study(arguments.file) if arguments.command == "run" else arguments.file
+    words = {"options": options, "add_methods": arguments.add_method}
+    study = Study(file, output=arguments.output, **words)
+    if arguments.command != "resume" or study.file is None or not study.asked.definition_file.is_file():
+        return study
+    if not set(study.added) <= set(study.record().spec.methods):
+        return study
+    _print_lines(console, said_difference(study.asked, study.file))
+    return Study(study.folder, **words)
+
+
+def _verify(console: Console, study: Study) -> int:
+    from levelfield.analysis.verify import remarks
+
+    problems = study.verify()
     follow = "results.csv and summary.csv follow from the stored embeddings and results, to the last bit"
-    print_lines(console, [*(problems or [f"{record.folder}: {follow}"]), *remarks(record)])
+    _print_lines(console, [*(problems or [f"{study.folder}: {follow}"]), *remarks(study.record())])
     return 2 if problems else 0
 
 
-def run(
-    console: Console,
-    record: StudyRecord,
-    executor: Executor,
-    arguments: argparse.Namespace,
-) -> int:
-    from levelfield.study.run import run_study  # torch is not needed to say that an option is misspelt
-
-    spec = record.spec
-    trials = f"{spec.search.trials} trial{'s' * (spec.search.trials != 1)} of each, " if spec.search.trials else ""
-    print_lines(
-        console,
-        [
-            f"{spec.name}: pretrained baseline and {', '.join(spec.methods)}; {trials}{spec.folds} folds, {spec.runs} "
-            f"run{'s' * (spec.runs != 1)}, {len(study_jobs(spec))} jobs in {record.folder}",
-            *_unsearched(spec),
-        ],
-    )
+def _run(console: Console, study: Study, executor: Executor, arguments: argparse.Namespace) -> int:
+    _print_lines(console, [str(study)])
     try:
-        ended = run_study(
-            record,
-            console,
-            arguments.reopen_test,
-            executor,
-            arguments.mixed_versions,
-            arguments.test_without_failed_runs,
+        study.run(
+            executor=executor,
+            reopen_test=arguments.reopen_test,
+            mixed_versions=arguments.mixed_versions,
+            test_without_failed_runs=arguments.test_without_failed_runs,
+            console=console,
         )
     except (KeyboardInterrupt, Stopped) as stop:
-        state = record.read_again()
-        words = ["levelfield", "study", "resume", str(record.folder)]
+        state = study.asked.read_again()
+        words = ["levelfield", "study", "resume", str(study.folder)]
         words += ["--reopen-test", arguments.reopen_test] if arguments.reopen_test else []
         words += ["--test-without-failed-runs"] if arguments.test_without_failed_runs else []
         words += executor.words()
@@ -72,64 +92,20 @@ def run(
         if isinstance(stop, Stopped):
             raise  # the command line says by which signal, and has SLURM requeue the job
         return 130
-    print_study(console, ended, write_tables(ended))
+    _print_study(console, study)
     if not arguments.add_method and not Path(arguments.file).is_dir():
         again = shlex.join(["levelfield", "study", "run", arguments.file, "--add-method", "my_loss.MyLoss"])
-        print_lines(console, [f"next: your own loss beside these: {again}"])
+        _print_lines(console, [f"next: your own loss beside these: {again}"])
     return 0
 
 
-def _unsearched(spec: StudySpec) -> list[str]:
-    names = [name for name in spec.methods if not spec.trials(name)] if spec.search.trials else []
-    return (
-        [f"trained as they are, for nothing says what to search: {', '.join(names)} (docs/losses.md)"] if names else []
-    )
-
-
-def print_lines(console: Console, lines: Sequence[str]) -> None:
-    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
-
-
-def print_study(console: Console, record: StudyRecord, rows: Sequence[ResultRow]) -> None:
+def _print_study(console: Console, study: Study) -> None:
     """The comparison table with what must be said beside it, and where the numbers lie."""
-    spec = record.spec
-    openings = [entry["reason"] for entry in record.ledger.openings]
-    table = comparison_table(spec.name, [BASELINE, *spec.methods], summarise(rows), summarise(rows, stage="run"))
-    notes = footnotes(spec.runs, spec.folds, openings, differing_conditions(spec))
-    print_report(console, table, [*notes, *mixed_lines(record), *gap_lines(changed_files(record))])
-    places = f"{record.results_file}, {record.summary_file}, {write_report(record)}"
-    print_lines(console, [*_search_lines(record), *_verdict_lines(spec, rows), places])
+    console.print(study.table())
+    page, record = study.report(), study.record()
+    places = f"{record.results_file}, {record.summary_file}, {page}"
+    _print_lines(console, [*search_lines(record), *study.verdicts(), places])
 
 
-def _verdict_lines(spec: StudySpec, rows: Sequence[ResultRow]) -> list[str]:
-    """What the paired comparisons of separated MAP@R say; the page has the other metrics and every interval."""
-    from levelfield.analysis.comparison import (  # numpy and scipy, which `status` can spare
-        PAIR,
-        SECOND_SEARCH,
-        compare_all,
-    )
-    from levelfield.analysis.verdicts import CAVEAT, all_in_words
-
-    comparisons = compare_all(rows, list(spec.methods))
-    sentences = dict(zip(comparisons, all_in_words(comparisons), strict=True))
-    pairs = [comparison for comparison in comparisons if comparison.kind == PAIR]
-    shown = [sentences[comparison] for comparison in pairs if comparison.shown]
-    lines = [*shown, *(sentences[comparison] for comparison in comparisons if comparison.kind == SECOND_SEARCH)]
-    if spec.runs >= SMALLEST_SAMPLE and len(pairs) > len(shown):
-        lines.append(f"No difference shown between {len(pairs) - len(shown)} of {len(pairs)} pairs of methods.")
-    return [*lines, CAVEAT] if lines else []
-
-
-def _search_lines(record: StudyRecord) -> list[str]:
-    """What each method's search found, failed at or ran into, and the runs that failed."""
-    lines, spec, state = [], record.spec, record.state
-    for method, selection in selected(record).items():
-        if selection.trial is not None:
-            setting = ", ".join(f"{key.rpartition('.')[2]} {value:.4g}" for key, value in selection.parameters.items())
-            lines.append(f"{method}: best of {spec.trials(method)} trials is number {selection.trial}: {setting}")
-        lines += [f"{method}: {sentence}" for sentence in (*selection.advice, *selection.failures)]
-    lines += [f"{method}: no trial had a score, so it has no runs" for method in state.without_setting()]
-    return [
-        *lines,
-        *(f"{job} failed and is left out with its run: {why}" for job, why in state.failures("run").items()),
-    ]
+def _print_lines(console: Console, lines: Sequence[str]) -> None:
+    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)

@@ -42,20 +42,22 @@ def write_report(record: StudyRecord) -> Path:
     Raises:
         UserError: a result is damaged.
     """
-    folder, rows, changed = record.report_folder, collect_rows(record), changed_files(record)
-    declared = report_figures()
-    drawn = {}
-    with style():
-        for name, figure in declared.items():
-            if (picture := figure.draw(Results(record, rows, changed))) is not None:
-                drawn[name] = to_svg(picture)
+    folder, results = record.report_folder, Results(record, collect_rows(record), changed_files(record))
+    declared, drawn = report_figures(), draw_figures(results)
     figures = [(declared[name], inside(content)) for name, content in drawn.items()]
-    page = render("page.html.j2", **_contents(record, rows, changed), figures=figures)
+    page = render("page.html.j2", **_contents(record, results.rows, results.changed), figures=figures)
     with Lock(record.folder, "report", "report"):  # several processes that share a study end with its page
         for name, content in drawn.items():
             write_atomically(folder / f"{name}.svg", content)
         write_atomically(folder / "index.html", page.encode())
     return folder / "index.html"
+
+
+def draw_figures(results: Results) -> dict[str, bytes]:
+    """Name to SVG of each figure that there is something to draw in."""
+    with style():
+        pictures = {name: figure.draw(results) for name, figure in report_figures().items()}
+        return {name: to_svg(picture) for name, picture in pictures.items() if picture is not None}
 
 
 def _contents(record: StudyRecord, rows: Sequence[ResultRow], changed: Mapping[Path, str]) -> dict[str, Any]:

@@ -1,16 +1,26 @@
-"""The comparison table of a study on the terminal."""
+"""The comparison table of a study on the terminal and in a notebook."""
 
+import io
 from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
 from typing import Protocol
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from levelfield.analysis.results import EMBEDDING_KINDS
+from levelfield.analysis.results import EMBEDDING_KINDS, collect_rows, summarise
 from levelfield.analysis.statistics import TOO_FEW_RUNS
 from levelfield.metrics.table import SELECTED_BY, SHOWN_METRICS
+from levelfield.study.definition.conditions import differing_conditions
+from levelfield.study.definition.spec import BASELINE
+from levelfield.study.environment import mixed_lines
+from levelfield.study.integrity import changed_files, gap_lines
+from levelfield.study.record import StudyRecord
+
+TABLE_WIDTH = 120  # where there is no terminal to say it
 
 
 class Summary(Protocol):
@@ -106,12 +116,38 @@ def reopening(openings: Sequence[str]) -> str | None:
     return f"THE TEST CLASSES WERE OPENED {len(openings)} TIMES. Why again: {again}."
 
 
-def print_report(console: Console, table: Table, notes: Sequence[str]) -> None:
-    """Print the table and its footnotes; a repeated opening of the test classes comes first."""
-    first, *rest = notes
-    if first.startswith("THE TEST"):
-        console.print(first, style="bold red", highlight=False, markup=False)
-        notes = rest
-    console.print(table)
-    for note in notes:
-        console.print(note, highlight=False, markup=False)
+@dataclass(frozen=True, repr=False)
+class StudyTable:
+    """The comparison table with its footnotes: a notebook shows it, `str` makes text of it, rich prints it.
+
+    Args:
+        table: The scores.
+        notes: What stands below; a repeated opening of the test classes comes first, above the table.
+    """
+
+    table: Table
+    notes: Sequence[str]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        reopened = self.notes[0].startswith("THE TEST")
+        if reopened:
+            yield Text(self.notes[0], style="bold red")
+        yield self.table
+        yield from map(Text, self.notes[reopened:])
+
+    def __repr__(self) -> str:
+        text = io.StringIO()
+        Console(file=text, width=TABLE_WIDTH).print(self)
+        return text.getvalue()
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(repr(self))}</pre>"
+
+
+def study_table(record: StudyRecord) -> StudyTable:
+    """What a study has scored so far."""
+    spec, rows = record.spec, collect_rows(record)
+    table = comparison_table(spec.name, [BASELINE, *spec.methods], summarise(rows), summarise(rows, stage="run"))
+    openings = [entry["reason"] for entry in record.ledger.openings]
+    notes = footnotes(spec.runs, spec.folds, openings, differing_conditions(spec))
+    return StudyTable(table, [*notes, *mixed_lines(record), *gap_lines(changed_files(record))])

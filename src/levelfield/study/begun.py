@@ -8,22 +8,8 @@ from typing import Any
 from levelfield.errors import UserError
 from levelfield.study.definition.configuration import first_difference, set_dotted, whole_number
 from levelfield.study.definition.search_settings import search_settings
-from levelfield.study.definition.spec import COUNTS, SMALLEST, STUDY, StudySpec, check_override
+from levelfield.study.definition.spec import COUNTS, SMALLEST, StudySpec, check_override
 from levelfield.study.record import StudyRecord
-
-
-def study_folder_of(command: str, name: str, output: Path | None) -> Path | None:
-    """The folder of a study that was begun, where a command was given that in place of a study file.
-
-    Raises:
-        UserError: another folder is given as `--output`.
-    """
-    folder = Path(name)
-    if command == "run" or not (folder / STUDY).is_file():
-        return None
-    if output is not None:
-        raise UserError(f"--output {output}: {folder} is the study's folder already; leave the option out")
-    return folder
 
 
 def with_options(spec: StudySpec, options: Mapping[str, Any]) -> StudySpec:

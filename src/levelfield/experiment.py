@@ -1,0 +1,199 @@
+"""`Study`: what a person in a notebook holds, and what `levelfield study` is the face of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows, summarise, write_tables
+from levelfield.analysis.status import status_lines
+from levelfield.analysis.verdicts import verdict_lines
+from levelfield.errors import UserError
+from levelfield.report.figures import Results
+from levelfield.report.page import draw_figures, write_report
+from levelfield.report.table import StudyTable, study_table
+from levelfield.runtime.own_modules import find_own_modules
+from levelfield.study.begun import with_options
+from levelfield.study.definition.added_method import added_methods
+from levelfield.study.definition.spec import STUDY, load_spec
+from levelfield.study.definition.study_file import find_study
+from levelfield.study.execution.executor import Executor
+from levelfield.study.execution.local_processes import LocalProcesses
+from levelfield.study.integrity import changed_files
+from levelfield.study.jobs.job import study_jobs
+from levelfield.study.record import StudyRecord
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Study:
+    """A comparison of methods under equal conditions: run it, then ask it.
+
+    `run` does what `levelfield study run` does; everything else reads the study's folder as it is at that moment, while
+    other processes work on it too. A mistake is a `UserError` of one line.
+
+    Args:
+        study: The name of a shipped study, the path of a study file, or the folder of a study that was begun.
+        output: The study's folder; `outputs/<name>` by default.
+        options: Dotted settings for all methods (`{"trainer.max_epochs": 2}`) and the study's own (`{"runs": 3}`).
+        add_methods: Losses to compare beside the study's, as `my_loss.MyLoss`.
+
+    Attributes:
+        folder: Where it is written.
+        file: The study file; None for the folder of a study that was begun.
+        added: Names of the methods that were added.
+        asked: The study as it was asked for; its folder may hold more methods by now (`record`).
+
+    Raises:
+        UserError: there is no such study, or an option or a method is not usable.
+    """
+
+    def __init__(
+        self,
+        study: str | Path,
+        *,
+        output: str | Path | None = None,
+        options: Mapping[str, Any] | None = None,
+        add_methods: Sequence[str] = (),
+    ) -> None:
+        find_own_modules()
+        added = added_methods(list(add_methods))
+        self.added = list(added)
+        self.file: Path | None = None
+        folder = Path(study)
+        if (folder / STUDY).is_file():
+            if output is not None:
+                raise UserError(f"--output {output}: {folder} is the study's folder already; leave the option out")
+            spec = StudyRecord.begun(folder).spec
+            if not set(added) <= set(spec.methods):
+                raise UserError(f"--add-method: {folder} has no such method; add it with `levelfield study run FILE`")
+            spec = with_options(spec, options or {}).with_own_code()
+        else:
+            self.file = find_study(str(study))
+            spec = load_spec(self.file, options, added)
+            # A study with more methods is another study: its test classes are opened for it.
+            folder = _default_folder("_".join([spec.name, *added])) if output is None else Path(output)
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"{folder} is a file; choose another folder: --output")
+        self.folder = folder
+        self.asked = StudyRecord(folder, spec)
+
+    def __repr__(self) -> str:
+        spec = self.asked.spec
+        trials = f"{spec.search.trials} trial{'s' * (spec.search.trials != 1)} of each, " if spec.search.trials else ""
+        unsearched = [name for name in spec.methods if spec.search.trials and not spec.trials(name)]
+        why = "trained as they are, for nothing says what to search"
+        return (
+            f"{spec.name}: pretrained baseline and {', '.join(spec.methods)}; {trials}{spec.folds} folds, {spec.runs} "
+            f"run{'s' * (spec.runs != 1)}, {len(study_jobs(spec))} jobs in {self.folder}"
+        ) + (f"\n{why}: {', '.join(unsearched)} (docs/losses.md)" if unsearched else "")
+
+    def record(self) -> StudyRecord:
+        """The study as its folder holds it now.
+
+        Raises:
+            UserError: the study has not begun.
+        """
+        return StudyRecord.begun(self.folder)
+
+    def run(
+        self,
+        workers: int = 1,
+        *,
+        executor: Executor | None = None,
+        reopen_test: str | None = None,
+        mixed_versions: bool = False,
+        test_without_failed_runs: bool = False,
+        console: Console | None = None,
+    ) -> Study:
+        """Do all jobs that are to do, open the test classes once, and write `results.csv` and `summary.csv`.
+
+        Args:
+            workers: Processes that do the jobs; 1 is this one.
+            executor: Who does the jobs, where `workers` alone does not say it.
+            reopen_test: Why the test classes are opened another time; it is kept and shown.
+            mixed_versions: Go on though other versions or another GPU computed what is done; it is kept and shown.
+            test_without_failed_runs: Open the test classes though runs failed.
+            console: Where progress is shown.
+
+        Returns:
+            The study itself.
+
+        Raises:
+            UserError: the folder holds another study, a setting, the data or a result is not usable, or runs failed.
+        """
+        from levelfield.study.run import run_study  # torch is not needed to say that an option is misspelt
+
+        executor = executor or LocalProcesses(workers)
+        options = (reopen_test, executor, mixed_versions, test_without_failed_runs)
+        self.asked = run_study(self.asked, console, *options)
+        write_tables(self.asked)
+        return self
+
+    def table(self) -> StudyTable:
+        """The comparison table with its footnotes."""
+        return study_table(self.record())
+
+    def verdicts(self) -> list[str]:
+        """What the paired comparisons of separated MAP@R say; the page has the other metrics and every interval."""
+        record = self.record()
+        return verdict_lines(collect_rows(record), record.spec)
+
+    @property
+    def results(self) -> pd.DataFrame:
+        """All scores so far, as in `results.csv`."""
+        return _frame(collect_rows(self.record()), ResultRow)
+
+    @property
+    def summary(self) -> pd.DataFrame:
+        """Mean and interval of each test score, as in `summary.csv`."""
+        return _frame(summarise(collect_rows(self.record())), SummaryRow)
+
+    def show(self) -> None:
+        """Show the report's figures in a notebook.
+
+        Raises:
+            UserError: IPython is missing.
+        """
+        try:
+            from IPython.display import SVG, display
+        except ImportError:
+            raise UserError("figures are shown in notebooks (pip install ipykernel); report() writes them") from None
+        record = self.record()
+        for content in draw_figures(Results(record, collect_rows(record), changed_files(record))).values():
+            display(SVG(content))
+
+    def report(self) -> Path:
+        """Write `results.csv`, `summary.csv` and the page with its figures, and return the page's path."""
+        record = self.record()
+        write_tables(record)
+        return write_report(record)
+
+    def status(self) -> list[str]:
+        """Where the study stands, one fact a line."""
+        return status_lines(self.record())
+
+    def verify(self) -> list[str]:
+        """Problems found in computing the tables again from the stored embeddings; none where everything matches."""
+        from levelfield.analysis.verify import verify_study
+
+        return verify_study(self.record())
+
+
+def _default_folder(title: str) -> Path:
+    if title in ("", "..") or Path(title).name != title:
+        raise UserError(f"name: {title!r} cannot be the name of a folder; choose another, or give --output DIR")
+    return Path("outputs", title)
+
+
+def _frame(rows: Sequence[ResultRow] | Sequence[SummaryRow], kind: type[ResultRow] | type[SummaryRow]) -> pd.DataFrame:
+    import pandas as pd
+
+    frame = pd.DataFrame([astuple(row) for row in rows], columns=[field.name for field in fields(kind)])
+    missing = {"trial": "Int64", "run": "Int64", "fold": "Int64", "ci95": "float"}
+    return frame.astype({column: dtype for column, dtype in missing.items() if column in frame})

@@ -1,0 +1,102 @@
+"""The study that a person in a notebook holds: what it says is what the command prints and the files hold."""
+
+import csv
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from traitlets.config import Config
+
+import levelfield
+from levelfield import Study
+from levelfield.cli.study import main
+from levelfield.errors import UserError
+
+
+@pytest.fixture
+def folder(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "toy"))
+
+
+def test_it_says_what_the_command_prints_and_what_the_files_hold(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in ("report", "status"):
+        assert main([command, str(folder)]) == 0
+    printed = capsys.readouterr().out
+    study = Study(folder)
+    assert printed.startswith(str(study.table()))
+    assert printed.endswith("".join(f"{line}\n" for line in study.status()))
+    assert study.verify() == []
+    assert str(study.report()) in printed
+    for frame, name in ((study.results, "results.csv"), (study.summary, "summary.csv")):
+        with open(folder / name, newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert list(frame) == list(rows[0])
+        for column in frame:
+            numbers = column in ("trial", "run", "fold", "value", "mean", "ci95", "n")
+            for cell, text in zip(frame[column], [row[column] for row in rows], strict=True):
+                assert (cell == (float(text) if numbers else text)) if text else pd.isna(cell), (name, column)
+
+
+def test_a_study_runs_and_goes_on_in_python(toy_file: Path, tmp_path: Path) -> None:
+    options = {"runs": 1, "search.trials": 0, "trainer.max_epochs": 1}
+    study = Study(toy_file, output=tmp_path / "out", options=options, add_methods=["levelfield.losses.SupConLoss"])
+    with pytest.raises(UserError, match="holds no study; begin it"):
+        study.table()
+    assert study.run() is study
+    assert {"contrastive", "arcface", "sup_con_loss"} < set(study.results.method)
+    assert "sup_con_loss" in str(study.table())
+    (tmp_path / "out" / "jobs" / "arcface" / "run0" / "test" / "result.json").unlink()
+    assert "arcface" not in set(study.summary.method), "it reads the folder as it is"
+    assert set(Study(tmp_path / "out").run().summary.method) == set(study.summary.method) > {"arcface"}
+
+
+def test_the_figures_are_shown_inline(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IPYTHONDIR", str(folder.parent / "ipython"))
+    study = Study(folder)
+    study.report()
+    InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
+    try:
+        with capture_output() as shown:
+            study.show()
+    finally:
+        InteractiveShell.clear_instance()
+    pictures = [output.data["image/svg+xml"] for output in shown.outputs]
+    assert len(pictures) == len(list((folder / "report").glob("*.svg"))) > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"study": "tyo"}, r"no study file 'tyo'; did you mean 'toy.yaml'\?"),
+        ({"study": "toy", "options": {"rusn": 3}}, r"unknown option --rusn; did you mean 'runs'\?"),
+        ({"study": "toy", "add_methods": ["ArcFaseLoss"]}, r"did you mean 'ArcFaceLoss'\?"),
+        ({"study": "nowhere/toy", "output": "x"}, "no study file 'nowhere/toy'"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    arguments: dict, message: str, toy_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "configs" / "study").mkdir(parents=True)
+    shutil.copy(toy_file, tmp_path / "configs" / "study" / "toy.yaml")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=message) as mistake:
+        Study(arguments.pop("study"), **arguments)
+    assert len(str(mistake.value).splitlines()) == 1
+
+
+def test_the_package_shows_its_face_and_loads_it_when_used() -> None:
+    code = "import sys, levelfield; print(dir(levelfield)); print({'torch', 'numpy'} & set(sys.modules))"
+    names, loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.splitlines()
+    assert loaded == "set()"
+    for name in levelfield.__all__:
+        assert f"'{name}'" in names
+        assert getattr(levelfield, name) is not None
+    assert levelfield.losses.ArcFaceLoss
+    assert not hasattr(levelfield, "no_such_name")
