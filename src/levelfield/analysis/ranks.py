@@ -1,4 +1,4 @@
-"""Ranks of methods over several data sets."""
+"""Ranks of methods over several data sets, as scikit-posthocs finds them, with scipy alone."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -28,7 +28,8 @@ def t_quantile(degrees: int, confidence: float) -> float:
 def t_interval(values: Sequence[float], confidence: float = 0.95) -> float | None:
     """Half width of Student's t-interval of the mean of independent runs.
 
-    The interval is mean ± t(1 - (1 - confidence) / 2, n - 1) · s / √n, s the sample standard deviation.
+    The interval is mean ± t(1 - (1 - confidence) / 2, n - 1) · s / √n, s the sample standard deviation. By hand, for
+    scipy's ends give another last bit of the half width, which `summary.csv` holds.
 
     Args:
         values: One score a run.
@@ -92,7 +93,7 @@ def paired_comparison(
     Raises:
         ValueError: the shapes do not match.
     """
-    from scipy.special import stdtr
+    from scipy.stats import ttest_1samp  # of the differences: `ttest_rel` would take them after the folds' mean
 
     if first.shape[-1] != second.shape[-1] or second.shape[-2] not in (1, first.shape[-2]):
         raise ValueError(f"scores (runs, folds) of {first.shape} and {second.shape} cannot be paired")
@@ -104,10 +105,9 @@ def paired_comparison(
     if runs < SMALLEST_SAMPLE:
         nothing = np.full(difference.shape, np.nan)
         return PairedComparison(difference, nothing, nothing, nothing, constant)
-    error = np.where(constant, np.nan, differences.std(axis=-1, ddof=1) / math.sqrt(runs))
-    half = t_quantile(runs - 1, 0.95) * error
-    p = 2 * stdtr(runs - 1, -np.abs(difference / error))
-    return PairedComparison(difference, difference - half, difference + half, p, constant)
+    test = ttest_1samp(np.where(constant[..., None], np.nan, differences), 0, axis=-1)
+    interval = test.confidence_interval(0.95)
+    return PairedComparison(difference, interval.low, interval.high, test.pvalue, constant)
 
 
 def holm(p: Float[np.ndarray, "*studies comparisons"]) -> Float[np.ndarray, "*studies comparisons"]:

@@ -1,4 +1,7 @@
-"""Critical-difference diagram: methods at their mean ranks, bars over those with no difference shown."""
+"""Critical-difference diagram: methods at their mean ranks, bars over those with no difference shown.
+
+By hand: scikit-posthocs 0.17 cuts off names as long as methods have, and brings statsmodels and seaborn.
+"""
 
 from typing import TYPE_CHECKING
 
