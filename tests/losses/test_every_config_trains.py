@@ -8,11 +8,11 @@ import pytest
 import torch
 import yaml
 from lightning.pytorch import Callback
+from loss_cases import needs_classes
 from torch import nn
 
 from levelfield import losses, miners
 from levelfield.data.datasets import Glyphs
-from levelfield.losses import ClassificationLoss
 from levelfield.metrics import retrieval_metrics
 from levelfield.training.build import DEFAULT_TRUNK, build
 
@@ -86,8 +86,7 @@ def test_it_trains_in_a_plain_loop(file, letters):
     config = yaml.safe_load(file.read_text())["model"]
     cls = getattr(losses, config["loss"]["class_path"].rpartition(".")[2])
     width = config.get("embedding_size", 32)
-    with_classes = issubclass(cls, ClassificationLoss | losses.MetaClassLoss)
-    sizes = {"num_classes": 30, "embedding_size": width} if with_classes else {}
+    sizes = {"num_classes": 30, "embedding_size": width} if needs_classes(cls) else {}
     torch.manual_seed(0)
     trunk = nn.Sequential(nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, width))
     loss = cls(**sizes, **config["loss"]["init_args"])
