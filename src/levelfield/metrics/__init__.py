@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from levelfield.metrics.pca import PCA as PCA
     from levelfield.metrics.retrieval import retrieval_metrics as retrieval_metrics
 
-MODULES = {
+_MODULES = {
     "PCA": "pca",
     "EmbeddingHealth": "health",
     "RetrievalMetrics": "distributed",
@@ -25,10 +25,14 @@ MODULES = {
     "partition_scores": "partitions",
     "retrieval_metrics": "retrieval",
 }
-__all__ = [*MODULES]
+__all__ = [*_MODULES]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in MODULES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{MODULES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -13,7 +13,7 @@ from typing import Any
 import levelfield
 
 DOTTED_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
-INSTALLED = ("site-packages", "dist-packages")
+PACKAGE_FOLDERS = ("site-packages", "dist-packages")
 
 
 def own_code(config: Any) -> dict[str, str]:
@@ -93,7 +93,7 @@ def _is_own(spec: ModuleSpec) -> bool:
     file = Path(spec.origin)
     elsewhere = [Path(sysconfig.get_path(place)) for place in ("stdlib", "platstdlib")]
     elsewhere.append(Path(levelfield.__file__).parent)
-    installed = set(INSTALLED) & set(file.parts) or any(file.is_relative_to(folder) for folder in elsewhere)
+    installed = set(PACKAGE_FOLDERS) & set(file.parts) or any(file.is_relative_to(folder) for folder in elsewhere)
     return file.is_file() and not installed  # an imported module's file may be gone
 
 
