@@ -138,11 +138,11 @@ def test_prepare_of_what_is_installed_has_nothing_to_fetch(capsys: pytest.Captur
     ("words", "message"),
     [
         (["verify", "omnigolt"], r"no data set 'omnigolt'; did you mean 'omniglot'\?"),
-        (["verfy"], r"no command 'verfy'; did you mean 'verify'\?"),
-        (["list", "--rot", "x"], r"no option '--rot'; did you mean '--root'\?"),
-        (["list", "--roo", "x"], r"no option '--roo'; did you mean '--root'\?"),
-        (["list", "--root"], r"--root.*expected one argument"),
-        (["prepare", "cub200", "--archve", "x"], r"no option '--archve'; did you mean '--archive'\?"),
+        (["verfy"], r"no such command 'verfy'; did you mean 'verify'\?"),
+        (["list", "--rot", "x"], r"no such option '--rot'; did you mean '--root'\?"),
+        (["list", "--roo", "x"], r"no such option '--roo'; did you mean '--root'\?"),
+        (["list", "--root"], r"--root needs a value"),
+        (["prepare", "cub200", "--archve", "x"], r"no such option '--archve'; did you mean '--archive'\?"),
     ],
 )
 def test_a_mistake_is_one_line_with_the_remedy(words: list[str], message: str) -> None:

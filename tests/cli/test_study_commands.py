@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from levelfield.cli.main import main as levelfield
-from levelfield.cli.study import main, split_dotted
+from levelfield.cli.study import main, parse
 from levelfield.errors import UserError
 from levelfield.study.definition.added_method import method_of_loss
 
@@ -137,26 +137,39 @@ def test_an_added_loss_with_class_weights_draws_one_sample_a_class() -> None:
 
 def test_dotted_options_are_overrides_wherever_they_stand() -> None:
     words = ["run", "--data.root", "DIR", "toy.yaml", "--trainer.max_epochs=2", "--runs", "3", "--output", "x"]
-    assert split_dotted(words) == (
-        ["run", "toy.yaml", "--output", "x"],
-        {"data.root": "DIR", "trainer.max_epochs": 2, "runs": 3},
+    arguments = parse(
+        [*words, "--data.dataset.table", "t.csv", "--data.dataset=Omniglot", "--executor.devices", "[1, 0]"]
     )
+    assert (arguments.file, arguments.output, arguments.options) == ("toy.yaml", Path("x"), {"devices": [1, 0]})
+    assert list(arguments.overrides.items()) == [
+        ("runs", 3),
+        ("data.root", "DIR"),
+        ("trainer.max_epochs", 2),
+        ("data.dataset.table", "t.csv"),
+        ("data.dataset", "Omniglot"),
+    ]
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["rnu", "toy.yaml"], r"no command 'rnu'; did you mean 'run'\?"),
+        (["rnu", "toy.yaml"], r"no such command 'rnu'; did you mean 'run'\?"),
         (["run", "tyo.yaml"], r"no study file 'tyo.yaml'; did you mean 'toy.yaml'\?"),
-        (["run", "toy", "--outptu", "x"], r"no option '--outptu'; did you mean '--output'\?"),
-        (["run", "toy", "--out", "x"], r"no option '--out'; did you mean '--output'\?"),
+        (["run", "toy", "--outptu", "x"], r"no such option '--outptu'; did you mean '--output'\?"),
+        (["run", "toy", "--out", "x"], r"no such option '--out'; did you mean '--output'\?"),
         (["run", "toy", "--search.trails", "1"], r"unknown key 'search\.trails'; did you mean 'trials'\?"),
         (["run", "toy", "--search.sampler", "gpp"], r"search\.sampler 'gpp'; did you mean 'gp'\?"),
-        (["run", "toy", "--executor.worker", "2"], r"--executor\.worker; did you mean 'workers'\?"),
-        (["run", "toy", "--executor.workers", "0"], r"--executor\.workers must be a whole number of at least 1, not 0"),
-        (["run", "toy", "--rusn", "1"], r"no option '--rusn'; did you mean '--runs'\?"),
+        (
+            ["run", "toy", "--executor.worker", "2"],
+            r"no such key 'executor\.worker'; did you mean 'executor\.workers'\?",
+        ),
+        (["run", "toy", "--executor.workers", "0"], r"--executor\.workers must be at least 1, not 0"),
+        (["run", "toy", "--executor.workers", "two"], r"--executor\.workers two: give int$"),
+        (["run", "toy", "--executor.devices", "a"], r"--executor\.devices a: give int, \S*Sequence\[int\], null$"),
+        (["run", "toy", "--runs", "many"], r"--runs many: give int$"),
+        (["run", "toy", "--rusn", "1"], r"no such option '--rusn'; did you mean '--runs'\?"),
         (["run", "toy", "--data.root"], r"--data\.root needs a value"),
-        (["run"], r"required: FILE"),
+        (["run"], r"FILE is required"),
         (["run", "toy", "--add-method", "my_los.MyLoss"], r"--add-method my_los\.MyLoss: cannot import 'my_los'"),
         (["run", "toy", "--add-method", "ArcFaseLoss"], r"no 'ArcFaseLoss'; did you mean 'ArcFaceLoss'\?"),
         (["run", "toy", "--data.datset.num_classes", "5"], r"datset"),

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from levelfield.cli.main import main as levelfield
-from levelfield.cli.study import split_dotted
+from levelfield.cli.study import parse
 from levelfield.runtime.signals import SIGNALS
 from levelfield.study.definition.spec import load_spec
 
@@ -75,9 +75,9 @@ def test_a_study_is_one_task_on_one_gpu(tmp_path: Path) -> None:
     code, words = submitted(tmp_path, "study", "run", "configs/study/quickstart.yaml", "--runs", "3")
     assert code == 0
     assert words[:5] == ["--nodes=1", "--ntasks=1", "levelfield", "study", "run"]
-    rest, overrides = split_dotted(words[4:])
-    assert rest == ["run", "configs/study/quickstart.yaml"]
-    spec = load_spec(REPOSITORY / rest[1], overrides, {})
+    asked = parse(words[4:])
+    assert (asked.command, asked.file) == ("run", "configs/study/quickstart.yaml")
+    spec = load_spec(REPOSITORY / asked.file, asked.overrides, {})
     assert spec.runs == 3
     assert all(method["trainer"]["accelerator"] == "gpu" for method in spec.methods.values())
     assert all(method["trainer"]["devices"] == 1 for method in spec.methods.values())

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
 from rich.progress import Progress as RichProgress
 
+from levelfield.cli.command_parser import CommandParser
 from levelfield.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from levelfield.data.datasets import MetricDataset
 
-USAGE = "levelfield data list|verify|prepare [NAME or your own FILE or FOLDER ...] [--root DIR] [--archive FILE ...]"
-DESCRIPTION = """\
-The data sets that have a name: what they are, where they lie, whether they are whole.
+HELP = """\
+usage: levelfield data list|verify|prepare [NAME or your own FILE or FOLDER ...] [--root DIR] [--archive FILE ...]
+
+The data sets that have a name: what they are, where they lie, whether they are whole. Without a NAME, all of them.
 
   list            classes, samples, whether it is ready, split, licence, source; with a NAME all of it as a card
   verify          compares the counts with the published ones and opens every sample, test classes too;
@@ -28,8 +30,10 @@ The data sets that have a name: what they are, where they lie, whether they are 
                   your own data as well: a folder of class folders, or a table (.csv, .parquet)
   prepare NAME    fetches the files (a transfer that stopped goes on), checks and unpacks them; what needs your
                   agreement you fetch yourself and give as --archive FILE
-"""
-EPILOG = """\
+
+  --root DIR      the folder that named data sets lie in (default: LEVELFIELD_DATA); --data.root is the same
+  --archive FILE  (prepare) a file that you have fetched yourself; may be given several times
+
 examples:
   levelfield data list --root DIR
   levelfield data prepare cub200 --root DIR
@@ -39,16 +43,7 @@ examples:
 
 Your own images need no name: --config configs/data/image_folder.yaml or configs/data/own_images.yaml (a table).
 """
-COMMANDS = ("list", "verify", "prepare")
-OPTIONS = ("--root", "--data.root", "--archive")
 TABLE_WIDTH = 120
-
-
-class _Parser(argparse.ArgumentParser):
-    """An argument parser whose mistakes are UserErrors of one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; see levelfield data --help")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -57,28 +52,11 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         UserError: a misspelt command, name or option.
     """
-    parser = _Parser(
-        prog="levelfield data",
-        usage=USAGE,
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("command", help=argparse.SUPPRESS)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="data sets; without a name, all of them")
-    parser.add_argument(
-        "--root", "--data.root", metavar="DIR", help="the folder that named data sets lie in (default: LEVELFIELD_DATA)"
-    )
-    parser.add_argument(
-        "--archive", metavar="FILE", action="append", default=[], help="prepare: a file that you have fetched yourself"
-    )
-    arguments, unknown = parser.parse_known_intermixed_args(argv or ["--help"])
-    if unknown:
-        raise UserError(f"levelfield data has no option '{unknown[0]}'{nearest(unknown[0], OPTIONS, '')}")
-    if arguments.command not in COMMANDS:
-        close = nearest(arguments.command, COMMANDS, "")
-        raise UserError(f"levelfield data has no command '{arguments.command}'{close}")
+    parser = CommandParser(HELP, ("list", "verify", "prepare"))
+    parser.add_argument("names", nargs="*", default=[])
+    parser.add_argument("--root", "--data.root")
+    parser.add_argument("--archive", action="append", default=[])
+    arguments = parser.parse_args(_names_first(argv) or ["--help"])
     if arguments.archive and (arguments.command != "prepare" or len(arguments.names) != 1):
         raise UserError("--archive goes with levelfield data prepare and one NAME")
     if arguments.command == "prepare" and not arguments.names:
@@ -92,6 +70,17 @@ def main(argv: Sequence[str]) -> int:
     if arguments.command == "prepare":
         return max(_prepare(console, dataset, [Path(file) for file in arguments.archive]) for dataset in datasets)
     return max(_verify(console, dataset, arguments.root, asked_for=bool(arguments.names)) for dataset in datasets)
+
+
+def _names_first(argv: Sequence[str]) -> list[str]:
+    """Every option takes a value, and argparse no names behind one."""
+    names, options, words = [], [], iter(argv)
+    for word in words:
+        if word.startswith("-"):
+            options += [word, *islice(words, "=" not in word)]
+        else:
+            names.append(word)
+    return [*names, *options]
 
 
 def named_datasets() -> dict[str, type[MetricDataset]]:

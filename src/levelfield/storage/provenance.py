@@ -41,6 +41,7 @@ NO_NUMBERS = (
     "training/callbacks/asked_rates.py",
     "training/contradictions.py",
     "training/interruption.py",
+    "training/mistakes.py",
     "training/notices.py",
     "training/parser.py",
     "training/run_claim.py",

@@ -1,46 +1,32 @@
-"""The argument parser: no abbreviations, short help, and one line for each mistake, with the nearest right name."""
+"""The parser of what a training is made of: no abbreviations, and a help of one page."""
 
 from __future__ import annotations
 
-import inspect
-import pkgutil
 import re
 import textwrap
 from argparse import SUPPRESS
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import yaml
 from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
-from levelfield.errors import UserError, nearest
+from levelfield.errors import UserError
 from levelfield.runtime.import_path import why_not_importable
 from levelfield.runtime.shipped import find_configuration, nearest_configuration
+from levelfield.training.mistakes import OneLineParser, class_names
 from levelfield.training.moved_names import named_as_now
 
-# Where the short names of a key are found, and the class that they extend.
-SHORT_NAMES = {
-    "model.loss": ("levelfield.losses", "MetricLoss"),
-    "model.miner": ("levelfield.miners", "Miner"),
-    "model.trunk": ("levelfield.models", "Trunk"),
-    "model.embedder": ("levelfield.models", "Embedder"),
-    "data.dataset": ("levelfield.data.datasets", "MetricDataset"),
-}
 # In the options' own words or of no use on the command line.
 HIDDEN = ("help", "config", "print_config", "weights_only", "return_predictions", "verbose", "checkpoint_seconds")
 LEARNER = "model.learner"  # where a configuration names a learner of one's own
-QUOTED_CLASS_PATH = r"class_path['\"]?[=:] ?['\"]?([\w.]+)"  # as messages quote a configuration
 SHORT_TEXTS = {"ckpt_path": "a checkpoint: fit goes on from it, validate, test and predict read all settings from it"}
-EXAMPLES = {
-    "data.dataset": " (for instance --config configs/data/glyphs.yaml)",
-    "model.loss": " (for instance --model.loss ArcFaceLoss)",
-}
 
 
-class LevelfieldParser(LightningArgumentParser):
+class LevelfieldParser(OneLineParser, LightningArgumentParser):
     """LightningArgumentParser with a help of one page and a `UserError` of one line for each mistake.
 
     Args:
@@ -70,9 +56,6 @@ class LevelfieldParser(LightningArgumentParser):
         if isinstance(cfg, dict) and not parent_key:
             cfg = named_as_now({key: value for key, value in cfg.items() if key != "search"})
         return super()._apply_actions(cfg, parent_key, *more, **kwargs)
-
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        raise UserError(one_line(message, self)) from ex
 
 
 def _files_found(words: Iterable[str]) -> Iterator[str]:
@@ -180,84 +163,3 @@ def _option_help(action: Any) -> str:
     head = f"  --{action.dest}{suffix}"
     body = textwrap.wrap(text + (f" One of: {', '.join(names)}." if names else ""), width=104)
     return "\n".join([head, *(f"      {line}" for line in body)])
-
-
-def one_line(message: str, parser: LightningArgumentParser) -> str:
-    """The cause in a message of jsonargparse, which can run over sixty lines, with the nearest right name."""
-    key = _search(r'Parser key "([^"]+)"', message) or _search(r"for key \"?([\w.]+)", message)
-    if denied := _search(r"Importing '([\w.]+)' is not allowed", message):
-        return f"--{key}: '{denied}' cannot stand in a configuration: its module runs commands or changes files"
-    if unknown := _search(r"unrecognized arguments: (--?[\w.-]+)", message):
-        return f"no such option '{unknown}'{nearest(unknown, _options(parser), '')}"
-    if option := _search(r"no such argument '(num_classes|embedding_size)'", message):
-        return f"--{key}.{option} is supplied, for folds differ in their classes: leave it out"
-    if argument := _search(r"(no such argument '[\w.]+'(; did you mean '[\w.-]+'\?)?)", message):
-        return f"--{key}: {argument.replace('--', '')}" if key else argument
-    if option := _search(r"Option '([\w.]+)' is not accepted", message):
-        owner = _search(r"given class_path '([\w.]+)'", message)
-        names = _parameters(owner) if owner else [name.removeprefix("--") for name in _options(parser)]
-        return (f"--{key}: " if key else "") + f"no such argument '{option}'{nearest(option, names, '')}"
-    if key and (name := _search(r"(?:--|\b)([\w.]+) is required", message)):
-        return f"--{key}.{name} is required"
-    if missing := _search(r"arguments are required: ([\w., ]+)", message):
-        keys = [name.strip().removeprefix("fit.") for name in missing.split(",")]
-        return "; ".join(f"--{name} is required{EXAMPLES.get(name, '')}" for name in keys)
-    if option := _search(r"Key '([\w.]+)' is not expected", message) or _search(
-        r"No action for key \"([\w.]+)\"", message
-    ):
-        return f"no such key '{option}'{nearest('--' + option, _options(parser), '').replace('--', '')}"
-    if several := re.search(r"Multiple subclasses with name (\w+)\. .*?: ([\w., ]+)", message):
-        return f"--{key}: '{several[1]}' names several classes; give one whole: {several[2].strip()}"
-    for path in _import_paths(message):
-        if reason := why_not_importable(path):
-            return f"--{key}: {reason}"
-    if name := _search(r"Expected a dot import path string: (\S+)", message):
-        return f"--{key}: no '{name}'{nearest(name, class_names(key or ''), '')}"
-    lines = [line.strip(" -") for line in message.splitlines() if line.strip(" -")]
-    return re.sub(r'^Parser key "([^"]+)":', r"--\1:", " ".join(lines))[:300]
-
-
-def _import_paths(message: str) -> list[str]:
-    """The dotted names that a message says could not be had."""
-    places = (
-        r"Expected a path but ([\w.]+) either",
-        r"given class_path '([\w.]+)'",
-        r"Got value: ([\w.]+)",
-        QUOTED_CLASS_PATH,
-    )
-    found = [path for place in places for path in re.findall(place, message)]
-    return [path for path in found if re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", path)]
-
-
-def class_names(key: str) -> list[str]:
-    """The classes that `--<key>` takes by their short names."""
-    import importlib
-
-    for suffix, (package, base) in SHORT_NAMES.items():
-        if key.endswith(suffix):
-            module = importlib.import_module(package)
-            classes = {name: getattr(module, name) for name in module.__all__ if inspect.isclass(getattr(module, name))}
-            return [name for name, kind in classes.items() if _is_choice(kind, getattr(module, base, None))]
-    return []
-
-
-def _is_choice(kind: type, base: type | None) -> bool:
-    """Whether a class can be built: it is not abstract, and not a base that others extend."""
-    if base is not None and not issubclass(kind, base):
-        return False
-    extending: list[type] = kind.__subclasses__()
-    ours = any(each.__module__.startswith("levelfield.") for each in extending)
-    return not inspect.isabstract(kind) and not (base is not None and ours and base in kind.__mro__[:2])
-
-
-def _parameters(class_path: str) -> list[str]:
-    return list(inspect.signature(pkgutil.resolve_name(class_path)).parameters)
-
-
-def _options(parser: LightningArgumentParser) -> list[str]:
-    return [option for action in parser._actions for option in action.option_strings if option.startswith("--")]
-
-
-def _search(pattern: str, text: str) -> str | None:
-    found = re.search(pattern, text)
-    return found.group(1) if found else None

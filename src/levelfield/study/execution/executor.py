@@ -3,13 +3,12 @@
 import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import MISSING, fields
 from typing import Any, Protocol
 
-from levelfield.errors import UserError, nearest
 from levelfield.runtime.import_path import import_named
 from levelfield.study.progress import StudyProgress
 from levelfield.study.record import StudyRecord
+from levelfield.training.mistakes import OneLineParser
 
 DEFAULT = "LocalProcesses"
 Jobs = Callable[[StudyRecord, StudyProgress], None]
@@ -47,12 +46,6 @@ def executor(name: str = DEFAULT, options: Mapping[str, Any] | None = None) -> E
     """
     module, _, kind = name.rpartition(".")
     path = name if module else f"{__package__}.{re.sub('(?<=[a-z])(?=[A-Z])', '_', kind).lower()}.{kind}"
-    made = import_named(path, f"--executor {name}")
-    known, given = {field.name: field for field in fields(made)}, dict(options or {})
-    for key in given:
-        if key not in known:
-            raise UserError(f"unknown option --executor.{key}{nearest(key, list(known))}")
-    for key, field in known.items():
-        if key not in given and field.default is field.default_factory is MISSING:
-            raise UserError(f"--executor {name}: it needs --executor.{key}")
-    return made(**given)
+    parser = OneLineParser()
+    parser.add_class_arguments(import_named(path, f"--executor {name}"), "executor")
+    return parser.instantiate(parser.parse_object({"executor": dict(options or {})})).executor

@@ -34,7 +34,7 @@ class LocalProcesses:
         checkpoint_seconds: How often a long job's last state is written, at an epoch's end.
 
     Raises:
-        UserError: a value that is not accepted.
+        UserError: a number that is too small.
     """
 
     workers: int = 1
@@ -42,14 +42,9 @@ class LocalProcesses:
     checkpoint_seconds: float = 30.0
 
     def __post_init__(self) -> None:
-        devices = self.devices if isinstance(self.devices, Sequence) else [self.devices]
-        if self.devices is not None and not all(isinstance(device, int) for device in devices):
-            raise UserError(f"--executor.devices {self.devices!r}: give numbers, such as [0, 1]")
-        workers, seconds = self.workers, self.checkpoint_seconds
-        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-            raise UserError(f"--executor.workers must be a whole number of at least 1, not {workers!r}")
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds < 0:
-            raise UserError(f"--executor.checkpoint_seconds must be a number of at least 0, not {seconds!r}")
+        for key, smallest in (("workers", 1), ("checkpoint_seconds", 0)):
+            if getattr(self, key) < smallest:
+                raise UserError(f"--executor.{key} must be at least {smallest}, not {getattr(self, key)}")
 
     def words(self) -> list[str]:
         return [f"--executor.workers={self.workers}"] if self.workers > 1 else []
