@@ -74,9 +74,8 @@ class TrainingCLI(LightningCLI):
         find_own_modules()
         restrict_parser()
         silence_expected_notices()
-        self.learner = learner_class(learner_named(args))
         super().__init__(
-            self.learner,
+            learner_class(learner_named(args)),
             MetricDataModule,
             save_config_callback=None,
             trainer_class=Trainer,
@@ -110,9 +109,7 @@ class TrainingCLI(LightningCLI):
         parser.add_argument(
             "--checkpoint_seconds", type=float, default=60.0, help="How often the last state of a fit is written."
         )
-        parser.add_argument(
-            f"--{LEARNER}", type=str, default=SUPPRESS, help="A learner of your own: --model for short."
-        )
+        parser.add_argument(f"--{LEARNER}", type=str, default=SUPPRESS, help="A learner of your own.")
         parser.link_arguments("data.root", "data.dataset.init_args.root")
         self.link_seeds(parser)
         parser.set_defaults({"model.trunk": DEFAULT_TRUNK})
@@ -157,7 +154,7 @@ class TrainingCLI(LightningCLI):
 
         Args:
             config: What it was built from.
-            own_code: What the function of that name says of it.
+            own_code: What `own_code` says of that.
         """
         return {
             "configuration": determining(config),
@@ -244,11 +241,7 @@ def build(
     """The trainer, learner and datamodule of a configuration; `folder` gets its `config.yaml`.
 
     Args:
-        config: what `levelfield fit --config` takes, as plain values.
-        folder: where `config.yaml`, `metrics.csv` and `best.ckpt` go.
-        progress: whether Lightning's progress bars show.
-        group: the study, for the trackers.
-        name: what the run is called in the trackers.
+        config: what `levelfield fit --config` takes, as plain values; the rest is `TrainingCLI`'s.
 
     Raises:
         UserError: a key, class or value that is not accepted.
