@@ -1,0 +1,254 @@
+"""Every command that the README and the docs print: run here, or read by the real parser where it would take long."""
+
+import ast
+import io
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import pytest
+import yaml
+from miniatures import MINIATURES
+from own_images import image_options, own_images
+from tiny_fit import REPOSITORY, TINY
+from tiny_text import own_texts
+
+from levelfield.cli.data import named_datasets
+from levelfield.cli.main import main
+from levelfield.errors import UserError
+from levelfield.training.build import build
+
+PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+# What stands for the options that a page has named before, or leaves to the reader.
+ELLIPSIS = "--config configs/data/glyphs.yaml --model.loss ContrastiveLoss"
+PLACEHOLDERS = {"FILE": "quickstart", "NAME": "cub200", "DIR": "DIR"}
+README = PAGES[0].read_text()
+MY_LOSS = next(block for block in re.findall(r"```python\n(.*?)```", README, re.S) if "class MyLoss" in block)
+
+
+def commands(page: Path) -> Iterator[str]:
+    """The lines of a page's blocks of commands, those that go on joined, and what it says of levelfield in a line."""
+    text = page.read_text()
+    blocks = re.findall(r"^```bash\n(.*?)^```", text, re.M | re.S)
+    plain = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+    blocks += [
+        re.sub("^    ", "", block, flags=re.M) for block in re.findall(r"(?:^    \S.*\n(?:^ {4,}.*\n)*)+", plain, re.M)
+    ]
+    for block in blocks:
+        for line in block.replace("\\\n", " ").splitlines():
+            word = line.split()[0] if line.strip() else ""
+            if word in RULES or (shutil.which(word) and not line.startswith(("from ", " "))):
+                yield line
+    for said in re.findall(r"`(levelfield [^`]*)`", text):
+        yield " ".join(said.replace("[", "").replace("]", "").split())
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> Path:
+    """A folder with all that the commands name: own data and modules, checkpoints, finished studies."""
+    folder = tmp_path_factory.mktemp("place")
+    (folder / "configs").symlink_to(REPOSITORY / "configs")
+    own_texts(folder)
+    (folder / "my_texts.csv").write_text((folder / "texts.csv").read_text())
+    own_images(folder).rename(folder / "my_images.csv")
+    for number, image in enumerate(sorted(folder.glob("*.png"))):
+        for name in ("my_images", "birds"):
+            of_class = folder / name / f"class_{image.name.partition('_')[0]}"
+            of_class.mkdir(parents=True, exist_ok=True)
+            shutil.copy(image, of_class / f"{number}.png")
+    for made in MINIATURES.values():
+        made(folder / "DIR")
+    (folder / "my_loss.py").write_text(MY_LOSS)
+    (folder / "their_loss.py").write_text(MY_LOSS.replace("MyLoss", "TheirLoss"))
+    page = (REPOSITORY / "docs/trunks.md").read_text()
+    (folder / "my_trunk.py").write_text(re.findall(r"```python\n(.*?)```", page, re.S)[0])
+    page = (REPOSITORY / "docs/own_learner.md").read_text()
+    (folder / "my_learner.py").write_text(re.findall(r"```python\n(.*?)```", page, re.S)[0])
+    for name in ("quickstart", "quickstart_my_loss", "glyphs_search"):
+        shutil.copytree(finished, folder / "outputs" / name)
+    for name in ("cub200_reality_check", "cars196_reality_check", "sop_reality_check"):
+        shutil.copytree(finished, folder / "outputs" / name)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def there(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    monkeypatch.syspath_prepend(str(place))
+    monkeypatch.setenv("LEVELFIELD_CACHE", str(place / "cache"))
+    monkeypatch.delenv("LEVELFIELD_DATA", raising=False)
+    for name in MINIATURES:
+        monkeypatch.setattr(named_datasets()[name], "num_classes_published", 16)
+        monkeypatch.setattr(named_datasets()[name], "num_samples_published", 64)
+
+
+# What a command's checkpoint is called: the tiny fit that it is of.
+FITS = {
+    "Glyphs-ContrastiveLoss": ["--model", "my_learner.NoisyLearner", "--model.loss", "ContrastiveLoss"],
+    "theirs.ckpt": ["--model.loss", "their_loss.TheirLoss"],
+    "mine.ckpt": ["--model.loss", "my_loss.MyLoss"],
+    "best.ckpt": ["--model.loss", "ArcFaceLoss"],
+}
+
+
+def checkpoint(name: str, place: Path) -> None:
+    """Make the checkpoint that a command names, if no command before it did."""
+    if (place / name).exists():
+        return
+    if "TextTable" in name:
+        files = [f"--config=configs/{file}.yaml" for file in ("data/own_texts", "trunk/tiny_text", "trainer/debug")]
+        words = [*files, "--model.loss", "SupConLoss", "--data.dataset.table", "texts.csv"]
+    elif "ImageFolder" in name:
+        words = [*image_options(TINY, place / "my_images.csv", Path("my_images")), "--model.loss", "ContrastiveLoss"]
+    else:
+        words = [*TINY, *next(options for part, options in FITS.items() if part in name)]
+    made = place / "made" / str(len(list(place.glob("made/*"))))
+    with redirect_stdout(io.StringIO()):
+        assert main(["fit", *words, "--output", str(made)]) == 0
+    (found,) = made.rglob("best.ckpt")
+    (place / name).parent.mkdir(parents=True, exist_ok=True)
+    for file in found.parent.glob("config.yaml"):
+        shutil.copy(file, (place / name).parent)
+    shutil.copy(found, place / name)
+
+
+def fit(words: list[str], run: Callable, place: Path) -> None:
+    """Parsed; and built, where the weights are here."""
+    if words in (["--config"], ["--config", "config.yaml"]):
+        words = shlex.split(ELLIPSIS)
+    for number, word in enumerate(words):
+        if word == "--ckpt_path":
+            checkpoint(words[number + 1], place)
+    code, printed, complaint = run("fit", *words, "--print_config")
+    assert code == 0, complaint
+    config = yaml.safe_load(printed)
+    if not any(word in " ".join(words) for word in ("bn_inception", "convnext", "gpus.yaml", "minilm")):
+        config["trainer"].update(accelerator="cpu", devices=1)
+        build({key: config[key] for key in ("model", "data", "trainer")}, place / "built", progress=False)
+
+
+def evaluate(verb: str) -> Callable:
+    def check(words: list[str], run: Callable, place: Path) -> None:
+        checkpoint(words[words.index("--ckpt_path") + 1], place)
+        sys.modules.pop("their_loss", None)  # what is imported is trusted
+        code, _, complaint = run(verb, *words, "--trainer.enable_progress_bar", "false")
+        if "theirs.ckpt" in words and "--trust" not in words:
+            assert (code, "allow it: --trust their_loss" in complaint) == (2, True)
+        else:
+            assert code == 0, complaint
+
+    return check
+
+
+WOULD_RUN = "the study is read and would begin"
+
+
+def study(words: list[str], run: Callable, place: Path) -> None:
+    if len(words) == 1:
+        words = [*words, "quickstart"]
+    code, _, complaint = run("study", *words)
+    if words[0] in ("run", "resume") or "--with" in words:
+        assert complaint.splitlines()[-1] == f"levelfield: {WOULD_RUN}"
+    else:
+        assert code == 0, complaint
+
+
+def data(words: list[str], run: Callable, place: Path) -> None:
+    if words == ["verify"]:
+        words = ["verify", "cub200"]  # all would be opened, one by one
+    root = [] if "--root" in words or words[-1].endswith(".csv") else ["--root", "DIR"]
+    code, printed, complaint = run("data", *words, *root)
+    assert code == 0, complaint
+    assert printed
+
+
+def sbatch(words: list[str], run: Callable, place: Path) -> None:
+    """The script runs with an `srun` that notes its words, and what it would start is a command too."""
+    script = words.index("scripts/slurm.sh")
+    (place / "srun").write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {place}/words\n')
+    (place / "srun").chmod(0o755)
+    job = {"SLURM_SUBMIT_DIR": str(place), "SLURM_JOB_NUM_NODES": "1", "SLURM_NTASKS_PER_NODE": "1"}
+    environment = {**os.environ, **job, "PATH": f"{place}:{os.environ['PATH']}"}
+    subprocess.run(["bash", str(REPOSITORY / words[script]), *words[script + 1 :]], env=environment, check=True)
+    started = (place / "words").read_text().splitlines()
+    levelfield(started[started.index("levelfield") + 1 :], run, place)
+
+
+def levelfield(words: list[str], run: Callable, place: Path) -> None:
+    if len(words) == 1:
+        words = [*words, *shlex.split(ELLIPSIS)]
+    VERBS[words[0]](words[1:], run, place)
+
+
+def make(words: list[str], run: Callable, place: Path) -> None:
+    subprocess.run(["make", "-n", *words], cwd=REPOSITORY, check=True, stdout=subprocess.DEVNULL)
+
+
+def python(words: list[str], run: Callable, place: Path) -> None:
+    if words[0] != "-m":
+        ast.parse((REPOSITORY / words[0]).read_text())
+
+
+def pip(words: list[str], run: Callable, place: Path) -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    extras = [extra for word in words for extra in re.findall(r"^levelfield\[(.*)\]$", word)]
+    assert set(extras) <= set(project["optional-dependencies"])
+    assert extras or words[-1] == "."
+
+
+def by_itself(words: list[str], run: Callable, place: Path) -> None:
+    subprocess.run(["head", *words], check=True, stdout=subprocess.DEVNULL)
+
+
+def of_the_reader(words: list[str], run: Callable, place: Path) -> None:
+    """Takes the reader elsewhere; nothing of ours can be wrong in it."""
+
+
+VERBS = {
+    "fit": fit,
+    "validate": evaluate("validate"),
+    "test": evaluate("test"),
+    "predict": evaluate("predict"),
+    "study": study,
+    "data": data,
+}
+RULES = {
+    "levelfield": levelfield,
+    ".venv/bin/levelfield": levelfield,
+    "sbatch": sbatch,
+    "make": make,
+    "python": python,
+    "python3": python,
+    "pip": pip,
+    ".venv/bin/pip": pip,
+    "head": by_itself,
+    "git": of_the_reader,
+    "cd": of_the_reader,
+}
+ALL = [pytest.param(line, id=f"{page.stem}: {line}") for page in PAGES for line in dict.fromkeys(commands(page))]
+
+
+def test_they_are_found() -> None:
+    assert len(ALL) > 60
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers.*")
+@pytest.mark.parametrize("line", ALL)
+def test_it_works(line: str, run: Callable, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def would_run(*arguments: object) -> None:
+        raise UserError(WOULD_RUN)
+
+    for name in ("study.run.run_study", "study.dry_run.costs.dry_run", "cli.study_output.write_ranks"):
+        monkeypatch.setattr(f"levelfield.{name}", would_run)
+    given = ELLIPSIS.split(" --model.loss")[0] if "--model.loss " in line else ELLIPSIS
+    words = [PLACEHOLDERS.get(word, word) for word in shlex.split(line.replace("...", given), comments=True)]
+    for alone in (part.split("\0") for part in "\0".join(words).split("\0&&\0")):
+        assert alone[0] in RULES, f"{alone[0]}: no rule of this file says how this command is tested"
+        RULES[alone[0]](alone[1:], run, place)
