@@ -27,7 +27,10 @@ def test_the_blocks_run_one_after_another(tmp_path: Path, monkeypatch: pytest.Mo
     events = [json.loads(line) for line in Path("run/ledger.jsonl").read_text().splitlines()]
     assert [event["event"] for event in events] == ["opened", "finished"] * 2
     assert [event["reason"] for event in events[::2]] == ["first opening", "to show how it is done"]
-    assert capsys.readouterr().out.count("'map_at_r': ") == 2, "of the own loop"
+    printed = capsys.readouterr().out
+    assert printed.count("'map_at_r': ") == 2, "of the own loop"
+    assert "done     8 of 8 jobs" in printed
+    assert Path("smoke_study/results.csv").exists()
 
 
 @pytest.mark.slow
