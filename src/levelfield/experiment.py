@@ -119,7 +119,6 @@ class Study:
             reopen_test: Why the test classes are opened another time; it is kept and shown.
             mixed_versions: Go on though other versions or another GPU computed what is done; it is kept and shown.
             test_without_failed_runs: Open the test classes though runs failed.
-            console: Where progress is shown.
 
         Returns:
             The study itself.

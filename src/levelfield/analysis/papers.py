@@ -115,7 +115,6 @@ def protocol_differences(protocol: Mapping[str, Any], config: Mapping[str, Any],
     Args:
         protocol: The paper's, in the keys of our configurations.
         config: A method's whole configuration.
-        spec: The study.
     """
     ours = {**dict(flatten(dict(config))), **dict(flatten(spec.to_dict())), "stopping": _stopping(config)}
     named = {key: config["model"].get(key.removeprefix("model.")) for key in NAMED}

@@ -53,7 +53,6 @@ class SummaryRow:
     """Mean over the runs of one test score: a line of `summary.csv`.
 
     Args:
-        method: Name in the study.
         embedding: `separated`: mean of the folds' scores; `concatenated`: score of the folds' embeddings together.
         metric: Name of the metric.
         mean: Mean over the runs, a fraction.
@@ -73,7 +72,6 @@ def collect_rows(record: StudyRecord, tests: Mapping[tuple[str, int], dict[str, 
     """All scores there are so far, sorted.
 
     Args:
-        record: The study.
         tests: Test scores by method and run; None reads the stored ones.
     """
     rows = []

@@ -12,7 +12,6 @@ class Selection:
     """The setting that a method's runs have.
 
     Args:
-        method: Name in the study.
         trial: The best trial, from 0; None without a search, or where no trial had a score.
         parameters: Its arguments, dotted key to value.
         value: Its mean over folds of the best validation MAP@R, a fraction.

@@ -64,7 +64,6 @@ def check_environment(
     """Refuse to add results to those that other versions, or another kind of device, have computed.
 
     Args:
-        record: The study.
         provenances: Method and what its results will say of their origin, as computed here.
         allow: Whether to note that they may mix, instead.
 
@@ -91,7 +90,6 @@ def mixed_lines(record: StudyRecord, allowed: bool | None = None) -> list[str]:
     """A sentence for each library, file, device or weights in which the results of a study differ.
 
     Args:
-        record: The study.
         allowed: Those alone that `--mixed-versions` has allowed, or has not; None for all.
     """
     may = _allowed(record.folder)

@@ -108,7 +108,6 @@ class StudyRecord:
         """Write the job's `result.json`, its last file: from here on the job is done.
 
         Args:
-            job: Which job.
             parameters: What the search gave it.
             result: What the job found, or `failure` and why.
         """

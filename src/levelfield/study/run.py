@@ -46,7 +46,6 @@ def run_study(
 
     Args:
         record: The study; it must be the one that its folder was begun with, or that one with methods added.
-        console: Where progress is shown.
         reopen: Why the test classes are opened another time.
         executor: Who does the jobs; this process by default.
         mixed_versions: Whether to go on though other versions, or another kind of device, computed what is done.

@@ -29,7 +29,6 @@ class MethodCost:
     """What the jobs of one method take.
 
     Args:
-        method: Its name in the study.
         trials: Jobs of the search: trials x folds.
         runs: Jobs of the runs: runs x folds.
         step_seconds: Median time of a training step.
@@ -114,7 +113,6 @@ def method_costs(spec: StudySpec, console: Console | None = None) -> list[Method
     The network is timed once for all methods that share it, with batch and samples; each method's loss by itself.
 
     Args:
-        spec: The study.
         console: Where the counts of one's own data are shown; published data need not be there.
 
     Raises:

@@ -24,8 +24,6 @@ def train_in_group(study_folder: Path, job: Job, config: Config, checkpoint_seco
     """`training_job.train` in processes of its own, one a device.
 
     Args:
-        study_folder: The study's folder.
-        job: Which training.
         config: What `levelfield fit --config` would take to do it.
         checkpoint_seconds: How often, at an epoch's end, `last.ckpt` is written.
 

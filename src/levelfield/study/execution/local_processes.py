@@ -142,7 +142,6 @@ class WorkerPool:
     """Local worker processes, started before there is work: what they import takes as long as the study's first look.
 
     Args:
-        record: The study.
         executor: How many; one is this process, which needs no other.
     """
 

@@ -38,8 +38,6 @@ def train(
     """Do a job's training, from `last.ckpt` if it was begun before, else from its start in an emptied folder.
 
     Args:
-        record: The study.
-        job: Which training.
         config: What `levelfield fit --config` would take to do it.
         progress: Called with (steps done, steps in all).
         checkpoint_seconds: How often `last.ckpt` is written.

@@ -32,7 +32,6 @@ class Job:
     """One training (or, for the baseline, one fit of a PCA): a method in one trial or run on one fold.
 
     Args:
-        method: Name in the study.
         stage: What `number` counts: `trial` (of the search) or `run` (of the setting that it found).
         number: Which trial or run, from 0.
         fold: Which fold is validated, from 0.
@@ -96,8 +95,6 @@ def job_config(spec: StudySpec, job: Job, parameters: Mapping[str, Any]) -> Conf
     """The configuration that `levelfield fit --config` would take to do the job.
 
     Args:
-        spec: The definition.
-        job: Which job.
         parameters: What the search gives it, dotted key to value; laid over the method's own.
     """
     config = copy.deepcopy(spec.baseline_config if job.method == BASELINE else spec.methods[job.method])

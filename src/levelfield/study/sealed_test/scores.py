@@ -63,8 +63,6 @@ def score_run(spec: StudySpec, method: str, folds: list[EmbeddedTest]) -> dict[s
     """Scores of each fold's embeddings and of all folds' side by side, as in the run's `result.json`.
 
     Args:
-        spec: The study.
-        method: Whose run it is.
         folds: Embeddings of the same samples in the same order, by fold.
     """
     labels, is_query = folds[0].samples.labels, folds[0].is_query
