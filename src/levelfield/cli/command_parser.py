@@ -9,13 +9,10 @@ from levelfield.training.mistakes import OneLineParser
 
 
 class CommandParser(OneLineParser):
-    """Args:
-    page: What `--help` prints.
-    commands: What the first word may be.
-    """
+    """`page` is what `--help` prints, and the first word is one of `commands`."""
 
     def __init__(self, page: str, commands: Sequence[str]) -> None:
-        super().__init__(allow_abbrev=False)
+        super().__init__()
         self._page = page
         self.add_argument("command", metavar="COMMAND", choices=commands)
 
@@ -23,7 +20,7 @@ class CommandParser(OneLineParser):
         return self._page
 
     def add_overrides(self, words: Sequence[str]) -> None:
-        """Takes each dotted option among the words into `overrides`; the study's file tells which there can be."""
+        """Takes each dotted option among the words into `overrides`: a type that has them all would import torch."""
         options = dict.fromkeys(word.partition("=")[0] for word in words if word.startswith("--"))
         for option in options:
             if "." in option:

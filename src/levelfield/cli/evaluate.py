@@ -35,6 +35,12 @@ TRAINER = inspect.signature(Trainer).parameters
 LIMITS = {"validate": "limit_val_batches", "test": "limit_test_batches", "predict": "limit_predict_batches"}
 
 
+def main(args: list[str]) -> int:
+    """Runs `levelfield validate|test|predict` with `args`, the command the first of them; returns the exit code."""
+    (TrainingCLI if "--help-all" in args else EvaluationCLI)(args)
+    return 0
+
+
 class EvaluationCLI(TrainingCLI):
     """The command line of a checkpoint that was trained before.
 

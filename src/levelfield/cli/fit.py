@@ -26,9 +26,9 @@ from levelfield.training.run_folder import default_name, is_first_process
 from levelfield.training.trust import own_packages
 
 
-def fit(args: list[str], full_help: bool) -> int:
-    """Runs `levelfield fit` with `args`, `fit` the first of them; returns the exit code."""
-    cli = FitCLI(args=args, full_help=full_help)
+def main(argv: list[str]) -> int:
+    """Runs `levelfield fit` with `argv` (what follows `fit`); returns the exit code."""
+    cli = FitCLI(["fit", *argv])
     if cli.trainer.is_global_zero and cli.trainer.state.finished:
         print(cli.datamodule.summary())
         if cli.datamodule.notes:
@@ -48,9 +48,9 @@ class FitCLI(TrainingCLI):
     _claim: Claim
     _last: LastCheckpoint
 
-    def __init__(self, args: list[str], full_help: bool) -> None:
+    def __init__(self, args: list[str]) -> None:
         self._started = time.monotonic()
-        super().__init__(args=args, full_help=full_help)
+        super().__init__(args)
 
     def instantiate_classes(self) -> None:
         section = self.config.fit

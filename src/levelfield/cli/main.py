@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 from levelfield import __version__
@@ -31,6 +31,8 @@ first steps
   --version           prints the version
 """
 
+EVALUATIONS = ("validate", "test", "predict")
+COMMANDS = ("fit", *EVALUATIONS, "study", "data")
 EVALUATION_HELP = """\
 usage: levelfield {} --ckpt_path FILE [--KEY VALUE ...]
 
@@ -62,7 +64,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     try:
         with handling(stop_at_once):
-            return _commands(args[0])(args)
+            return _run(args[0], args[1:])
     except Stopped as stop:
         return _stopped(stop)
     except KeyboardInterrupt as stop:
@@ -85,24 +87,15 @@ def _with_learner(args: list[str]) -> list[str]:
     return args
 
 
-def _commands(name: str) -> Callable[[list[str]], int]:
-    commands = {
-        "fit": _fit,
-        "validate": _evaluate,
-        "test": _evaluate,
-        "predict": _evaluate,
-        "study": _study,
-        "data": _data,
-    }
-    if name not in commands:
-        raise UserError(f"no such command '{name}'{nearest(name, commands, '')} (levelfield --help lists them)")
-    return commands[name]
-
-
-def _fit(args: list[str]) -> int:
-    from levelfield.cli.fit import fit
-
-    return fit([_plain_help(word) for word in args], full_help="--help-all" in args)
+def _run(name: str, words: list[str]) -> int:
+    if name not in COMMANDS:
+        raise UserError(f"no such command '{name}'{nearest(name, COMMANDS, '')} (levelfield --help lists them)")
+    if name in EVALUATIONS and {"-h", "--help"} & set(words):
+        print(EVALUATION_HELP.format(name), end="")
+        return 0
+    if name in EVALUATIONS:
+        return int(import_module("levelfield.cli.evaluate").main([name, *words]))
+    return int(import_module(f"levelfield.cli.{name}").main(words))
 
 
 def _stopped(stop: Stopped) -> int:
@@ -114,36 +107,6 @@ def _stopped(stop: Stopped) -> int:
     if is_first_rank():
         print("; ".join(["levelfield: " + str(stop), *filter(None, [requeue(stop) or stop.remedy])]), file=sys.stderr)
     return EXIT_CODE
-
-
-def _evaluate(args: list[str]) -> int:
-    if {"-h", "--help"} & set(args):
-        print(EVALUATION_HELP.format(args[0]), end="")
-    elif "--help-all" in args:
-        from levelfield.training.build import TrainingCLI
-
-        TrainingCLI(args=[_plain_help(word) for word in args], full_help=True)
-    else:
-        from levelfield.cli.evaluate import EvaluationCLI
-
-        EvaluationCLI(args)
-    return 0
-
-
-def _plain_help(word: str) -> str:
-    return "--help" if word == "--help-all" else word
-
-
-def _study(args: list[str]) -> int:
-    from levelfield.cli.study import main as study
-
-    return study(args[1:])
-
-
-def _data(args: list[str]) -> int:
-    from levelfield.cli.data import main as data
-
-    return data(args[1:])
 
 
 def _is_users(error: Exception) -> bool:

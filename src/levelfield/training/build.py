@@ -53,7 +53,6 @@ class TrainingCLI(LightningCLI):
         progress: whether Lightning's progress bars show.
         group: the study that this training belongs to, for W&B.
         name: what this training is called in the trackers.
-        full_help: whether `--help` lists the Trainer's options too.
     """
 
     def __init__(
@@ -64,7 +63,6 @@ class TrainingCLI(LightningCLI):
         progress: bool = True,
         group: str | None = None,
         name: str | None = None,
-        full_help: bool = False,
     ) -> None:
         self.folder = folder
         self._best: ModelCheckpoint | None = None
@@ -88,10 +86,6 @@ class TrainingCLI(LightningCLI):
                 "deterministic": "warn",
             },
             parser_class=LevelfieldParser,
-            parser_kwargs={
-                "allow_abbrev": False,
-                **{name: {"allow_abbrev": False, "full_help": full_help} for name in self.subcommands() if run},
-            },
             auto_configure_optimizers=False,
             load_from_checkpoint_support=False,
             args=args,

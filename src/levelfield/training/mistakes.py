@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import pkgutil
 import re
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser
 
@@ -28,7 +28,10 @@ EXAMPLES = {
 
 
 class OneLineParser(ArgumentParser):
-    """An argument parser whose mistakes are UserErrors of one line."""
+    """An argument parser that takes no abbreviations, and whose mistakes are UserErrors of one line."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "allow_abbrev": False})
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         raise UserError(one_line(message, self)) from ex

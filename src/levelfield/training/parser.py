@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from argparse import SUPPRESS
+from argparse import SUPPRESS, Action
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,19 +27,13 @@ SHORT_TEXTS = {"ckpt_path": "a checkpoint: fit goes on from it, validate, test a
 
 
 class LevelfieldParser(OneLineParser, LightningArgumentParser):
-    """LightningArgumentParser with a help of one page and a `UserError` of one line for each mistake.
+    """LightningArgumentParser with a help of one page; `--help-all` is jsonargparse's own, with all of the Trainer."""
 
-    Args:
-        full_help: whether help is jsonargparse's own, with every option of the Trainer and every class that fits.
-    """
-
-    def __init__(self, *args: Any, full_help: bool = False, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._full_help = full_help
+        self.add_argument("--help-all", action=_FullHelp, nargs=0, default=SUPPRESS, help=SUPPRESS)
 
     def format_help(self, formatter: Any = None) -> str:
-        if self._full_help:
-            return super().format_help(formatter)
         return short_help(self)
 
     def parse_args(self, args: Any = None, *more: Any, **kwargs: Any) -> Namespace:  # type: ignore[override]
@@ -56,6 +50,12 @@ class LevelfieldParser(OneLineParser, LightningArgumentParser):
         if isinstance(cfg, dict) and not parent_key:
             cfg = named_as_now({key: value for key, value in cfg.items() if key != "search"})
         return super()._apply_actions(cfg, parent_key, *more, **kwargs)
+
+
+class _FullHelp(Action):
+    def __call__(self, parser: Any, *_: Any) -> None:
+        print(LightningArgumentParser.format_help(parser), end="")
+        parser.exit()
 
 
 def _files_found(words: Iterable[str]) -> Iterator[str]:
