@@ -3,8 +3,6 @@
 Shapes: N and M points, D dimensions; a star stands for any leading dimensions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """The datamodule: M-per-class training batches and a class-disjoint validation fold; the test classes stay sealed."""
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import json

@@ -1,7 +1,5 @@
 """Samples that are there more than once, found by their content; across the halves they make a test too easy."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """What a data set holds and what of it is left out, in the lines that `data verify`, `fit` and `study` all print."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Whether a test half can be scored, from the list of its samples alone."""
 
-from __future__ import annotations
-
 import numpy as np
 from jaxtyping import Int
 

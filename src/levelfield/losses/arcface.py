@@ -1,7 +1,5 @@
 """ArcFace loss."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -8,8 +8,6 @@ loss with class weights subclasses `levelfield.losses.classification.Classificat
 else subclasses `MetricLoss` and writes `compute`.
 """
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, autocast, nn, no_grad, promote_types

@@ -1,7 +1,5 @@
 """What the losses with class weights share. N samples, C classes in play, K centres a class, D dimensions."""
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn, no_grad

@@ -1,7 +1,5 @@
 """Contrastive loss."""
 
-from __future__ import annotations
-
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import relu

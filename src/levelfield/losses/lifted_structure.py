@@ -1,7 +1,5 @@
 """Lifted structure loss."""
 
-from __future__ import annotations
-
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import relu

@@ -1,7 +1,5 @@
 """Multi-similarity loss."""
 
-from __future__ import annotations
-
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import softplus

@@ -1,7 +1,5 @@
 """Normalised softmax loss."""
 
-from __future__ import annotations
-
 from jaxtyping import Float, Int
 from torch import Tensor
 

@@ -3,8 +3,6 @@
 N embeddings, M references (the embeddings themselves unless `ref_emb` is given), D dimensions.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

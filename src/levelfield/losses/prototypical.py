@@ -1,7 +1,5 @@
 """Prototypical loss."""
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor

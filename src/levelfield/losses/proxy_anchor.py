@@ -1,7 +1,5 @@
 """Proxy anchor loss."""
 
-from __future__ import annotations
-
 import math
 
 import torch

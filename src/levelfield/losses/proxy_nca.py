@@ -1,7 +1,5 @@
 """ProxyNCA loss."""
 
-from __future__ import annotations
-
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy

@@ -1,7 +1,5 @@
 """Proxy triplet loss."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from jaxtyping import Float, Int

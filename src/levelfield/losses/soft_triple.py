@@ -1,7 +1,5 @@
 """SoftTriple loss."""
 
-from __future__ import annotations
-
 import math
 
 from jaxtyping import Float, Int

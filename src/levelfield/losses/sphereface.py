@@ -1,7 +1,5 @@
 """SphereFace loss."""
 
-from __future__ import annotations
-
 import math
 
 import torch

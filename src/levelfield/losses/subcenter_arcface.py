@@ -1,7 +1,5 @@
 """Sub-centre ArcFace loss."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Supervised contrastive loss."""
 
-from __future__ import annotations
-
 from jaxtyping import Float
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Triplet margin loss."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

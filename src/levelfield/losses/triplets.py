@@ -3,8 +3,6 @@
 N anchors, M others, K positive pairs, P the most positives of any anchor.
 """
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, no_grad

@@ -1,7 +1,5 @@
 """Tuplet margin loss."""
 
-from __future__ import annotations
-
 import math
 
 from jaxtyping import Float

@@ -2,8 +2,6 @@
 dimensions.
 """
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, autocast, nn, no_grad, promote_types

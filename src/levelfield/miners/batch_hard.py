@@ -1,7 +1,5 @@
 """Batch hard miner."""
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Hard-aware cascade miner."""
 
-from __future__ import annotations
-
 import math
 
 from jaxtyping import Bool, Float

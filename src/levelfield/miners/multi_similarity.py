@@ -1,7 +1,5 @@
 """Multi-similarity miner."""
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor

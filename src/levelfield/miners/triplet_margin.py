@@ -1,7 +1,5 @@
 """Triplet margin miner."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from jaxtyping import Bool, Float

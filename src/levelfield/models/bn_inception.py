@@ -1,7 +1,5 @@
 """BN-Inception, the Reality Check's trunk, with the tensor names of the public ImageNet checkpoint."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

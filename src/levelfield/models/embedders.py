@@ -1,7 +1,5 @@
 """Embedders: small heads that turn a trunk's features into embeddings."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """An ensemble in one network: copies of a trunk side by side, an embedder each."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any

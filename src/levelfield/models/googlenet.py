@@ -1,7 +1,5 @@
 """GoogLeNet with batch norm, Zhai & Wu's and DREML's trunk, as torchvision has it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Text trunks: encoders of transformers that tokenise their texts themselves."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """The folder of a text model, as the hub has them: where it lies, and what is in it."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re

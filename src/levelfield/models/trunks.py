@@ -1,7 +1,5 @@
 """Trunks: networks that turn a batch of images into one feature vector each."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType

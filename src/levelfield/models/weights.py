@@ -1,7 +1,5 @@
 """Where a trunk's pretrained weights come from: a hub, a file, or an installed package."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 from typing import Any

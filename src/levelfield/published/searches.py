@@ -5,8 +5,6 @@ and its validation MAP@R. `reality_check_curves.json` holds every trial of the n
 scores are public. Losses have the names of `configs/method/`.
 """
 
-from __future__ import annotations
-
 import json
 from functools import lru_cache
 from importlib.resources import files

@@ -1,7 +1,5 @@
 """Published scores of losses on the papers' data sets, with the protocol behind each."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

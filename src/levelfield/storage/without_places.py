@@ -1,7 +1,5 @@
 """What a checkpoint tells of the places of a machine: names, no folders."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path
