@@ -1,9 +1,7 @@
 """Banking77: questions to a bank, each with one of 77 intents."""
 
-from pathlib import Path
-
 from levelfield.data.datasets.archives import Archive
-from levelfield.data.datasets.base import named_folder
+from levelfield.data.datasets.base import NamedDataset
 from levelfield.data.datasets.table import read_labelled_rows
 from levelfield.data.datasets.texts import LabelledText, TextDataset, index_of
 from levelfield.data.index import SampleIndex
@@ -12,7 +10,7 @@ PARTS = ("train.csv", "test.csv")
 URL = "https://raw.githubusercontent.com/PolyAI-LDN/task-specific-datasets/master/banking_data"
 
 
-class Banking77(TextDataset):
+class Banking77(TextDataset, NamedDataset):
     """Casanueva, Temčinas, Gerz, Henderson and Vulić, "Efficient Intent Detection with Dual Sentence Encoders", 2020.
 
     Every intent is in both official parts, so the parts are pooled and split by class instead. Classes are in order of
@@ -51,11 +49,8 @@ class Banking77(TextDataset):
     num_classes_published = 77
     num_samples_published = 13083
 
-    def __init__(self, root: str | Path | None = None) -> None:
-        self.root = root
-
     def read_texts(self) -> tuple[SampleIndex, list[str], list[str]]:
-        folder = named_folder(self.root, self.name)
+        folder = self.named_folder()
         parts = {part: read_labelled_rows(folder / part, "text", "category") for part in PARTS}
         samples = [
             LabelledText(f"{part} row {row.row}", row.content, row.label)

@@ -12,6 +12,7 @@ from jaxtyping import Int
 from torch.utils.data import Dataset
 
 from levelfield.data.datasets.archives import Archive
+from levelfield.data.datasets.images import open_image
 from levelfield.data.duplicates import Duplicate, content_digest, duplicates_of
 from levelfield.data.index import Sample, SampleIndex
 from levelfield.data.overview import counts_of, remarks_on
@@ -184,6 +185,43 @@ class MetricDataset(Dataset[tuple[Any, int]], ABC):
         return self._index
 
 
+class NamedDataset(MetricDataset):
+    """A data set with a name, in a folder of its own below `root`, or below the environment's LEVELFIELD_DATA."""
+
+    def __init__(self, root: str | Path | None = None) -> None:
+        self.root = root
+
+    def load(self, key: str) -> Sample:
+        file = self.file_of(key)
+        assert file is not None
+        return open_image(file)
+
+    @property
+    def remedy(self) -> str:
+        """What to do about a file of the publishers' that is missing or broken."""
+        return f"fetch it again, see levelfield data prepare {self.name}"
+
+    def named_folder(self) -> Path:
+        """The data set's folder.
+
+        Raises:
+            UserError: there is no such folder, or no root.
+        """
+        name = self.folder_name or self.name
+        given = self.root if self.root is not None else os.environ.get("LEVELFIELD_DATA")
+        if not given:
+            raise UserError(
+                f"{name} needs a data folder: give --data.root DIR or set LEVELFIELD_DATA, with {name}/ in it"
+            )
+        folder = Path(given) / name
+        if not folder.is_dir():
+            raise UserError(
+                f"no folder {folder}: give the folder that holds {name}/ with --data.root DIR or LEVELFIELD_DATA "
+                "(levelfield data prepare fetches data sets)"
+            )
+        return folder
+
+
 def file_size(path: Path) -> int:
     """Bytes of a file, or a UserError that names it."""
     try:
@@ -192,21 +230,3 @@ def file_size(path: Path) -> int:
         raise UserError(
             f"cannot read {path} ({error.strerror}): restore the file or take it out of the data set"
         ) from None
-
-
-def named_folder(root: str | Path | None, name: str) -> Path:
-    """Folder of a named data set below `root`, or below the environment's LEVELFIELD_DATA where `root` is None.
-
-    Raises:
-        UserError: there is no such folder, or neither was given.
-    """
-    given = root if root is not None else os.environ.get("LEVELFIELD_DATA")
-    if not given:
-        raise UserError(f"{name} needs a data folder: give --data.root DIR or set LEVELFIELD_DATA, with {name}/ in it")
-    folder = Path(given) / name
-    if not folder.is_dir():
-        raise UserError(
-            f"no folder {folder}: give the folder that holds {name}/ with --data.root DIR or LEVELFIELD_DATA "
-            "(levelfield data prepare fetches data sets)"
-        )
-    return folder

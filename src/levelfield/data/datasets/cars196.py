@@ -3,11 +3,9 @@
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from levelfield.data.datasets.archives import Archive
-from levelfield.data.datasets.base import MetricDataset, named_folder
-from levelfield.data.datasets.images import open_image
+from levelfield.data.datasets.base import NamedDataset
 from levelfield.data.index import SampleIndex
 from levelfield.errors import UserError
 
@@ -17,7 +15,7 @@ TEST_IMAGES = "cars_test_annos_withlabels.mat"
 CLASS_NAMES = "devkit/cars_meta.mat"
 
 
-class Cars196(MetricDataset):
+class Cars196(NamedDataset):
     """Krause, Stark, Deng and Fei-Fei, "3D Object Representations for Fine-Grained Categorization", 2013.
 
     Classes are in the order of their official numbers. Both official layouts hold the same 16,185 photographs:
@@ -74,11 +72,8 @@ class Cars196(MetricDataset):
         ),
     )
 
-    def __init__(self, root: str | Path | None = None) -> None:
-        self.root = root
-
     def read_index(self) -> SampleIndex:
-        folder = named_folder(self.root, self.name)
+        folder = self.named_folder()
         if (folder / ALL_IMAGES).is_file():
             keys, class_ids = self._annotations(folder / ALL_IMAGES, "relative_im_path")
             class_names = self._variable(folder / ALL_IMAGES, "class_names")
@@ -89,19 +84,12 @@ class Cars196(MetricDataset):
         outside = [class_id for class_id in class_ids if not 1 <= class_id <= len(names)]
         if outside:
             raise UserError(
-                f"{folder}: an image of class {outside[0]}, and names of {len(names)} classes: {self._remedy}"
+                f"{folder}: an image of class {outside[0]}, and names of {len(names)} classes: {self.remedy}"
             )
         return SampleIndex(tuple(keys), np.array(class_ids, dtype=np.int64) - 1, tuple(names))
 
-    def load(self, key: str) -> Image.Image:
-        return open_image(self.file_of(key))
-
     def file_of(self, key: str) -> Path:
-        return named_folder(self.root, self.name) / key
-
-    @property
-    def _remedy(self) -> str:
-        return f"fetch it again, see levelfield data prepare {self.name}"
+        return self.named_folder() / key
 
     def _both_parts(self, folder: Path) -> tuple[list[str], list[int]]:
         labelled = [path for path in (folder / TEST_IMAGES, folder / "devkit" / TEST_IMAGES) if path.is_file()]
@@ -117,7 +105,7 @@ class Cars196(MetricDataset):
         ]
         if len(missing) == 4:
             raise UserError(
-                f"{folder} holds neither {ALL_IMAGES} with car_ims/ nor cars_train/ with cars_test/: {self._remedy}"
+                f"{folder} holds neither {ALL_IMAGES} with car_ims/ nor cars_train/ with cars_test/: {self.remedy}"
             )
         if missing:
             raise UserError(
@@ -135,7 +123,7 @@ class Cars196(MetricDataset):
         annotations = np.atleast_1d(self._variable(file, "annotations"))
         for wanted in (path_field, "class"):
             if wanted not in (annotations.dtype.names or ()):
-                raise UserError(f"{file}: its annotations have no field {wanted}: {self._remedy}")
+                raise UserError(f"{file}: its annotations have no field {wanted}: {self.remedy}")
         return [str(path) for path in annotations[path_field]], [int(number) for number in annotations["class"]]
 
     def _variable(self, file: Path, name: str) -> np.ndarray:
@@ -144,8 +132,8 @@ class Cars196(MetricDataset):
         try:
             return loadmat(file, squeeze_me=True, variable_names=[name])[name]
         except FileNotFoundError:
-            raise UserError(f"no file {file}: {self._remedy}") from None
+            raise UserError(f"no file {file}: {self.remedy}") from None
         except KeyError:
-            raise UserError(f"{file} has no variable {name}: {self._remedy}") from None
+            raise UserError(f"{file} has no variable {name}: {self.remedy}") from None
         except Exception as error:  # on a broken file scipy raises ValueError, TypeError, zlib.error and more
-            raise UserError(f"{file} is not a whole MATLAB file ({error}): {self._remedy}") from None
+            raise UserError(f"{file} is not a whole MATLAB file ({error}): {self.remedy}") from None

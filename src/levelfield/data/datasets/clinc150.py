@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from levelfield.data.datasets.archives import Archive
-from levelfield.data.datasets.base import named_folder
+from levelfield.data.datasets.base import NamedDataset
 from levelfield.data.datasets.table import content_fault
 from levelfield.data.datasets.texts import LabelledText, TextDataset, index_of, read_bytes
 from levelfield.data.index import SampleIndex
@@ -15,7 +15,7 @@ PARTS = ("train", "val", "test")
 REMEDY = "fetch it again, see levelfield data prepare clinc150"
 
 
-class CLINC150(TextDataset):
+class CLINC150(TextDataset, NamedDataset):
     """Larson et al., "An Evaluation Dataset for Intent Classification and Out-of-Scope Prediction", EMNLP 2019.
 
     Every intent is in each official part, so the parts are pooled and split by class instead. The 1,200 requests that
@@ -47,11 +47,8 @@ class CLINC150(TextDataset):
     num_classes_published = 150
     num_samples_published = 22500
 
-    def __init__(self, root: str | Path | None = None) -> None:
-        self.root = root
-
     def read_texts(self) -> tuple[SampleIndex, list[str], list[str]]:
-        file = named_folder(self.root, self.name) / "data_full.json"
+        file = self.named_folder() / "data_full.json"
         content = _parts_of(file)
         samples, problems = [], []
         for part in PARTS:

@@ -3,17 +3,15 @@
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from levelfield.data.datasets.archives import Archive
-from levelfield.data.datasets.base import MetricDataset, named_folder
-from levelfield.data.datasets.images import open_image
+from levelfield.data.datasets.base import NamedDataset
 from levelfield.data.datasets.lists import check_listed_once, read_columns
 from levelfield.data.index import SampleIndex
 from levelfield.errors import UserError
 
 
-class CUB200(MetricDataset):
+class CUB200(NamedDataset):
     """Wah, Branson, Welinder, Perona and Belongie, "The Caltech-UCSD Birds-200-2011 Dataset", 2011.
 
     Classes are in the order of `classes.txt`. The official split in `train_test_split.txt` has every species on both
@@ -44,11 +42,8 @@ class CUB200(MetricDataset):
         ),
     )
 
-    def __init__(self, root: str | Path | None = None) -> None:
-        self.root = root
-
     def read_index(self) -> SampleIndex:
-        remedy = f"fetch it again, see levelfield data prepare {self.name}"
+        remedy = self.remedy
         images_file, labels_file, classes_file = (
             self._folder() / name for name in ("images.txt", "image_class_labels.txt", "classes.txt")
         )
@@ -71,11 +66,8 @@ class CUB200(MetricDataset):
             tuple(name_of.values()),
         )
 
-    def load(self, key: str) -> Image.Image:
-        return open_image(self.file_of(key))
-
     def file_of(self, key: str) -> Path:
         return self._folder() / "images" / key
 
     def _folder(self) -> Path:
-        return named_folder(self.root, self.name) / "CUB_200_2011"
+        return self.named_folder() / "CUB_200_2011"

@@ -2,10 +2,8 @@
 
 from pathlib import Path, PurePosixPath
 
-from PIL import Image
-
 from levelfield.data.datasets.archives import Archive
-from levelfield.data.datasets.base import MetricDataset, VerifyReport, named_folder
+from levelfield.data.datasets.base import NamedDataset, VerifyReport
 from levelfield.data.datasets.image_folder import ImageFolder
 from levelfield.data.datasets.lists import read_lines
 from levelfield.data.index import SampleIndex
@@ -14,7 +12,7 @@ from levelfield.errors import UserError
 LISTS = ("train.lst", "validation.lst")
 
 
-class TsinghuaDogs130(MetricDataset):
+class TsinghuaDogs130(NamedDataset):
     """Zou, Zhang, Mu and Zhang, "A new dataset of dog breed images", Computational Visual Media 6, 2020.
 
     Every image in the low-resolution archive, 70,432 as Vasilev and D'yakonov count them; the publishers' lists name
@@ -49,14 +47,8 @@ class TsinghuaDogs130(MetricDataset):
         ),
     )
 
-    def __init__(self, root: str | Path | None = None) -> None:
-        self.root = root
-
     def read_index(self) -> SampleIndex:
         return self._images().read_index()
-
-    def load(self, key: str) -> Image.Image:
-        return self._images().load(key)
 
     def file_of(self, key: str) -> Path:
         return self._images().file_of(key)
@@ -66,11 +58,11 @@ class TsinghuaDogs130(MetricDataset):
         report = super().verify()
         present = set(self.read_index().keys)
         for name in LISTS:
-            file = named_folder(self.root, self.name) / "TrainAndValList" / name
+            file = self.named_folder() / "TrainAndValList" / name
             if not file.exists():
                 continue
             try:
-                lines = read_lines(file, f"fetch it again, see levelfield data prepare {self.name}")
+                lines = read_lines(file, self.remedy)
             except UserError as error:
                 report.problems.append(str(error))
                 continue
@@ -81,4 +73,4 @@ class TsinghuaDogs130(MetricDataset):
         return report
 
     def _images(self) -> ImageFolder:
-        return ImageFolder(named_folder(self.root, self.name) / "low-resolution")
+        return ImageFolder(self.named_folder() / "low-resolution")

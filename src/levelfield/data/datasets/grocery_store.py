@@ -4,18 +4,16 @@ import csv
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from levelfield.data.datasets.archives import Archive
-from levelfield.data.datasets.base import MetricDataset, named_folder
-from levelfield.data.datasets.images import open_image
+from levelfield.data.datasets.base import NamedDataset
 from levelfield.data.index import SampleIndex
 from levelfield.errors import UserError
 
 PARTS = ("train", "val", "test")
 
 
-class GroceryStore(MetricDataset):
+class GroceryStore(NamedDataset):
     """Klasson, Zhang and Kjellström, "A Hierarchical Grocery Store Image Dataset", WACV 2019: 81 fine classes.
 
     Every class is in each of the official parts, so the parts are pooled and split by class instead.
@@ -40,9 +38,6 @@ class GroceryStore(MetricDataset):
         ),
     )
 
-    def __init__(self, root: str | Path | None = None) -> None:
-        self.root = root
-
     def read_index(self) -> SampleIndex:
         class_names = {int(fine): name for name, fine, *_ in self._rows("classes.csv")[1:]}
         samples = [(path, int(fine)) for part in PARTS for path, fine, *_ in self._rows(f"{part}.txt")]
@@ -56,14 +51,11 @@ class GroceryStore(MetricDataset):
             tuple(class_names[fine] for fine in label_of),
         )
 
-    def load(self, key: str) -> Image.Image:
-        return open_image(self.file_of(key))
-
     def file_of(self, key: str) -> Path:
         return self._folder() / key
 
     def _folder(self) -> Path:
-        return named_folder(self.root, self.name) / "dataset"
+        return self.named_folder() / "dataset"
 
     def _rows(self, name: str) -> list[list[str]]:
         file = self._folder() / name

@@ -3,11 +3,9 @@
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from levelfield.data.datasets.archives import Archive
-from levelfield.data.datasets.base import MetricDataset, named_folder
-from levelfield.data.datasets.images import open_image
+from levelfield.data.datasets.base import NamedDataset
 from levelfield.data.datasets.lists import check_listed_once, read_columns, read_lines
 from levelfield.data.index import Role, SampleIndex
 from levelfield.errors import UserError
@@ -17,7 +15,7 @@ COLUMNS = {"image_name": str, "item_id": str, "evaluation_status": str}
 ROLE_OF: dict[str, Role] = {"train": "", "query": "query", "gallery": "gallery"}
 
 
-class InShopClothes(MetricDataset):
+class InShopClothes(NamedDataset):
     """Liu, Luo, Qiu, Wang and Tang, "DeepFashion: Powering Robust Clothes Recognition and Retrieval", CVPR 2016.
 
     The In-shop Clothes Retrieval Benchmark: 25,882 images of 3,997 items to train on, and of 3,985 others 14,218
@@ -41,12 +39,9 @@ class InShopClothes(MetricDataset):
     num_samples_published = 52712
     archives = (Archive("img.zip", gives="img"), Archive(PARTITION, gives=PARTITION, unpack=False))
 
-    def __init__(self, root: str | Path | None = None) -> None:
-        self.root = root
-
     def read_index(self) -> SampleIndex:
-        remedy = f"fetch it again, see levelfield data prepare {self.name}"
-        folder = named_folder(self.root, self.name)
+        remedy = self.remedy
+        folder = self.named_folder()
         file = folder / "Eval" / PARTITION
         file = file if file.is_file() else folder / PARTITION
         rows = read_columns(file, COLUMNS, remedy, headers=2)
@@ -70,13 +65,10 @@ class InShopClothes(MetricDataset):
             roles=tuple(ROLE_OF[status] for _, (_, _, status) in rows),
         )
 
-    def load(self, key: str) -> Image.Image:
-        return open_image(self.file_of(key))
-
     def file_of(self, key: str) -> Path:
         return self._images() / key
 
     def _images(self) -> Path:
         """The folder that the paths of the partition start from; each begins with `img/`."""
-        folder = named_folder(self.root, self.name)
+        folder = self.named_folder()
         return folder / "Img" if (folder / "Img").is_dir() else folder

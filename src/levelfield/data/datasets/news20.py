@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from levelfield.data.datasets.archives import Archive
-from levelfield.data.datasets.base import named_folder
+from levelfield.data.datasets.base import NamedDataset
 from levelfield.data.datasets.table import content_fault
 from levelfield.data.datasets.texts import LabelledText, TextDataset, index_of
 from levelfield.data.index import SampleIndex
@@ -18,7 +18,7 @@ REMEDY = "fetch it again, see levelfield data prepare news20"
 LARGEST_POST = 1 << 24  # 100 times the longest
 
 
-class News20(TextDataset):
+class News20(TextDataset, NamedDataset):
     """Lang, "NewsWeeder: Learning to Filter Netnews", ICML 1995, in the version that is sorted by date.
 
     The whole of a post is its text: the header lines that this version keeps (from, subject, organization, lines and a
@@ -52,11 +52,8 @@ class News20(TextDataset):
     num_classes_published = 20
     num_samples_published = 18846
 
-    def __init__(self, root: str | Path | None = None) -> None:
-        self.root = root
-
     def read_texts(self) -> tuple[SampleIndex, list[str], list[str]]:
-        folder = named_folder(self.root, self.folder_name)
+        folder = self.named_folder()
         posts = _from_folders(folder) if (folder / PARTS[0]).is_dir() else _from_archive(folder / ARCHIVE)
         samples, problems = [], []
         found = set()

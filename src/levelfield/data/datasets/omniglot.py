@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from levelfield.data.datasets.archives import Archive
-from levelfield.data.datasets.base import MetricDataset, file_size, named_folder
+from levelfield.data.datasets.base import NamedDataset, file_size
 from levelfield.data.datasets.images import decode_image, open_image
 from levelfield.data.index import SampleIndex
 from levelfield.errors import UserError
@@ -19,7 +19,7 @@ PARTS = ("images_background", "images_evaluation")
 LARGEST_DRAWING = 1 << 20  # a thousand times the usual
 
 
-class Omniglot(MetricDataset):
+class Omniglot(NamedDataset):
     """Lake, Salakhutdinov and Tenenbaum, "Human-level concept learning through probabilistic program induction", 2015.
 
     Classes are in the order background set (964), evaluation set (659), and within each by alphabet and character: the
@@ -57,7 +57,7 @@ class Omniglot(MetricDataset):
     )
 
     def __init__(self, root: str | Path | None = None) -> None:
-        self.root = root
+        super().__init__(root)
         self._archives: dict[str, tuple[int, ZipFile]] = {}
 
     def read_index(self) -> SampleIndex:
@@ -77,7 +77,7 @@ class Omniglot(MetricDataset):
 
     def load(self, key: str) -> Image.Image:
         part = key.partition("/")[0]
-        folder = self._folder()
+        folder = self.named_folder()
         if (folder / part).is_dir():
             return open_image(folder / key)
         archive = self._archive(part)
@@ -89,7 +89,7 @@ class Omniglot(MetricDataset):
             raise UserError(f"cannot read {key} in {archive.filename} ({error}): fetch the file again") from None
 
     def file_of(self, key: str) -> Path:
-        folder, part = self._folder(), key.partition("/")[0]
+        folder, part = self.named_folder(), key.partition("/")[0]
         return folder / key if (folder / part).is_dir() else folder / f"{part}.zip"
 
     def size_of(self, key: str) -> int:
@@ -101,12 +101,9 @@ class Omniglot(MetricDataset):
         except KeyError:
             raise UserError(f"no {key} in {file}: fetch the file again") from None
 
-    def _folder(self) -> Path:
-        return named_folder(self.root, self.name)
-
     def _files(self, part: str) -> list[str]:
         """Paths below `omniglot/` of the drawings of a part, and of its character folders with a slash at the end."""
-        folder = self._folder() / part
+        folder = self.named_folder() / part
         if not folder.is_dir():
             names = self._archive(part).namelist()
             return [name for name in names if name.startswith(f"{part}/") and name.count("/") == 3]
@@ -122,7 +119,7 @@ class Omniglot(MetricDataset):
         """The opened zip file of a part; each process opens its own, for a fork would share the place in the file."""
         opened_by, archive = self._archives.get(part, (None, None))
         if archive is None or opened_by != os.getpid():
-            file = self._folder() / f"{part}.zip"
+            file = self.named_folder() / f"{part}.zip"
             try:
                 archive = ZipFile(file)
             except FileNotFoundError:

@@ -3,11 +3,9 @@
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from levelfield.data.datasets.archives import Archive
-from levelfield.data.datasets.base import MetricDataset, named_folder
-from levelfield.data.datasets.images import open_image
+from levelfield.data.datasets.base import NamedDataset
 from levelfield.data.datasets.lists import check_listed_once, read_columns
 from levelfield.data.index import SampleIndex
 from levelfield.errors import UserError
@@ -15,7 +13,7 @@ from levelfield.errors import UserError
 COLUMNS = {"image_id": int, "class_id": int, "super_class_id": int, "path": str}
 
 
-class StanfordOnlineProducts(MetricDataset):
+class StanfordOnlineProducts(NamedDataset):
     """Song, Xiang, Jegelka and Savarese, "Deep Metric Learning via Lifted Structured Feature Embedding", CVPR 2016.
 
     Classes are in the order of their official numbers: 1 to 11318 are the official training half, 11319 to 22634 the
@@ -46,11 +44,8 @@ class StanfordOnlineProducts(MetricDataset):
         ),
     )
 
-    def __init__(self, root: str | Path | None = None) -> None:
-        self.root = root
-
     def read_index(self) -> SampleIndex:
-        remedy = f"fetch it again, see levelfield data prepare {self.name}"
+        remedy = self.remedy
         paths: list[str] = []
         class_ids: list[int] = []
         name_of: dict[int, str] = {}
@@ -75,11 +70,8 @@ class StanfordOnlineProducts(MetricDataset):
             test_classes=tuple(label_of[class_id] for class_id in sorted(name_of.keys() - train_classes)),
         )
 
-    def load(self, key: str) -> Image.Image:
-        return open_image(self.file_of(key))
-
     def file_of(self, key: str) -> Path:
         return self._folder() / key
 
     def _folder(self) -> Path:
-        return named_folder(self.root, self.name) / "Stanford_Online_Products"
+        return self.named_folder() / "Stanford_Online_Products"

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from levelfield.data.datasets.archives import Archive
-from levelfield.data.datasets.base import named_folder
+from levelfield.data.datasets.base import NamedDataset
 from levelfield.data.datasets.table import content_fault
 from levelfield.data.datasets.texts import LabelledText, TextDataset, index_of, read_bytes
 from levelfield.data.index import SampleIndex
@@ -12,7 +12,7 @@ from levelfield.errors import UserError
 REMEDY = "fetch it again, see levelfield data prepare wos134"
 
 
-class WOS134(TextDataset):
+class WOS134(TextDataset, NamedDataset):
     """Kowsari et al., "HDLTex: Hierarchical Deep Learning for Text Classification", 2017: the set WOS-46985.
 
     A line of `X.txt` is an abstract, the same line of `Y.txt` its area's number, which is the class. `YL1.txt` and
@@ -43,11 +43,8 @@ class WOS134(TextDataset):
     num_classes_published = 134
     num_samples_published = 46985
 
-    def __init__(self, root: str | Path | None = None) -> None:
-        self.root = root
-
     def read_texts(self) -> tuple[SampleIndex, list[str], list[str]]:
-        folder = named_folder(self.root, self.name) / "WOS46985"
+        folder = self.named_folder() / "WOS46985"
         texts, areas = (_lines(folder / name) for name in ("X.txt", "Y.txt"))
         if len(texts) != len(areas):
             raise UserError(
