@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,15 @@ def own_modules_end_with_their_test(tmp_path_factory, monkeypatch):
         file = getattr(getattr(module, "__spec__", None), "origin", None)  # which no test patches
         if file and Path(file).is_relative_to(tmp_path_factory.getbasetemp()):
             del sys.modules[name]
+
+
+@pytest.fixture
+def quiet():
+    """What Lightning tells of a plain Trainer and a tiny fit, which `levelfield fit` keeps to itself."""
+    with warnings.catch_warnings():
+        for notice in (".*does not have many workers.*", ".*in eval mode.*", ".*LeafSpec.*", ".*logging interval.*"):
+            warnings.filterwarnings("ignore", notice)
+        yield
 
 
 @pytest.fixture(scope="session")

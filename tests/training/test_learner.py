@@ -23,6 +23,8 @@ from levelfield.training.callbacks import RetrievalValidation
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner, step_seed
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 
 def small_data(**arguments) -> MetricDataModule:
     transforms = ImageTransforms(crop_size=32, resize=32, scale=(0.6, 1.0), horizontal_flip=False)
@@ -45,14 +47,6 @@ def small_trainer(**arguments) -> Trainer:
         "enable_model_summary": False,
     }
     return Trainer(**{**settings, **arguments})
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    with warnings.catch_warnings():
-        for notice in (".*does not have many workers.*", ".*in eval mode.*", ".*LeafSpec.*", ".*logging interval.*"):
-            warnings.filterwarnings("ignore", notice)
-        yield
 
 
 class MyLoss(nn.Module):

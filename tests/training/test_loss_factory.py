@@ -6,28 +6,19 @@ import pytest
 import torch
 from pytorch_metric_learning import losses as peers
 from pytorch_metric_learning.distances import CosineSimilarity
-from test_learner import quiet, small_data, small_learner, small_trainer  # noqa: F401 # `quiet` acts by itself
+from test_learner import small_data, small_learner, small_trainer
 from torch import nn
+from weighted_loss import WeightedLoss
 
 from levelfield.errors import UserError
 from levelfield.losses import ArcFaceLoss, ClassificationLoss, ContrastiveLoss, CrossBatchMemory, MarginLoss
 from levelfield.training.learner import MetricLearner
 from levelfield.training.loss_factory import make_loss, supplied_arguments
 
-
-class Plain(nn.Module):
-    """A weight vector for each class, of a module that knows nothing of us and has no types."""
-
-    def __init__(self, num_classes, embedding_size, scale=8.0):
-        super().__init__()
-        self.weights = nn.Parameter(torch.randn(num_classes, embedding_size))
-        self.scale = scale
-
-    def forward(self, embeddings, labels):
-        return nn.functional.cross_entropy(self.scale * embeddings @ self.weights.T, labels)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
-class InAnotherOrder(Plain):
+class InAnotherOrder(WeightedLoss):
     def __init__(self, scale: float = 8.0, *, embedding_size: int = 2, num_classes: int = 10):
         super().__init__(num_classes, embedding_size, scale)
 
@@ -48,10 +39,10 @@ BOTH = ["num_classes", "embedding_size"]
     ("factory", "names"),
     [
         (ArcFaceLoss, BOTH),
-        (Plain, BOTH),
+        (WeightedLoss, BOTH),
         (InAnotherOrder, BOTH),
         (ThroughKeywords, BOTH),
-        (functools.partial(Plain, scale=2.0), BOTH),
+        (functools.partial(WeightedLoss, scale=2.0), BOTH),
         (functools.partial(functools.partial(ThroughKeywords, scale=2.0), label_smoothing=0.1), BOTH),
         (peers.CosFaceLoss, BOTH),  # takes *args and **kwargs
         (lambda num_classes, embedding_size: ArcFaceLoss(num_classes, embedding_size), BOTH),
@@ -65,13 +56,15 @@ def test_what_a_class_names_is_supplied(factory, names):
     assert supplied_arguments(factory) == names
 
 
-@pytest.mark.parametrize("loss", [Plain, InAnotherOrder, ThroughKeywords, functools.partial(Plain, scale=2.0)])
+@pytest.mark.parametrize(
+    "loss", [WeightedLoss, InAnotherOrder, ThroughKeywords, functools.partial(WeightedLoss, scale=2.0)]
+)
 def test_a_loss_gets_the_training_classes_and_the_embedding_size(loss):
     learner = small_learner(loss)
     small_trainer().fit(learner, datamodule=small_data())
     weights = next(learner.loss.parameters())
     assert weights.shape == (15, 16)  # 20 of the 40 letters are for training, a fourth of them validates
-    scales = {Plain: 8.0, InAnotherOrder: 8.0, ThroughKeywords: 16.0}
+    scales = {WeightedLoss: 8.0, InAnotherOrder: 8.0, ThroughKeywords: 16.0}
     assert learner.loss.scale == scales.get(loss, 2.0)
 
 
@@ -83,8 +76,8 @@ def test_a_class_that_needs_no_number_is_made_at_once():
 
 
 def test_another_number_than_the_training_s_is_refused():
-    assert make_loss(functools.partial(Plain, 15), 15, 16).weights.shape == (15, 16)
-    for partial in (functools.partial(Plain, 7), functools.partial(Plain, num_classes=7)):
+    assert make_loss(functools.partial(WeightedLoss, 15), 15, 16).weights.shape == (15, 16)
+    for partial in (functools.partial(WeightedLoss, 7), functools.partial(WeightedLoss, num_classes=7)):
         with pytest.raises(UserError, match=r"num_classes 7 is not the training's 15: leave it out"):
             make_loss(partial, 15, 16)
 
@@ -100,7 +93,7 @@ def test_what_cannot_be_called_as_a_loss_is_named():
         small_trainer().fit(small_learner(nn.Linear(2, 2)), datamodule=small_data())
 
 
-@pytest.mark.parametrize("loss", [Plain, functools.partial(Plain, scale=2.0), InAnotherOrder])
+@pytest.mark.parametrize("loss", [WeightedLoss, functools.partial(WeightedLoss, scale=2.0), InAnotherOrder])
 def test_a_checkpoint_brings_the_loss_back(loss, tmp_path):
     learner = small_learner(loss)
     trainer = small_trainer()
@@ -120,7 +113,7 @@ def saved(learner, path):
 
 
 def test_a_partial_of_numbers_comes_back_however_they_were_given(tmp_path):
-    learner = small_learner(functools.partial(functools.partial(Plain, 15, 16), scale=2.0))
+    learner = small_learner(functools.partial(functools.partial(WeightedLoss, 15, 16), scale=2.0))
     loaded = MetricLearner.load_from_checkpoint(saved(learner, tmp_path / "it.ckpt"))
     assert loaded.loss.scale == 2.0
     assert torch.equal(loaded.loss.weights, learner.loss.weights)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,10 +12,10 @@ from toy_study import TOY
 
 from levelfield.training.learner import MetricLearner
 
-PARTS = """
-import torch
+PARTS = (
+    Path(__file__).with_name("weighted_loss.py").read_text()
+    + """
 from lightning.pytorch import Callback
-from torch import nn
 
 
 class PairsLoss(nn.Module):
@@ -35,16 +36,6 @@ class Announcer(Callback):
 
     def on_train_start(self, trainer, learner):
         print("the fit has", self.word)
-
-
-class WeightedLoss(nn.Module):
-    def __init__(self, num_classes, embedding_size, scale=8.0):
-        super().__init__()
-        self.weights = nn.Parameter(torch.randn(num_classes, embedding_size))
-        self.scale = scale
-
-    def forward(self, embeddings, labels):
-        return nn.functional.cross_entropy(self.scale * embeddings @ self.weights.T, labels)
 
 
 def heated_loss(num_classes, embedding_size) -> WeightedLoss:
@@ -101,6 +92,7 @@ class PlainEmbedder(nn.Module):
     def forward(self, features):
         return self.linear(features)
 """
+)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -17,13 +17,7 @@ from levelfield.models import TimmTrunk
 from levelfield.training.callbacks import RecordOpening
 from levelfield.training.learner import MetricLearner
 
-
-@pytest.fixture(autouse=True)
-def quiet():
-    with warnings.catch_warnings():
-        for notice in (".*does not have many workers.*", ".*in eval mode.*", ".*LeafSpec.*", ".*logging interval.*"):
-            warnings.filterwarnings("ignore", notice)
-        yield
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 def data() -> MetricDataModule:

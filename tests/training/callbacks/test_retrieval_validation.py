@@ -1,7 +1,5 @@
 """Validation by a plain Trainer and any loader: the scores, and one line where there can be none."""
 
-import warnings
-
 import pytest
 import torch
 from lightning.pytorch import Trainer
@@ -15,19 +13,12 @@ from levelfield.models import TimmTrunk
 from levelfield.training.callbacks import RetrievalValidation
 from levelfield.training.learner import MetricLearner
 
+pytestmark = pytest.mark.usefixtures("quiet")
 GENERATOR = torch.Generator().manual_seed(0)
 IMAGES = torch.rand(40, 3, 32, 32, generator=GENERATOR)
 LABELS = torch.arange(40) // 4
 PAIRS = TensorDataset(IMAGES, LABELS)
 TRIPLES = TensorDataset(IMAGES, LABELS, torch.arange(40))
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    with warnings.catch_warnings():
-        for notice in (".*does not have many workers.*", ".*in eval mode.*", ".*LeafSpec.*", ".*logging interval.*"):
-            warnings.filterwarnings("ignore", notice)
-        yield
 
 
 class Dictionaries(Dataset):
