@@ -32,11 +32,7 @@ def best_so_far(trials: Sequence[Trial]) -> list[tuple[int, float]]:
 
 
 def search_figure(searches: Mapping[str, Sequence[Trial]]) -> "Figure":
-    """A panel a method: every trial a dot, the best so far a line, the chosen one ringed, trials without value below.
-
-    Args:
-        searches: Method to its trials.
-    """
+    """A panel a method: trials are dots, the best so far a line, the chosen one ringed, those without value below."""
     figure, panels = small_panels(len(searches), 1.6, "trial", "validation MAP@R, percent")
     for axes, (method, trials) in zip(panels, searches.items(), strict=True):
         axes.set_title(method)

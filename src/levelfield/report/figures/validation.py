@@ -46,11 +46,7 @@ def read_curve(metrics: Path, fold: int, best_epoch: int) -> Curve:
 
 
 def validation_figure(curves: Mapping[str, Sequence[Curve]]) -> "Figure":
-    """A panel a method; a line is one training, its dot the checkpoint that was kept.
-
-    Args:
-        curves: Method to the curves of its runs.
-    """
+    """A panel a method; a line is one training, its dot the checkpoint that was kept."""
     from matplotlib.lines import Line2D
 
     figure, panels = small_panels(len(curves), 1.6, "epochs trained", "validation MAP@R, percent")
