@@ -5,8 +5,9 @@ import torch
 from matmul_precision import Products, coarse_by_the_older_name, coarse_on_cuda, coarse_on_the_cpu, made
 from pytorch_metric_learning import miners as peers
 
+from levelfield import miners
 from levelfield.losses import TripletMarginLoss
-from levelfield.miners import BatchHardMiner, DistanceWeightedMiner, HDCMiner, MultiSimilarityMiner, TripletMarginMiner
+from levelfield.miners import BatchHardMiner, DistanceWeightedMiner, HDCMiner, TripletMarginMiner
 
 
 def batch(with_reference=False):
@@ -131,7 +132,7 @@ def test_distance_weighted_is_seeded_and_works_in_a_plane():
     assert a.tolist() == [0, 1, 2]  # the last has no near negative
 
 
-MINERS = [TripletMarginMiner(), BatchHardMiner(), DistanceWeightedMiner(), MultiSimilarityMiner(), HDCMiner()]
+MINERS = [getattr(miners, name)() for name in miners.__all__ if name != "Miner"]
 
 
 @pytest.mark.parametrize("miner", MINERS, ids=lambda m: type(m).__name__)
@@ -167,10 +168,7 @@ def test_bad_arguments_are_refused():
         DistanceWeightedMiner(cutoff=3)
 
 
-EVERY = [BatchHardMiner(), DistanceWeightedMiner(), HDCMiner(), MultiSimilarityMiner(), TripletMarginMiner()]
-
-
-@pytest.mark.parametrize("miner", EVERY, ids=lambda miner: type(miner).__name__)
+@pytest.mark.parametrize("miner", MINERS, ids=lambda miner: type(miner).__name__)
 def test_a_miner_takes_embeddings_of_any_scale_and_none_that_is_not_finite_stops_it(miner):
     embeddings = torch.randn(16, 8, generator=torch.Generator().manual_seed(0))
     labels = torch.arange(16) // 4
@@ -187,7 +185,7 @@ def test_a_miner_takes_embeddings_of_any_scale_and_none_that_is_not_finite_stops
             assert ((indices >= 0) & (indices < 16)).all()
 
 
-@pytest.mark.parametrize("miner", EVERY, ids=lambda miner: type(miner).__name__)
+@pytest.mark.parametrize("miner", MINERS, ids=lambda miner: type(miner).__name__)
 def test_a_miners_products_are_true_float32_whatever_torch_was_told(miner):
     for coarse in (coarse_by_the_older_name, coarse_on_cuda, coarse_on_the_cpu):
         with made(coarse), Products() as products:

@@ -29,3 +29,9 @@ def test_whatever_can_be_named_has_a_test(room: str, lists) -> None:
         file = folder / f"test_{kind.__module__.rpartition('.')[2]}.py"
         message = f"nothing tests {kind.__name__}: write {file.relative_to(REPOSITORY)}"
         assert file.exists() or kind.__name__ in tests, message
+
+
+def test_every_named_data_set_has_a_configuration(lists) -> None:
+    for kind in lists.shipped("levelfield.data.datasets"):
+        file = f"configs/data/{kind.name}.yaml"
+        assert kind.num_classes_published is None or (REPOSITORY / file).exists(), f"{kind.__name__}: write {file}"
