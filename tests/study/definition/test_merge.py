@@ -10,7 +10,10 @@ from levelfield.study.definition.configuration import merge, parse_value, set_do
 from levelfield.training.build import TrainingCLI
 
 ARCFACE = {"model": {"loss": {"class_path": "ArcFaceLoss", "init_args": {"margin": 20, "scale": 10}}}}
-MEMORY = {"class_path": "CrossBatchMemory", "init_args": {"loss": ARCFACE["model"]["loss"], "memory_size": 64}}
+MEMORY = {  # whole names: the peers have classes of the same
+    "class_path": "levelfield.losses.CrossBatchMemory",
+    "init_args": {"loss": {"class_path": "levelfield.losses.MultiSimilarityLoss"}, "memory_size": 64},
+}
 TEXT = {"class_path": "TransformersTrunk", "init_args": {"name": "x", "config": {"dim": 8, "n_heads": 2}}}
 STOPPING = {"class_path": "EarlyStopping", "init_args": {"monitor": "val/map_at_r"}}
 
@@ -41,7 +44,7 @@ class ParsedOnly(TrainingCLI):
             20,
         ),
         (
-            [{"model": {"loss": MEMORY}}, {"model": {"loss": {"loss": "ContrastiveLoss"}}}],
+            [{"model": {"loss": MEMORY}}, {"model": {"loss": {"loss": "levelfield.losses.ContrastiveLoss"}}}],
             {},
             "model.loss.init_args.memory_size",
             64,
