@@ -80,14 +80,9 @@ def collect_rows(record: StudyRecord, tests: Mapping[tuple[str, int], dict[str, 
     for job, result in state.results.items():
         # A run without a model of each fold would be a mean over other folds than the others'.
         if not failed(result) and (job.stage == "trial" or (job.method, job.number) not in broken):
-            number = {"trial": job.number} if job.stage == "trial" else {"run": job.number}
-            place = {"trial": None, "run": None, **number}
+            trial, run = (job.number, None) if job.stage == "trial" else (None, job.number)
             for metric, value in result["validation"].items():
-                rows.append(
-                    ResultRow(
-                        job.method, job.stage, **place, fold=job.fold, embedding="separated", metric=metric, value=value
-                    )
-                )
+                rows.append(ResultRow(job.method, job.stage, trial, run, job.fold, "separated", metric, value))
     for (method, run), tested in (read_tests(record) if tests is None else tests).items():
         for fold, scores in enumerate(tested["separated"]):
             for metric, value in scores.items():
@@ -97,20 +92,22 @@ def collect_rows(record: StudyRecord, tests: Mapping[tuple[str, int], dict[str, 
     return sorted(rows, key=ResultRow.sort_key)
 
 
-def summarise(rows: Iterable[ResultRow], stage: str = "test") -> list[SummaryRow]:
-    """Mean over runs with its interval, per method, embedding and metric, sorted.
-
-    A run's separated score is the mean of its folds' scores.
-    """
+def run_scores(rows: Iterable[ResultRow], stage: str = "test") -> dict[tuple[str, str, str], list[float]]:
+    """Score of each run, the mean of its folds' scores, by method, embedding and metric, sorted."""
     scores: dict[tuple[str, str, str], dict[int | None, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         if row.stage == stage:
             scores[row.method, row.embedding, row.metric][row.run].append(row.value)
-    summary = []
-    for (method, embedding, metric), by_run in sorted(scores.items()):
-        runs = [fmean(values) for _, values in sorted(by_run.items(), key=lambda item: item[0] or 0)]
-        summary.append(SummaryRow(method, embedding, metric, fmean(runs), t_interval(runs), len(runs)))
-    return summary
+    return {
+        key: [fmean(values) for _, values in sorted(by_run.items(), key=lambda item: item[0] or 0)]
+        for key, by_run in sorted(scores.items())
+    }
+
+
+def summarise(rows: Iterable[ResultRow], stage: str = "test") -> list[SummaryRow]:
+    """Mean over runs with its interval, per method, embedding and metric, sorted."""
+    found = run_scores(rows, stage).items()
+    return [SummaryRow(*key, fmean(runs), t_interval(runs), len(runs)) for key, runs in found]
 
 
 def to_csv(rows: Sequence[ResultRow] | Sequence[SummaryRow], kind: type[ResultRow] | type[SummaryRow]) -> bytes:

@@ -48,8 +48,7 @@ def table_of(datasets: Sequence[MetricDataset]) -> tuple[Table, list[str]]:
     for dataset in datasets:
         reason = why_not_ready(dataset)
         folder = folder_of(dataset)
-        is_broken = reason is not None and (folder is None or folder.exists()) and has_root(type(dataset))
-        if is_broken and folder is not None:
+        if reason is not None and folder is not None and folder.exists():
             broken.append(f"{dataset.name}: {reason}")
         table.add_row(
             Text(dataset.name),

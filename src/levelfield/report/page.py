@@ -5,16 +5,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from levelfield.analysis.comparison import OVER_BASELINE, PAIR, SECOND_SEARCH, Comparison, compare_all
+from levelfield.analysis.comparison import OVER_BASELINE, PAIR, SECOND_SEARCH, compare_all
 from levelfield.analysis.papers import papers_beside
 from levelfield.analysis.results import EMBEDDING_KINDS, ResultRow, SummaryRow, collect_rows, summarise
 from levelfield.analysis.selection import selected
 from levelfield.analysis.verdicts import CAVEAT, all_in_words
-from levelfield.metrics.table import SELECTED_BY, SHOWN_METRICS
+from levelfield.metrics.table import SHOWN_METRICS
 from levelfield.report.conditions_and_origin import compared, origin, said_setting
 from levelfield.report.figures import Results, report_figures
 from levelfield.report.figures.style import style, to_svg
-from levelfield.report.table import footnotes, percent, reopening
+from levelfield.report.table import footnotes, percent, reopening, score_lines
 from levelfield.report.template import inside, render
 from levelfield.storage.atomic import write_atomically
 from levelfield.storage.ledger import Ledger
@@ -71,7 +71,7 @@ def _contents(record: StudyRecord, rows: Sequence[ResultRow], changed: Mapping[P
         "reopened": reopened,
         "compared": compared(record),
         "metrics": SHOWN_METRICS,
-        "table": _table(spec, test, summarise(rows, stage="run")),
+        "table": score_lines([BASELINE, *spec.methods], test, summarise(rows, stage="run")),
         "notes": [
             *(note for note in footnotes(spec.runs, spec.folds, reasons, []) if note != reopened),
             *mixed_lines(record),
@@ -92,42 +92,14 @@ def _contents(record: StudyRecord, rows: Sequence[ResultRow], changed: Mapping[P
     }
 
 
-def _table(spec: StudySpec, test: Sequence[SummaryRow], validation: Sequence[SummaryRow]) -> list[dict[str, Any]]:
-    """Per embedding its rows: method, a text a metric, validation MAP@R and the number of runs."""
-    scores = {(row.method, row.embedding, row.metric): row for row in test}
-    validated = {row.method: row for row in validation if row.metric == SELECTED_BY}
-    groups = []
-    for embedding in EMBEDDING_KINDS:
-        lines = []
-        for method in (BASELINE, *spec.methods):
-            found = [scores.get((method, embedding, metric)) for metric in SHOWN_METRICS]
-            beside = validated.get(method)
-            lines.append(
-                {
-                    "method": method,
-                    "scores": [percent(row) for row in found],
-                    "validation": percent(beside) if embedding == "separated" else "",
-                    "runs": next((row.n for row in [*found, beside] if row is not None), 0),
-                }
-            )
-        groups.append({"embedding": embedding, "lines": lines})
-    return groups
-
-
-def _compared(spec: StudySpec, rows: Sequence[ResultRow], metric: str) -> list[Comparison]:
-    methods = list(spec.methods)
-    return [c for embedding in EMBEDDING_KINDS for c in compare_all(rows, methods, metric=metric, embedding=embedding)]
-
-
 def _verdicts(spec: StudySpec, rows: Sequence[ResultRow]) -> list[dict[str, Any]]:
     """Sentences by metric, kind and embedding; MAP@R, which the search maximises, comes first."""
     found = []
     for metric, title in SHOWN_METRICS.items():
-        comparisons = _compared(spec, rows, metric)
         sentences: dict[tuple[str, str], list[str]] = defaultdict(list)
         for embedding in EMBEDDING_KINDS:
-            of_embedding = [c for c in comparisons if c.embedding == embedding]
-            for comparison, sentence in zip(of_embedding, all_in_words(of_embedding), strict=True):
+            comparisons = compare_all(rows, list(spec.methods), metric=metric, embedding=embedding)
+            for comparison, sentence in zip(comparisons, all_in_words(comparisons), strict=True):
                 sentences[comparison.kind, embedding].append(sentence)
         kinds = [
             {
@@ -149,12 +121,9 @@ def _verdicts(spec: StudySpec, rows: Sequence[ResultRow]) -> list[dict[str, Any]
 def _searches(record: StudyRecord) -> list[dict[str, Any]]:
     return [
         {
-            "method": selection.method,
-            "trial": selection.trial,
+            **vars(selection),
             "setting": said_setting(selection.parameters),
             "value": None if selection.value is None else f"{100 * selection.value:.1f}",
-            "advice": selection.advice,
-            "failures": selection.failures,
         }
         for selection in selected(record).values()
         if record.spec.trials(selection.method)

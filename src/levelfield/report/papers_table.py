@@ -8,13 +8,13 @@ from rich.table import Table
 from rich.text import Text
 
 from levelfield.analysis.papers import PaperBeside, papers_beside
-from levelfield.analysis.results import EMBEDDING_KINDS
+from levelfield.analysis.results import EMBEDDING_KINDS, SummaryRow
 from levelfield.metrics.table import SHOWN_METRICS
-from levelfield.report.table import Summary, percent
+from levelfield.report.table import percent
 from levelfield.study.record import StudyRecord
 
 
-def print_papers(console: Console, record: StudyRecord, test: Sequence[Summary]) -> None:
+def print_papers(console: Console, record: StudyRecord, test: Sequence[SummaryRow]) -> None:
     """Print what the papers report for the study's losses on its data set; nothing where they report nothing."""
     for paper in papers_beside(record):
         console.print(paper_table(paper, test))
@@ -24,7 +24,7 @@ def print_papers(console: Console, record: StudyRecord, test: Sequence[Summary])
         console.print()
 
 
-def paper_table(paper: PaperBeside, test: Sequence[Summary]) -> Table:
+def paper_table(paper: PaperBeside, test: Sequence[SummaryRow]) -> Table:
     """Each method's scores in percent with the paper's below; it fits a terminal of 80 columns."""
     table = Table(title=Text(paper.title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
     table.add_column("", no_wrap=True)

@@ -4,14 +4,14 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Protocol
+from typing import NamedTuple
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from levelfield.analysis.results import EMBEDDING_KINDS, collect_rows, summarise
+from levelfield.analysis.results import EMBEDDING_KINDS, SummaryRow, collect_rows, summarise
 from levelfield.analysis.statistics import TOO_FEW_RUNS
 from levelfield.metrics.table import SELECTED_BY, SHOWN_METRICS
 from levelfield.study.definition.conditions import differing_conditions
@@ -23,24 +23,7 @@ from levelfield.study.record import StudyRecord
 TABLE_WIDTH = 120  # where there is no terminal to say it
 
 
-class Summary(Protocol):
-    """Mean of one score over the runs, a fraction, with the half width of its 95% interval."""
-
-    @property
-    def method(self) -> str: ...
-    @property
-    def embedding(self) -> str: ...
-    @property
-    def metric(self) -> str: ...
-    @property
-    def mean(self) -> float: ...
-    @property
-    def ci95(self) -> float | None: ...
-    @property
-    def n(self) -> int: ...
-
-
-def percent(summary: Summary | None) -> str:
+def percent(summary: SummaryRow | None) -> str:
     """`31.2 ± 0.4` in percent; without the interval where there is none."""
     if summary is None:
         return "-"
@@ -48,11 +31,37 @@ def percent(summary: Summary | None) -> str:
     return f"{100 * summary.mean:.1f}{interval}"
 
 
+class ScoreLine(NamedTuple):
+    """A row of the comparison table in percent: a text a metric, that of validation MAP@R, and how many runs."""
+
+    method: str
+    scores: list[str]
+    validation: str
+    runs: int
+
+
+def score_lines(
+    methods: Sequence[str], test: Sequence[SummaryRow], validation: Sequence[SummaryRow]
+) -> dict[str, list[ScoreLine]]:
+    """The rows of each kind of embedding; the validation scores stand beside the separated test scores."""
+    scores = {(row.method, row.embedding, row.metric): row for row in test}
+    validated = {row.method: row for row in validation if row.metric == SELECTED_BY}
+    lines: dict[str, list[ScoreLine]] = {embedding: [] for embedding in EMBEDDING_KINDS}
+    for embedding, found in lines.items():
+        for method in methods:
+            tested = [scores.get((method, embedding, metric)) for metric in SHOWN_METRICS]
+            beside = validated.get(method)
+            runs = next((row.n for row in [*tested, beside] if row is not None), 0)
+            said_beside = percent(beside) if embedding == "separated" else ""
+            found.append(ScoreLine(method, list(map(percent, tested)), said_beside, runs))
+    return lines
+
+
 def comparison_table(
     title: str,
     methods: Sequence[str],
-    test: Sequence[Summary],
-    validation: Sequence[Summary],
+    test: Sequence[SummaryRow],
+    validation: Sequence[SummaryRow],
 ) -> Table:
     """Test scores in percent, one row a method, separated above concatenated; it fits a terminal of 80 columns.
 
@@ -66,17 +75,11 @@ def comparison_table(
     table.add_column("", no_wrap=True)
     for heading in (*SHOWN_METRICS.values(), "validation\nMAP@R", "runs"):
         table.add_column(heading, justify="right", vertical="bottom")
-    scores = {(row.method, row.embedding, row.metric): row for row in test}
-    validated = {row.method: row for row in validation if row.metric == SELECTED_BY}
-    for embedding in EMBEDDING_KINDS:
+    for embedding, lines in score_lines(methods, test, validation).items():
         table.add_row(Text(embedding, style="bold"))
-        for method in methods:
-            found = [scores.get((method, embedding, metric)) for metric in SHOWN_METRICS]
-            beside = percent(validated.get(method)) if embedding == "separated" else ""
-            runs = next((row.n for row in [*found, validated.get(method)] if row is not None), 0)
-            table.add_row(
-                Text(f"  {method}"), *map(percent, found), beside, str(runs), end_section=method == methods[-1]
-            )
+        for line in lines:
+            cells = (*line.scores, line.validation, str(line.runs))
+            table.add_row(Text(f"  {line.method}"), *cells, end_section=line is lines[-1])
     return table
 
 

@@ -1,15 +1,12 @@
 """Scores with their intervals: a row a method, every run a faint dot."""
 
-from collections import defaultdict
 from collections.abc import Sequence
-from statistics import fmean
 from typing import TYPE_CHECKING
 
-from levelfield.analysis.results import EMBEDDING_KINDS, summarise
+from levelfield.analysis.results import EMBEDDING_KINDS, SummaryRow, run_scores, summarise
 from levelfield.metrics.table import SHOWN_METRICS
 from levelfield.report.figures import ReportFigure, Results
 from levelfield.report.figures.style import BLUE, INK, VERMILION, new_figure, rows_of_methods
-from levelfield.report.table import Summary
 from levelfield.study.definition.spec import BASELINE
 
 if TYPE_CHECKING:
@@ -22,11 +19,7 @@ RUNS_ASIDE = 0.14
 
 
 def _draw(results: Results) -> "Figure | None":
-    by_run: dict[tuple[str, str, str], dict[int | None, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in results.rows:
-        if row.stage == "test":
-            by_run[row.method, row.embedding, row.metric][row.run].append(row.value)
-    runs = {key: [fmean(folds) for folds in found.values()] for key, found in by_run.items()}
+    runs = run_scores(results.rows)
     methods = [BASELINE, *results.record.spec.methods]
     return scores_figure(methods, summarise(results.rows), runs, BASELINE) if runs else None
 
@@ -37,7 +30,7 @@ FIGURE = ReportFigure(
 
 
 def scores_figure(
-    methods: Sequence[str], summary: Sequence[Summary], runs: dict[tuple[str, str, str], list[float]], baseline: str
+    methods: Sequence[str], summary: Sequence[SummaryRow], runs: dict[tuple[str, str, str], list[float]], baseline: str
 ) -> "Figure":
     """Test scores: a panel a metric, separated and concatenated embeddings one above the other.
 
@@ -60,7 +53,7 @@ def scores_figure(
     return figure
 
 
-def _draw_row(axes: "Axes", place: int, row: Summary, runs: Sequence[float], baseline: str) -> None:
+def _draw_row(axes: "Axes", place: int, row: SummaryRow, runs: Sequence[float], baseline: str) -> None:
     colour, marker, shift = LOOKS[row.embedding]
     y, mean = place + shift, 100 * row.mean
     if row.method == baseline:
