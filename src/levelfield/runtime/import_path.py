@@ -21,39 +21,26 @@ def import_named(path: str, option: str) -> Any:
     reason = why_not_importable(path)
     if reason is not None:
         raise UserError(f"{option}: {reason}")
-    module, name = _split(path)
-    return _attribute(importlib.import_module(module), name)
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
 
 
 def why_not_importable(path: str) -> str | None:
     """Why there is nothing at an import path, with the nearest right name; None if there is."""
-    module_name, name = _split(path)
+    module_name, _, name = path.rpartition(".")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
             return f"cannot import '{error.name}' (looked in the working directory too)"
         return f"importing '{module_name}' fails: no module '{error.name}'; install it"
+    except SyntaxError as error:
+        return f"importing '{module_name}' fails: {error.msg} ({error.filename}, line {error.lineno})"
     except Exception as error:
-        return f"importing '{module_name}' fails: {_in_a_line(error)}"
-    if _attribute(module, name) is not None:
+        return f"importing '{module_name}' fails: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    if getattr(module, name, None) is not None:
         return None
     names = [key for key, value in vars(module).items() if inspect.isclass(value) or inspect.isfunction(value)]
     own = [key for key in names if getattr(vars(module)[key], "__module__", None) == module_name]
     hint = nearest(name, names, f"; there are: {', '.join(own[:10])}" if own else "")
     return f"'{module_name}' has no '{name}'{hint}"
-
-
-def _split(path: str) -> tuple[str, str]:
-    module, _, name = path.rpartition(".")
-    return module, name
-
-
-def _attribute(module: Any, name: str) -> Any:
-    return getattr(module, name, None)
-
-
-def _in_a_line(error: Exception) -> str:
-    if isinstance(error, SyntaxError):
-        return f"{error.msg} ({error.filename}, line {error.lineno})"
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

@@ -1,6 +1,7 @@
 """A study where it lies: made where a command or a worker begins, and handed down."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,7 @@ class StudyRecord:
         if result is None:
             return None
         check_whole(path, result, FAILURE_KEYS if failed(result) else RESULT_KEYS)
-        place = {"method": job.method, "stage": job.stage, "number": job.number, "fold": job.fold}
+        place = asdict(job)
         found = {key: result.get(key) for key in place}
         if found != place or result["configuration"] != job_hash(self.spec, job):
             raise UserError(
@@ -112,10 +113,7 @@ class StudyRecord:
             result: What the job found, or `failure` and why.
         """
         whole: dict[str, Any] = {
-            "method": job.method,
-            "stage": job.stage,
-            "number": job.number,
-            "fold": job.fold,
+            **asdict(job),
             "configuration": job_hash(self.spec, job),
             "parameters": dict(parameters),
             "seed": job_seed(self.spec.seed, job),

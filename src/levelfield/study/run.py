@@ -20,12 +20,11 @@ from levelfield.study.execution.executor import Executor
 from levelfield.study.execution.group import refuse_to_be_one_of_many
 from levelfield.study.execution.local_processes import LocalProcesses
 from levelfield.study.execution.worker import fixed_threads
-from levelfield.study.jobs.job import Job, job_config
+from levelfield.study.jobs.state import first_config
 from levelfield.study.progress import StudyProgress
 from levelfield.study.record import StudyRecord
 from levelfield.study.same_study import MethodsAdded, check_same_study
 from levelfield.study.sealed_test.opening import open_test_classes
-from levelfield.study.search.suggest import suggest
 from levelfield.study.tested import check_ledger
 from levelfield.training.build import build
 
@@ -62,32 +61,21 @@ def run_study(
     console, executor = console or Console(), executor or LocalProcesses()
     while True:
         try:
-            _run(record, console, reopen, executor, mixed_versions, without_failed_runs)
+            with fixed_threads(record.spec.threads), executor.ready(record) as do_jobs:
+                begin(record, reopen, mixed_versions, console)
+                seconds = {job: result["seconds"] for job, result in record.state.results.items()}
+                with StudyProgress(console, record.spec.name, record.state, seconds, executor.workers) as progress:
+                    do_jobs(record, progress)
+                    progress.start("test")
+                    with Lock(record.folder, "test", "test"):
+                        helped = partial(executor.testing, record)
+                        open_test_classes(record, reopen, progress, helped, mixed_versions, without_failed_runs)
             return record
         except MethodsAdded as added:
             console.print(f"{added}: added while this study ran; done here too", highlight=False, markup=False)
             now = StudyRecord.begun(record.folder).spec
             methods = {**now.methods, **record.spec.methods}  # ours say where the data lie
             record = StudyRecord(record.folder, replace(now, methods=methods).with_own_code())
-
-
-def _run(
-    record: StudyRecord,
-    console: Console,
-    reopen: str | None,
-    executor: Executor,
-    mixed_versions: bool,
-    without_failed_runs: bool,
-) -> None:
-    with fixed_threads(record.spec.threads), executor.ready(record) as do_jobs:
-        begin(record, reopen, mixed_versions, console)
-        seconds = {job: result["seconds"] for job, result in record.state.results.items()}
-        with StudyProgress(console, record.spec.name, record.state, seconds, executor.workers) as progress:
-            do_jobs(record, progress)
-            progress.start("test")
-            with Lock(record.folder, "test", "test"):
-                helped = partial(executor.testing, record)
-                open_test_classes(record, reopen, progress, helped, mixed_versions, without_failed_runs)
 
 
 def begin(
@@ -101,7 +89,14 @@ def begin(
     folder, path = record.folder, record.definition_file
     if not path.exists() and folder.exists() and any(map(_is_foreign, folder.iterdir())):
         raise UserError(f"{folder} is not empty and holds no {STUDY}; choose another --output")
-    _check(record, reopen, mixed_versions, console)
+    _refuse_another_study(record, reopen)
+    check_ledger(record)
+    if record.read_again().to_do:
+        data, origins = check_methods(record.spec)
+        record.check_data(data.identity())
+        check_environment(record, origins.items(), mixed_versions)
+        if console is not None:
+            console.print("\n".join(data.overview()), highlight=False, markup=False, soft_wrap=True)
     check_locks(folder / LOCKS)
     with Lock(folder, "study", "study"):  # two that begin at once
         _refuse_another_study(record, reopen)
@@ -121,18 +116,6 @@ def _refuse_another_study(record: StudyRecord, reopen: str | None) -> None:
             record.ledger.refuse_reopening()
 
 
-def _check(record: StudyRecord, reopen: str | None, mixed_versions: bool, console: Console | None) -> None:
-    """Look at everything that can be wrong before a job is begun."""
-    _refuse_another_study(record, reopen)
-    check_ledger(record)
-    if record.read_again().to_do:
-        data, origins = check_methods(record.spec)
-        record.check_data(data.identity())
-        check_environment(record, origins.items(), mixed_versions)
-        if console is not None:
-            console.print("\n".join(data.overview()), highlight=False, markup=False, soft_wrap=True)
-
-
 def check_methods(spec: StudySpec) -> tuple[MetricDataModule, dict[str, dict[str, Any]]]:
     """Build every method and read the data's index once, so that a mistake shows before anything is computed.
 
@@ -146,10 +129,7 @@ def check_methods(spec: StudySpec) -> tuple[MetricDataModule, dict[str, dict[str
     origins = {}
     with tempfile.TemporaryDirectory() as folder:
         for method in spec.methods:
-            stage = "trial" if spec.trials(method) else "run"
-            parameters = suggest(spec.space(method), [], 0, spec.seed, method)
-            config = job_config(spec, Job(method, stage, 0, 0), parameters)
-            training = build(config, Path(folder), progress=False)
+            training = build(first_config(spec, method), Path(folder), progress=False)
             origins[method] = provenance(training.trainer, training.model)
         training.datamodule.check_test_half()
         training.datamodule.identity()

@@ -13,20 +13,8 @@ import yaml
 from levelfield.errors import UserError, nearest
 from levelfield.metrics.table import METRICS, named
 from levelfield.runtime.own_code import own_code
-from levelfield.study.definition.configuration import (
-    Config,
-    merge,
-    read_yaml,
-    set_dotted,
-    stack,
-    whole_number,
-)
-from levelfield.study.definition.search_settings import (
-    SearchSettings,
-    read_spaces,
-    search_settings,
-    second_searches,
-)
+from levelfield.study.definition.configuration import Config, merge, read_yaml, set_dotted, stack, whole_number
+from levelfield.study.definition.search_settings import SearchSettings, read_spaces, search_settings, second_searches
 from levelfield.study.search.suggest import Space, read_space
 
 STUDY = "study.yaml"
@@ -152,9 +140,7 @@ def _init_args(dataset: Any) -> Config:
 
 
 def load_spec(
-    path: Path,
-    overrides: Mapping[str, Any] | None = None,
-    added_methods: Mapping[str, Config] | None = None,
+    path: Path, overrides: Mapping[str, Any] | None = None, added_methods: Mapping[str, Config] | None = None
 ) -> StudySpec:
     """Read a study file and resolve it.
 

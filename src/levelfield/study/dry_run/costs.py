@@ -17,8 +17,8 @@ from levelfield.study.definition.configuration import Config, flatten, set_dotte
 from levelfield.study.definition.spec import StudySpec
 from levelfield.study.dry_run.step_time import batch_in_words, loss_step, median_seconds, network_step
 from levelfield.study.execution.worker import fixed_threads
-from levelfield.study.jobs.job import Job, job_config, study_jobs
-from levelfield.study.search.suggest import suggest
+from levelfield.study.jobs.job import study_jobs
+from levelfield.study.jobs.state import first_config
 from levelfield.training.build import build
 
 OF_THE_LOSS = ("model.loss", "model.miner", "data.samples_per_class")
@@ -123,7 +123,7 @@ def method_costs(spec: StudySpec, console: Console | None = None) -> list[Method
     network_seconds: dict[str, float] = {}
     with fixed_threads(spec.threads), tempfile.TemporaryDirectory() as folder:
         for method in spec.methods:
-            config = _config(spec, method)
+            config = _without_download(first_config(spec, method))
             training = build(config, Path(folder), progress=False)
             if console is not None and not costs and training.datamodule.dataset.num_classes_published is None:
                 console.print("\n".join(training.datamodule.overview()), highlight=False, markup=False, soft_wrap=True)
@@ -146,12 +146,6 @@ def method_costs(spec: StudySpec, console: Console | None = None) -> list[Method
             del training
             gc.collect()  # a Trainer is a ring of references, and fourteen models need not be in memory at once
     return costs
-
-
-def _config(spec: StudySpec, method: str) -> Config:
-    stage = "trial" if spec.trials(method) else "run"
-    parameters = suggest(spec.space(method), [], 0, spec.seed, method, spec.search.sampler)
-    return _without_download(job_config(spec, Job(method, stage, 0, 0), parameters))
 
 
 def _network(config: Config) -> str:

@@ -9,7 +9,6 @@ import torch
 
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.training.build import TrainingCLI
-from levelfield.training.learner import MetricLearner
 
 # Steps are timed for this long, and at most so many; one, where it takes longer.
 MEASURED_SECONDS = 2.0
@@ -19,12 +18,8 @@ TEXT = "what is the shortest way to the station from here on foot"
 
 def network_step(training: TrainingCLI) -> Callable[[], None]:
     """Trunk, embedder and normalisation, forward and backward, and the optimiser's step."""
-    learner, device = training.model, training.trainer.strategy.root_device
-    learner.build_loss(_num_train_classes(training.datamodule))  # the optimiser asks for its weights
-    learner.check_parts()
-    learner.to(device).train()
-    optimizer = _optimizer(learner)
-    samples = _random_samples(training.datamodule, device)
+    learner, optimizer = training.model, _prepared(training)
+    samples = _random_samples(training.datamodule, learner.device)
 
     def step() -> None:
         with training.trainer.precision_plugin.train_step_context():
@@ -38,17 +33,13 @@ def network_step(training: TrainingCLI) -> Callable[[], None]:
 
 def loss_step(training: TrainingCLI) -> Callable[[], None]:
     """Miner and loss, forward and backward, and the optimiser's step of the loss' own weights."""
-    learner, datamodule, device = training.model, training.datamodule, training.trainer.strategy.root_device
+    learner, datamodule, optimizer = training.model, training.datamodule, _prepared(training)
     num_classes = _num_train_classes(datamodule)
-    learner.build_loss(num_classes)
-    learner.check_parts()
-    learner.to(device).train()
-    optimizer = _optimizer(learner)
-    embeddings = torch.randn(datamodule.batch_size, learner.embedding_size, device=device)
+    embeddings = torch.randn(datamodule.batch_size, learner.embedding_size, device=learner.device)
     if learner.normalize:
         embeddings = torch.nn.functional.normalize(embeddings)
     embeddings.requires_grad_()
-    labels = torch.arange(datamodule.batch_size, device=device) // datamodule.samples_per_class % num_classes
+    labels = torch.arange(datamodule.batch_size, device=learner.device) // datamodule.samples_per_class % num_classes
 
     def step() -> None:
         learner.compute_loss(embeddings, labels).backward()
@@ -58,8 +49,12 @@ def loss_step(training: TrainingCLI) -> Callable[[], None]:
     return step
 
 
-def _optimizer(learner: MetricLearner) -> torch.optim.Optimizer:
-    optimizer: Any = learner.configure_optimizers()
+def _prepared(training: TrainingCLI) -> torch.optim.Optimizer:
+    """Brings the learner where it trains; the optimiser asks for the loss' weights too."""
+    training.model.build_loss(_num_train_classes(training.datamodule))
+    training.model.check_parts()
+    training.model.to(training.trainer.strategy.root_device).train()
+    optimizer: Any = training.model.configure_optimizers()
     return optimizer["optimizer"] if isinstance(optimizer, dict) else optimizer
 
 

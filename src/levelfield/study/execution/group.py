@@ -21,20 +21,10 @@ class GroupDied(Exception):  # noqa: N818  # it says what happened to the proces
 
 
 def train_in_group(study_folder: Path, job: Job, config: Config, checkpoint_seconds: float) -> dict[str, Any]:
-    """`training_job.train` in processes of its own, one a device.
-
-    Args:
-        config: What `levelfield fit --config` would take to do it.
-        checkpoint_seconds: How often, at an epoch's end, `last.ckpt` is written.
-
-    Returns:
-        The training's part of `result.json`.
+    """What `train` does, with the same result and errors, in processes of its own, one a device.
 
     Raises:
-        TrainingFailed: the loss is not finite.
-        OutOfMemory: memory is exhausted.
         GroupDied: a process was killed, or ended with an error that it has printed.
-        UserError: a setting or the data is not usable.
     """
     with tempfile.TemporaryDirectory() as folder:
         request = Path(folder) / "request.json"

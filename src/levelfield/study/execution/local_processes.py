@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from types import TracebackType
+from functools import partial
 
 from levelfield.errors import UserError
 from levelfield.runtime.processes import LOOK_SECONDS
@@ -51,8 +51,10 @@ class LocalProcesses:
 
     @contextmanager
     def ready(self, record: StudyRecord) -> Iterator[Jobs]:
-        with self._only_devices(), WorkerPool(record, self) as pool:
-            yield pool.work if self.workers > 1 else self._work_here
+        """What the workers import takes as long as the study's first look: they are started before there is work."""
+        numbers = range(self.workers) if self.workers > 1 else ()
+        with self._only_devices(), self._started(record, numbers, str(self.checkpoint_seconds)) as pool:
+            yield partial(_share, pool) if pool else self._work_here
 
     def _work_here(self, record: StudyRecord, progress: StudyProgress) -> None:
         from levelfield.study.execution.worker import work  # torch is not needed to say that an option is misspelt
@@ -91,40 +93,21 @@ class LocalProcesses:
 
         One that dies or fails leaves its run to the others; this process meets the same mistake and reports it.
         """
-        devices = self.visible() if self.workers > 1 else []
-        command = [
-            sys.executable,
-            "-m",
-            "levelfield.study.execution.worker_process",
-            str(os.getpid()),
-            str(record.folder),
-            "test",
-            str(opening),
-        ]
-        others = [
-            subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                env=_environment(record.spec, devices, number),
-                start_new_session=True,
-            )
-            for number in range(1, self.workers)
-        ]
-        try:
-            for process in others:
-                assert process.stdin is not None
-                with suppress(BrokenPipeError):
-                    process.stdin.write(b"begin\n")
-                    process.stdin.flush()
+        with self._started(record, range(1, self.workers), "test", str(opening)) as others:
+            for worker in others:
+                worker.begin()
             yield
+
+    @contextmanager
+    def _started(self, record: StudyRecord, numbers: Sequence[int], *what: str) -> Iterator["list[_Worker]"]:
+        """Workers that wait to begin, each in its environment; they are ended in the end."""
+        devices = self.visible() if numbers else []
+        words = [str(os.getpid()), str(record.folder), *what]
+        pool = [_Worker(words, _environment(record.spec, devices, number), number) for number in numbers]
+        try:
+            yield pool
         finally:
-            for process in others:
-                process.kill()
-                process.wait()
-                assert process.stdin is not None
-                with suppress(BrokenPipeError):
-                    process.stdin.close()
+            _stop(pool)
 
     def visible(self) -> list[str]:
         """What `CUDA_VISIBLE_DEVICES` is for the workers in turn; empty without a GPU."""
@@ -138,65 +121,37 @@ class LocalProcesses:
         return [str(device) for device in range(torch.cuda.device_count())]
 
 
-class WorkerPool:
-    """Local worker processes, started before there is work: what they import takes as long as the study's first look.
+def _share(pool: "Sequence[_Worker]", record: StudyRecord, progress: StudyProgress) -> None:
+    """Let the workers do the jobs until none is left; one that dies or fails is replaced.
 
-    Args:
-        executor: How many; one is this process, which needs no other.
+    Raises:
+        UserError: what a worker could not go on for, or workers that die before they begin a job.
+        KeyboardInterrupt: Ctrl-C; the workers are interrupted too, and killed by a second one.
     """
-
-    def __init__(self, record: StudyRecord, executor: LocalProcesses) -> None:
-        number = executor.workers if executor.workers > 1 else 0
-        devices = executor.visible() if number else []
-        command = [
-            sys.executable,
-            "-m",
-            "levelfield.study.execution.worker_process",
-            str(os.getpid()),
-            str(record.folder),
-        ]
-        command.append(str(executor.checkpoint_seconds))
-        self._workers = [_Worker(command, _environment(record.spec, devices, each), each) for each in range(number)]
-
-    def __enter__(self) -> "WorkerPool":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        _stop(self._workers)
-
-    def work(self, record: StudyRecord, progress: StudyProgress) -> None:
-        """Let the workers do the jobs until none is left; one that dies or fails is replaced.
-
-        Raises:
-            UserError: what a worker could not go on for, or workers that die before they begin a job.
-            KeyboardInterrupt: Ctrl-C; the workers are interrupted too, and killed by a second one.
-        """
-        progress.start(f"{len(self._workers)} workers")
-        for worker in self._workers:
-            worker.begin()
-        while record.state.to_do:
-            progress.note_finished(record.refresh())
-            for worker in self._workers:
-                worker.look_after(record, progress)
-            if record.state.to_do and all(worker.given_up for worker in self._workers):
-                raise UserError(
-                    f"no worker could begin a job ({DEATHS} times each): what they printed above says why; if it is "
-                    "nothing, there may be too little memory for so many: lower --executor.workers and resume"
-                )
-            time.sleep(LOOK_SECONDS)
-        _stop(self._workers)
+    progress.start(f"{len(pool)} workers")
+    for worker in pool:
+        worker.begin()
+    while record.state.to_do:
+        progress.note_finished(record.refresh())
+        for worker in pool:
+            worker.look_after(record, progress)
+        if record.state.to_do and all(worker.given_up for worker in pool):
+            raise UserError(
+                f"no worker could begin a job ({DEATHS} times each): what they printed above says why; if it is "
+                "nothing, there may be too little memory for so many: lower --executor.workers and resume"
+            )
+        time.sleep(LOOK_SECONDS)
+    _stop(pool)
 
 
 class _Worker:
     """One process of the pool, in a session of its own so that Ctrl-C reaches this process alone."""
 
-    def __init__(self, command: list[str], environment: dict[str, str], number: int) -> None:
+    def __init__(self, words: list[str], environment: dict[str, str], number: int) -> None:
         self.number = number
         self.deaths = 0
         self.given_up = False
-        self._command = command
+        self._command = [sys.executable, "-m", "levelfield.study.execution.worker_process", *words]
         self._environment = environment
         self.start()
 
@@ -241,20 +196,16 @@ class _Worker:
         self.start()
         self.begin()
 
-    def stop(self, kill: bool) -> None:
-        if self.process.poll() is None:
-            (self.process.kill if kill else self.process.terminate)()
-
 
 def _stop(pool: Sequence[_Worker]) -> None:
     """End all workers; nothing that is done is lost, and what they were doing goes on from its last state."""
     for worker in pool:
-        worker.stop(kill=False)
+        worker.process.terminate()
     for worker in pool:
         try:
             worker.process.wait(timeout=20)
         except (subprocess.TimeoutExpired, KeyboardInterrupt):
-            worker.stop(kill=True)
+            worker.process.kill()
             worker.process.wait()
         for pipe in (worker.process.stdin, worker.process.stdout):
             assert pipe is not None

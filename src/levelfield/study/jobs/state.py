@@ -5,8 +5,9 @@ from statistics import fmean
 from typing import Any
 
 from levelfield.metrics.table import SELECTED_BY
+from levelfield.study.definition.configuration import Config
 from levelfield.study.definition.spec import BASELINE, StudySpec
-from levelfield.study.jobs.job import Job, failed, folds_of, study_jobs
+from levelfield.study.jobs.job import Job, failed, folds_of, job_config, study_jobs
 from levelfield.study.search.suggest import Trial, best_trial, is_unpromising, suggest
 
 
@@ -144,3 +145,9 @@ class StudyState:
         if self.spec.search.prune and job.fold > 0 and Job(job.method, "trial", job.number, 0) not in self.results:
             return False
         return self._search_ended(job.method, before=self._first_of_batch(job.number))
+
+
+def first_config(spec: StudySpec, method: str) -> Config:
+    """The configuration of the first job of a method: a trial where it is searched."""
+    job = Job(method, "trial" if spec.trials(method) else "run", 0, 0)
+    return job_config(spec, job, StudyState(spec).parameters(job))

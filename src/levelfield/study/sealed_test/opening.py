@@ -22,14 +22,7 @@ from levelfield.storage.provenance import provenance, software
 from levelfield.study.definition.spec import BASELINE, StudySpec
 from levelfield.study.environment import check_environment
 from levelfield.study.integrity import result_hashes
-from levelfield.study.jobs.job import (
-    EMBEDDINGS_FILE,
-    RESULT,
-    Job,
-    checkpoint_hash,
-    folds_of,
-    job_config,
-)
+from levelfield.study.jobs.job import EMBEDDINGS_FILE, RESULT, Job, checkpoint_hash, folds_of, job_config
 from levelfield.study.jobs.projection import load_pca, reduce
 from levelfield.study.progress import StudyProgress
 from levelfield.study.record import StudyRecord
@@ -52,15 +45,10 @@ def open_test_classes(
     mixed_versions: bool,
     without_failed_runs: bool,
 ) -> None:
-    """Score every run on the test classes; what an interrupted opening scored is kept.
+    """Score every run of a study whose jobs are done on the test classes; what an interrupted opening scored is kept.
 
     Args:
-        record: A study whose jobs are all done.
-        reopen: Why the test classes are opened another time, None for the first.
-        progress: Shows what is being tested.
-        helped: Lets other processes score runs of an opening too, while it is entered.
-        mixed_versions: Whether other versions, or another kind of device, may have trained what is tested.
-        without_failed_runs: Whether to go on where runs failed, and leave those out.
+        helped: Lets other processes score runs of an opening too, while it is entered; the others are `run_study`'s.
 
     Raises:
         UserError: the test classes were opened before and `reopen` is None, a checkpoint or the version has changed, or
@@ -70,15 +58,15 @@ def open_test_classes(
     state = record.read_again()
     if state.to_do:
         raise UserError(f"{record.folder / state.to_do[0].path} is not done; resume the study first")
-    runs, checkpoints = state.tested_runs(), _checkpoints(record)
+    checkpoints = _checkpoints(record)
     ledger, configuration = record.ledger, record.spec.configuration_hash()
     finished = None if reopen else ledger.finished(configuration, checkpoints)
-    if finished and _Opening(record, finished, checkpoints, progress).score_stored(runs):
+    if finished and _Opening(record, finished, checkpoints, progress).score_stored():
         return
     if not without_failed_runs:
         _refuse_missing_runs(record)
-    first = _first_method(record.spec)
-    record.check_data(first.datamodule.identity())
+    first = _built(record.spec, next(iter(record.spec.methods)))
+    record.check_data(first.datamodule.identity())  # with another training half, one may train on test classes
     check_environment(record, [(BASELINE, provenance(first.trainer, first.model))], mixed_versions)
     first.datamodule.check_test_half()
     with Lock(record.folder, "study", "study"):  # a method is added under this lock, and not after the opening
@@ -87,8 +75,8 @@ def open_test_classes(
         number = ledger.open(configuration, checkpoints, reopen, result_hashes(state), samples)
     opening = _Opening(record, number, checkpoints, progress)
     with helped(number):
-        opening.score(runs)
-    opening.check_same_samples(opening.scored(runs), runs[0][0])
+        opening.score()
+    opening.check_same_samples(opening.scored(), opening.runs[0][0])
     ledger.finish(number)
 
 
@@ -105,7 +93,7 @@ def _refuse_missing_runs(record: StudyRecord) -> None:
 
 def take_part(record: StudyRecord, opening: int, progress: StudyProgress) -> None:
     """Score runs of an opening that another process has recorded in the ledger, until none is left."""
-    _Opening(record, opening, _checkpoints(record), progress).score(record.state.tested_runs())
+    _Opening(record, opening, _checkpoints(record), progress).score()
 
 
 def _checkpoints(record: StudyRecord) -> dict[str, str]:
@@ -117,13 +105,12 @@ def _checkpoints(record: StudyRecord) -> dict[str, str]:
     }
 
 
-def _first_method(spec: StudySpec) -> "TrainingCLI":
-    """Built to look at the data and versions: with another training half, test classes may have been trained on."""
+def _built(spec: StudySpec, method: str) -> "TrainingCLI":
+    """A method, built for its data and versions."""
     from levelfield.training.build import build
 
     with tempfile.TemporaryDirectory() as folder:
-        config = job_config(spec, Job(next(iter(spec.methods)), "run", 0, 0), {})
-        return build(config, Path(folder), progress=False)
+        return build(job_config(spec, Job(method, "run", 0, 0), {}), Path(folder), progress=False)
 
 
 class _Opening:
@@ -131,7 +118,7 @@ class _Opening:
 
     def __init__(self, record: StudyRecord, number: int, checkpoints: dict[str, str], progress: StudyProgress) -> None:
         self.record = record
-        self.folder, self.spec = record.folder, record.spec
+        self.folder, self.spec, self.runs = record.folder, record.spec, record.state.tested_runs()
         self.number = number
         self.line = record.ledger.line_of(number)
         self.checkpoints = checkpoints
@@ -139,20 +126,20 @@ class _Opening:
         self._locks: dict[str, Lock] = {}
         self._test_data: dict[str, tuple[TrainingCLI, DataLoader]] = {}
 
-    def score(self, runs: list[tuple[str, int]]) -> None:
+    def score(self) -> None:
         """Write the test scores of every run that this opening has not scored yet, sharing them with others."""
-        while missing := [each for each in runs if each not in self.scored(runs)]:
-            if not any(self.score_run(runs, *each) for each in missing):
+        while missing := [each for each in self.runs if each not in self.scored()]:
+            if not any(self.score_run(*each) for each in missing):
                 time.sleep(LOOK_SECONDS)
 
-    def score_run(self, runs: list[tuple[str, int]], method: str, run: int) -> bool:
+    def score_run(self, method: str, run: int) -> bool:
         """Score one run unless another process does; whether this one did."""
         part = str(tested_path(method, run).parent.relative_to("jobs"))
         lock = self._locks.setdefault(part, Lock(self.folder, part, "test"))
         if not lock.acquire():
             return False
         try:
-            scored = self.scored(runs)
+            scored = self.scored()
             if (method, run) not in scored:
                 self.check_same_samples(scored, method)
                 self.write_scores(method, run, self.embeddings(folds_of(self.spec, method, run)))
@@ -160,24 +147,24 @@ class _Opening:
             lock.release()
         return True
 
-    def score_stored(self, runs: list[tuple[str, int]]) -> bool:
+    def score_stored(self) -> bool:
         """Score runs whose scores are lost by their stored embeddings, without a sample; whether that gave them all."""
-        scored = self.scored(runs)
-        lost = {(method, run): folds_of(self.spec, method, run) for method, run in runs if (method, run) not in scored}
-        found = {each: [self.stored(job) for job in jobs] for each, jobs in lost.items()}
-        whole = {each: [fold for fold in folds if fold is not None] for each, folds in found.items()}
+        scored = self.scored()
+        lost = {each: folds_of(self.spec, *each) for each in self.runs if each not in scored}
+        stored = {each: map(self.stored, jobs) for each, jobs in lost.items()}
+        whole = {each: [fold for fold in folds if fold is not None] for each, folds in stored.items()}
         if any(len(folds) < self.spec.folds for folds in whole.values()):
             return False
         for (method, run), folds in whole.items():
             self.write_scores(method, run, folds)
         return True
 
-    def scored(self, runs: list[tuple[str, int]]) -> dict[tuple[str, int], dict[str, Any]]:
+    def scored(self) -> dict[tuple[str, int], dict[str, Any]]:
         """The test scores that this opening has written."""
-        tests = {(method, run): read_test(self.record, method, run) for method, run in runs}
+        tests = {each: read_test(self.record, *each) for each in self.runs}
         return {each: test for each, test in tests.items() if test is not None and test["opening"] == self.number}
 
-    def write_scores(self, method: str, run: int, folds: list[EmbeddedTest]) -> dict[str, Any]:
+    def write_scores(self, method: str, run: int, folds: list[EmbeddedTest]) -> None:
         test = {
             "method": method,
             "stage": "test",
@@ -190,7 +177,6 @@ class _Opening:
             **score_run(self.spec, method, folds),
         }
         write_json(self.folder / tested_path(method, run), test)
-        return test
 
     def origin_of_scores(self, method: str) -> dict[str, Any]:
         """What computed a method's scores; the device too where its samples were embedded here."""
@@ -265,14 +251,10 @@ class _Opening:
 
     def read_test_data(self, method: str) -> "tuple[TrainingCLI, DataLoader]":
         """The test samples as a method's configuration reads them."""
-        from levelfield.training.build import build
-
         if method not in self._test_data:
-            with tempfile.TemporaryDirectory() as folder:
-                training = build(job_config(self.spec, Job(method, "run", 0, 0), {}), Path(folder), progress=False)
-                training.datamodule.setup("test")
-                loader = training.datamodule.eval_dataloader(training.datamodule.test_subset)
-            self._test_data[method] = training, loader
+            training = _built(self.spec, method)
+            training.datamodule.setup("test")
+            self._test_data[method] = training, training.datamodule.eval_dataloader(training.datamodule.test_subset)
         return self._test_data[method]
 
 

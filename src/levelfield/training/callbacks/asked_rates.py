@@ -11,15 +11,7 @@ from torch import Tensor
 
 from levelfield.errors import UserError
 
-OPTIMISATION = (
-    "optimizer",
-    "trunk_lr",
-    "embedder_lr",
-    "loss_lr",
-    "weight_decay",
-    "loss_weight_decay",
-    "lr_scheduler",
-)
+OPTIMISATION = ("optimizer", "trunk_lr", "embedder_lr", "loss_lr", "weight_decay", "loss_weight_decay", "lr_scheduler")
 
 
 class AskedRates(Callback):
