@@ -16,11 +16,11 @@ from safetensors.torch import save
 from levelfield.data.places import dataset_found_again
 from levelfield.errors import UserError
 from levelfield.storage.atomic import write_atomically
+from levelfield.training.batches import gather_rows
 from levelfield.training.build import TrainingCLI
 from levelfield.training.callbacks import RecordOpening
 from levelfield.training.checkpoint import data_config, learner_config, read_checkpoint
 from levelfield.training.contradictions import refuse_other_data, refuse_other_model, refuse_other_settings
-from levelfield.training.gathering import gather_rows
 from levelfield.training.learner import MetricLearner, learner_class
 from levelfield.training.trust import named_by_options
 

@@ -1,4 +1,4 @@
-"""What a loader may yield: ours yield (samples, labels, index), others' need not."""
+"""What a loader may yield: ours yield (samples, labels, index), others' need not; and the rows of all processes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from jaxtyping import Int
+from lightning.pytorch import LightningModule
 from torch import Tensor
 
 from levelfield.errors import UserError
@@ -48,3 +49,12 @@ def samples_of(batch: Any) -> tuple[Any, Int[Tensor, " batch"] | None]:
     if isinstance(batch, tuple | list) and len(batch) in (2, 3) and isinstance(batch[1], Tensor):
         return batch[0], batch[2] if len(batch) == 3 else None
     return batch, None
+
+
+def gather_rows(module: LightningModule, rows: Tensor, sync_grads: bool = False) -> Tensor:
+    """The rows of all processes, in the order of ranks; each process must hold as many."""
+    if module.trainer.world_size == 1:
+        return rows
+    gathered = module.all_gather(rows, sync_grads=sync_grads)
+    assert isinstance(gathered, Tensor)
+    return gathered.flatten(0, 1)

@@ -90,7 +90,8 @@ def learner_config(
     trusted, origin, missing = tuple(trust), str(origin), None
     with _described(origin):
         arguments = dict(checkpoint["hyper_parameters"])
-        arguments["trunk"] = _with_arguments(arguments["trunk"], checkpoint["levelfield"])
+        trunk, of_trunk = arguments["trunk"], checkpoint["levelfield"].get("trunk_args", {})
+        arguments["trunk"] = {**trunk, "init_args": {**trunk.get("init_args", {}), **of_trunk}}
         if not _has_name(arguments.get("loss")):
             arguments["loss"], missing = None, "it was an object"
         if not _has_name(arguments.get("miner")):
@@ -102,10 +103,10 @@ def learner_config(
                 check_kinds(place, arguments.get(key), trusted, origin)
             except Missing as absent:
                 if key not in ("loss", "miner"):
-                    raise UserError(f"{absent}: install it") from None
+                    raise
                 arguments[key] = None
                 if key == "loss":
-                    missing = str(absent)
+                    missing = absent.reason
         if arguments["loss"] is None:
             arguments["loss"] = {"class_path": "torch.nn.Identity"}
         named = arguments.pop("learner", None)
@@ -128,10 +129,7 @@ def data_config(checkpoint: dict[str, Any], origin: Path | str, trust: Iterable[
     with _described(origin):
         arguments = dict(checkpoint["datamodule_hyper_parameters"])
         check_names("data", arguments, trusted, origin)
-        try:
-            check_kinds("data.dataset", arguments.get("dataset"), trusted, origin)
-        except Missing as absent:
-            raise UserError(f"{absent}: install it") from None
+        check_kinds("data.dataset", arguments.get("dataset"), trusted, origin)
         return _resolved("data", MetricDataModule, arguments, trusted, origin)
 
 
@@ -208,11 +206,6 @@ def _import_path(thing: Any) -> str:
 def _has_name(spec: Any) -> bool:
     """Whether a part is described by a name; a class within a function has none by which it can be imported."""
     return spec is not None and "<locals>" not in str(spec.get("class_path") if isinstance(spec, dict) else spec)
-
-
-def _with_arguments(trunk: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """The trunk with what builds it where the files it was made from are missing."""
-    return {**trunk, "init_args": {**trunk.get("init_args", {}), **own.get("trunk_args", {})}}
 
 
 def _without_files(value: Any, origin: str) -> Any:

@@ -23,10 +23,9 @@ from levelfield.models.embedders import check_embedder
 from levelfield.models.ensemble import EnsembleEmbedder, EnsembleTrunk
 from levelfield.models.trunks import as_trunk
 from levelfield.runtime.import_path import import_named
-from levelfield.training.batches import Batch, samples_of
+from levelfield.training.batches import Batch, gather_rows, samples_of
 from levelfield.training.callbacks import RecordOpening, RetrievalValidation
 from levelfield.training.checkpoint import build_learner, import_spec, learner_config, read_checkpoint, with_parts_given
-from levelfield.training.gathering import gather_rows
 from levelfield.training.loss_factory import (
     LossFactory,
     MetricLossFactory,

@@ -61,8 +61,12 @@ BUILT_PARTS = {
 TRUSTED_PACKAGES = frozenset(package.partition(".")[0] for part in BUILT_PARTS.values() for package in part.packages)
 
 
-class Missing(Exception):  # noqa: N818 it is no error where the weights can do without
+class Missing(UserError):  # noqa: N818 it is no error where the weights can do without
     """A class that may be used is not installed here."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"{reason}: install it")
+        self.reason = reason
 
 
 class _Asked(NamedTuple):

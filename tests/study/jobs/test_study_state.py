@@ -37,7 +37,7 @@ def finish(record: StudyRecord, job: Job, score: float | None) -> None:
         (record.folder / job.path).mkdir(parents=True, exist_ok=True)
         (record.folder / job.checkpoint).touch()
         found["validation"] = {"map_at_r": score}
-    record.state.add(job, record.finish_job(job, record.state.parameters(job), found))
+    record.state.results[job] = record.finish_job(job, record.state.parameters(job), found)
 
 
 def finish_all(record: StudyRecord, score: Any) -> list[Job]:

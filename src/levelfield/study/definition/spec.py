@@ -172,10 +172,13 @@ def load_spec(
             search[key.removeprefix("search.")] = overrides.pop(key)
         elif key.startswith("second_searches."):
             again = {key.removeprefix("second_searches."): overrides.pop(key)}
+    for name in added_methods or {}:
+        if name in methods:
+            raise UserError(f"--add-method: the study has a method named {name!r} already; rename the class")
     base = merge(stack(content.get("base", []), path.parent, f"base of {path}"), content.get("overrides") or {})
     layers = {
         **{name: stack(method, path.parent, f"method {name} of {path}") for name, method in methods.items()},
-        **_without_clash(added_methods or {}, methods),
+        **(added_methods or {}),
     }
     if "replicates" in search:
         raise UserError(
@@ -224,13 +227,6 @@ def _metrics(path: Path, names: Any) -> list[str]:
             further = [metric.key for metric in METRICS if not metric.shown]
             raise UserError(f"{path}: metrics: no metric {name!r}{nearest(str(name), further)}")
     return list(names) if isinstance(names, list) else [names]
-
-
-def _without_clash(added: Mapping[str, Config], methods: Mapping[str, Any]) -> Mapping[str, Config]:
-    for name in added:
-        if name in methods:
-            raise UserError(f"--add-method: the study has a method named {name!r} already; rename the class")
-    return added
 
 
 def _resolve(name: str, config: Config, overrides: Mapping[str, Any]) -> Config:

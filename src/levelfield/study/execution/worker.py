@@ -156,10 +156,12 @@ class _Worker:
             raise JobError(str(job)) from error
         else:
             attempts.forget()
-            self.state.add(job, result)
+            self.state.results[job] = result
             self.progress.note_finished([job])
             return True
-        _free_memory()
+        gc.collect()
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
         return False
 
 
@@ -202,12 +204,6 @@ def do_job(
         found["earlier_attempts"] = attempts.reasons
     gc.collect()  # a Trainer's objects refer to each other: without this a study grows by megabytes a job
     return record.finish_job(job, parameters, found)
-
-
-def _free_memory() -> None:
-    gc.collect()
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
 
 
 @contextmanager

@@ -147,24 +147,18 @@ def read_result(path: Path) -> dict[str, Any] | None:
         return None
     except ValueError:
         content = None
-    if isinstance(content, dict):
-        check_whole(path, content, ("method", "configuration"))
-        return content
-    raise _damaged(path)
+    check_whole(path, content, ("method", "configuration"))
+    return content
 
 
-def check_whole(path: Path, content: Mapping[str, Any], needed: Iterable[str]) -> None:
-    """Refuse what a `result.json` holds if a key is missing.
+def check_whole(path: Path, content: Any, needed: Iterable[str]) -> None:
+    """Refuse what a `result.json` holds if it is no mapping or a key is missing.
 
     Raises:
         UserError: names the file and the remedy.
     """
-    if not set(needed) <= set(content):
-        raise _damaged(path)
-
-
-def _damaged(path: Path) -> UserError:
-    return UserError(f"{path} is damaged; delete it and resume the study to do this job again")
+    if not isinstance(content, dict) or not set(needed) <= set(content):
+        raise UserError(f"{path} is damaged; delete it and resume the study to do this job again")
 
 
 def failed(result: dict[str, Any]) -> bool:

@@ -16,9 +16,6 @@ class StudyState:
 
     Every answer is a function of the definition and of the results, so all processes that share a study agree.
 
-    Args:
-        spec: What is compared and how.
-
     Attributes:
         results: Content of the `result.json` of each job that is done.
         every_job: All jobs that there can be, in order.
@@ -30,10 +27,6 @@ class StudyState:
         self.every_job = study_jobs(spec)
         self._parameters: dict[tuple[str, str, int], dict[str, Any]] = {}
         self._ended: dict[tuple[str, int], Trial] = {}
-
-    def add(self, job: Job, result: dict[str, Any]) -> None:
-        """Note a job that this process has just done."""
-        self.results[job] = result
 
     @property
     def jobs(self) -> list[Job]:

@@ -16,7 +16,7 @@ from torch.utils.data import DistributedSampler
 from levelfield.errors import TrainingFailed, UserError
 from levelfield.metrics import RetrievalMetrics, embedding_health
 from levelfield.metrics.table import SELECTED_BY, SHOWN_METRICS
-from levelfield.training.gathering import gather_rows
+from levelfield.training.batches import gather_rows
 
 HEALTH = ("intra_class_similarity", "inter_class_similarity", "effective_rank")
 
