@@ -1,8 +1,11 @@
 """Processes that do not outlive the one that started them."""
 
 import os
+import subprocess
 import threading
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 # Between two looks at what other processes do.
@@ -27,6 +30,21 @@ def end_with_parent(parent: int, number: int = 0) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, name="ends with its parent", daemon=True).start()
+
+
+def end(processes: Sequence[subprocess.Popen]) -> None:
+    """End processes that this one started: at Ctrl-C, or after 20 s in which they write their last state, by force."""
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        try:
+            process.wait(timeout=20)
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            process.kill()
+            process.wait()
+        for pipe in filter(None, (process.stdin, process.stdout)):
+            with suppress(BrokenPipeError):
+                pipe.close()
 
 
 def is_running(process: int) -> bool:

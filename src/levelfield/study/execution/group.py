@@ -5,12 +5,12 @@ import os
 import subprocess
 import sys
 import tempfile
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from levelfield.errors import OutOfMemory, TrainingFailed, UserError
+from levelfield.runtime.processes import end
 from levelfield.runtime.signals import is_first_rank
 from levelfield.study.definition.configuration import Config
 from levelfield.study.jobs.job import Job
@@ -48,7 +48,7 @@ def train_in_group(study_folder: Path, job: Job, config: Config, checkpoint_seco
         try:
             answer = process.communicate()[0].strip()
         except BaseException:
-            _stop(process)
+            end([process])
             raise
     if not answer:
         code = process.returncode
@@ -57,16 +57,6 @@ def train_in_group(study_folder: Path, job: Job, config: Config, checkpoint_seco
     if kind == "result":
         return found
     raise {"memory": OutOfMemory, "failure": TrainingFailed, "mistake": UserError}[kind](found)
-
-
-def _stop(process: subprocess.Popen) -> None:
-    process.terminate()
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=20)
-    process.kill()
-    process.wait()
-    assert process.stdout is not None
-    process.stdout.close()
 
 
 # What launchers say of how many processes they have started for one command.

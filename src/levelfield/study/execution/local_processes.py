@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from levelfield.errors import UserError
-from levelfield.runtime.processes import LOOK_SECONDS
+from levelfield.runtime.processes import LOOK_SECONDS, end
 from levelfield.storage.lock import left_by_the_dead
 from levelfield.study.definition.spec import StudySpec
 from levelfield.study.execution.executor import Jobs
@@ -107,7 +107,7 @@ class LocalProcesses:
         try:
             yield pool
         finally:
-            _stop(pool)
+            end([worker.process for worker in pool])
 
     def visible(self) -> list[str]:
         """What `CUDA_VISIBLE_DEVICES` is for the workers in turn; empty without a GPU."""
@@ -141,7 +141,7 @@ def _share(pool: "Sequence[_Worker]", record: StudyRecord, progress: StudyProgre
                 "nothing, there may be too little memory for so many: lower --executor.workers and resume"
             )
         time.sleep(LOOK_SECONDS)
-    _stop(pool)
+    end([worker.process for worker in pool])
 
 
 class _Worker:
@@ -195,22 +195,6 @@ class _Worker:
         progress.line(f"worker {self.number} {how}; another takes its place")
         self.start()
         self.begin()
-
-
-def _stop(pool: Sequence[_Worker]) -> None:
-    """End all workers; nothing that is done is lost, and what they were doing goes on from its last state."""
-    for worker in pool:
-        worker.process.terminate()
-    for worker in pool:
-        try:
-            worker.process.wait(timeout=20)
-        except (subprocess.TimeoutExpired, KeyboardInterrupt):
-            worker.process.kill()
-            worker.process.wait()
-        for pipe in (worker.process.stdin, worker.process.stdout):
-            assert pipe is not None
-            with suppress(BrokenPipeError):
-                pipe.close()
 
 
 def _environment(spec: StudySpec, devices: Sequence[str], number: int) -> dict[str, str]:

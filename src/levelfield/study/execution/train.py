@@ -29,11 +29,7 @@ class _Steps(Callback):
 
 
 def train(
-    record: StudyRecord,
-    job: Job,
-    config: Config,
-    progress: Callable[[int, int], Any],
-    checkpoint_seconds: float = 30.0,
+    record: StudyRecord, job: Job, config: Config, progress: Callable[[int, int], Any], checkpoint_seconds: float = 30.0
 ) -> dict[str, Any]:
     """Do a job's training, from `last.ckpt` if it was begun before, else from its start in an emptied folder.
 
