@@ -217,7 +217,7 @@ def test_an_executor_of_ones_own_is_one_file(
     (tmp_path / "my_executor.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     words = ("study", "run", str(toy_file), "--output", str(folder), "--executor", "my_executor.Noting")
-    assert run(*words)[2] == "levelfield: --executor my_executor.Noting: it needs --executor.note\n"
+    assert run(*words)[2] == "levelfield: --executor.note is required\n"
     code, _, complaint = run(*words, "--executor.note", "note")
     assert code == 0, complaint
     assert Path("note").read_text() == "2"

@@ -143,4 +143,4 @@ class StudyState:
 def first_config(spec: StudySpec, method: str) -> Config:
     """The configuration of the first job of a method: a trial where it is searched."""
     job = Job(method, "trial" if spec.trials(method) else "run", 0, 0)
-    return job_config(spec, job, StudyState(spec).parameters(job))
+    return job_config(spec, job, suggest(spec.space(method), [], 0, spec.seed, method, spec.search.sampler))
