@@ -182,6 +182,9 @@ def sbatch(words: list[str], run: Callable, place: Path) -> None:
 
 
 def levelfield(words: list[str], run: Callable, place: Path) -> None:
+    if len(words) == 1 and words[0] in ("study", "data"):  # a name for all that follows
+        assert run(*words, "--help")[0] == 0
+        return
     if len(words) == 1:
         words = [*words, *shlex.split(ELLIPSIS)]
     VERBS[words[0]](words[1:], run, place)
