@@ -21,7 +21,7 @@ from levelfield.miners import BatchHardMiner, MultiSimilarityMiner
 from levelfield.models import LayerNormLinearEmbedder, TimmTrunk
 from levelfield.training.callbacks import RetrievalValidation
 from levelfield.training.embed import embed
-from levelfield.training.learner import MetricLearner, step_seed
+from levelfield.training.learner import MetricLearner
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
@@ -245,21 +245,6 @@ def test_the_first_batch_of_a_step_draws_the_same_however_many_are_accumulated()
         trainer.fit(small_learner(loss), datamodule=small_data())
         draws[accumulated] = loss.seen
     assert draws[2][::2] == draws[1][:2]
-
-
-def test_seeds_are_those_of_cpythons_tuples_and_the_same_everywhere():
-    """The numbers are hash((seed, step, stream)) % 2**63 of CPython 3.11; shipped studies were computed with them."""
-    assert step_seed(0, 0, 0, 0) == 3010437511937009226
-    assert step_seed(0, 7, 0, 1) == 1710612336947812224
-    assert step_seed(2**32 - 1, 123456, 0, 3) == 6268458754448715566
-    seeds = {
-        step_seed(seed, step, batch, stream)
-        for seed in range(9)
-        for step in range(9)
-        for batch in range(9)
-        for stream in range(9)
-    }
-    assert len(seeds) == 9**4
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "32-true"])

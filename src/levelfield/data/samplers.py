@@ -10,6 +10,7 @@ from jaxtyping import Int
 from torch.utils.data import DistributedSampler
 
 from levelfield.errors import UserError
+from levelfield.seeds import seed_of
 
 
 class Draw(int):
@@ -146,7 +147,7 @@ class MPerClassBatchSampler(DistributedSampler[list[Draw]]):
             yield [Draw(int(indices[position]), first_number + position) for position in mine]
 
     def _global_batch(self, batch: int) -> Int[np.ndarray, " batch"]:
-        rng = np.random.default_rng((self.seed, self.epoch, batch))
+        rng = np.random.default_rng(seed_of("batch", self.seed, self.epoch, batch))
         drawn = rng.choice(len(self._members), self.classes_per_batch, replace=False)
         samples_each, one_more = divmod(self.batch_size, self.classes_per_batch)
         return np.concatenate(

@@ -12,6 +12,7 @@ from levelfield.data.cache import PreparedImages
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.index import SampleIndex
 from levelfield.data.samplers import Draw
+from levelfield.seeds import seed_of
 
 
 class ClassSubset(Dataset[tuple[Any, int, int]]):
@@ -71,9 +72,8 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
         position, number = int(draw), draw.number if isinstance(draw, Draw) else int(draw)
         sample = self.dataset.load(self.index.keys[position])
         if self.transform is not None:
-            seed = np.random.SeedSequence((self.seed, number)).generate_state(1, np.uint64)[0]
             with torch.random.fork_rng(devices=[]):
                 # torch.manual_seed would seed the GPUs' generators too, which are not restored here.
-                torch.default_generator.manual_seed(int(seed))
+                torch.default_generator.manual_seed(seed_of("sample", self.seed, number))
                 sample = self.transform(sample)
         return sample, int(self.labels[position]), position

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from levelfield.metrics.checks import check_embeddings
 from levelfield.metrics.distances import full_precision, normalize, product
+from levelfield.seeds import seed_of
 
 # Cosines lie between -1 and 1; bins of 0.02.
 NUM_BINS = 100
@@ -92,7 +93,8 @@ def similarity_histograms(
 ) -> tuple[Int64[Tensor, " bins"], Int64[Tensor, " bins"]]:
     """Counts of the cosines of same-label and other pairs, each unordered pair once."""
     if len(unit_ND) > MAX_HISTOGRAM_ITEMS:
-        drawn = torch.randperm(len(unit_ND), generator=torch.Generator().manual_seed(seed))[:MAX_HISTOGRAM_ITEMS]
+        generator = torch.Generator().manual_seed(seed_of("histograms", seed))
+        drawn = torch.randperm(len(unit_ND), generator=generator)[:MAX_HISTOGRAM_ITEMS]
         unit_ND, slots_N = unit_ND[drawn.to(unit_ND.device)], slots_N[drawn.to(unit_ND.device)]
     with full_precision(unit_ND.device):
         similarities_NN = product(unit_ND, unit_ND)

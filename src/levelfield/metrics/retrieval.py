@@ -13,6 +13,7 @@ from levelfield.metrics.checks import check_embeddings
 from levelfield.metrics.distances import DISTANCES, at_one_scale
 from levelfield.metrics.query_scores import DEFAULT_MEMORY_BUDGET, count_relevant, score_queries
 from levelfield.metrics.scores import Wanted
+from levelfield.seeds import seed_of
 
 BACKENDS = ("torch", "faiss")
 
@@ -108,7 +109,8 @@ def retrieval_metrics(
     if num_matched == 0:
         raise ValueError(f"none of the {len(labels)} queries shares its label with another item of the gallery")
     if num_queries is not None and num_queries < num_matched:
-        drawn = torch.randperm(num_matched, generator=torch.Generator().manual_seed(seed))[:num_queries]
+        generator = torch.Generator().manual_seed(seed_of("queries", seed))
+        drawn = torch.randperm(num_matched, generator=generator)[:num_queries]
         scored = scored[drawn.sort().values.to(scored.device)]
 
     prepare, similarity = DISTANCES[distance]

@@ -23,6 +23,7 @@ from levelfield.models.embedders import check_embedder
 from levelfield.models.ensemble import EnsembleEmbedder, EnsembleTrunk
 from levelfield.models.trunks import as_trunk
 from levelfield.runtime.import_path import import_named
+from levelfield.seeds import seed_of
 from levelfield.training.batches import Batch, gather_rows, samples_of
 from levelfield.training.callbacks import RecordOpening, RetrievalValidation
 from levelfield.training.checkpoint import build_learner, import_spec, learner_config, read_checkpoint, with_parts_given
@@ -227,13 +228,13 @@ class MetricLearner(LightningModule):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         samples, labels, _ = Batch.read(batch)
         # Of the batches whose gradients are accumulated into one step, each draws its own.
-        draw = (self.seed, self.global_step, batch_idx % self.trainer.accumulate_grad_batches)
-        torch.manual_seed(step_seed(*draw, self.global_rank + 1))
+        draw = ("step", self.seed, self.global_step, batch_idx % self.trainer.accumulate_grad_batches)
+        torch.manual_seed(seed_of(*draw, "trunk", self.global_rank))
         embeddings = self(samples)
         # Every process computes the full loss of the gathered batch; the gather's backward sums over processes and DDP
         # divides by as many, so the gradient is exactly that of one process.
         embeddings, labels = gather_rows(self, embeddings, sync_grads=True), gather_rows(self, labels)
-        torch.manual_seed(step_seed(*draw, 0))
+        torch.manual_seed(seed_of(*draw, "loss"))
         with torch.autocast(embeddings.device.type, enabled=False):
             loss = self.compute_loss(embeddings, labels)
         self._unchecked.append((self.global_step, loss.detach()))
@@ -378,23 +379,3 @@ def learner_class(path: str | None) -> type[MetricLearner]:
             "super().__init__(**kwargs)"
         )
     return kind
-
-
-def step_seed(seed: int, step: int, batch: int, stream: int) -> int:
-    """A seed that depends on nothing but its arguments, so that a resumed run draws what an undisturbed one would.
-
-    The arguments go through xxHash's 64-bit rounds, with the constants and the ending of CPython's tuples (3.8 to
-    3.14), so that `step_seed(seed, step, 0, stream)` is `hash((seed, step, stream)) % 2**63` on every interpreter.
-
-    Args:
-        seed: the learner's, from 0.
-        step: optimizer steps done before.
-        batch: which of the batches that are accumulated into the step; the first, 0, does not enter.
-        stream: 0 for miner and loss, the same on all processes; rank + 1 for trunk and embedder.
-    """
-    lanes = (seed, step, stream, batch) if batch else (seed, step, stream)
-    state = 2870177450012600261
-    for lane in lanes:
-        state = (state + lane % (2**61 - 1) * 14029467366897019727) % 2**64
-        state = (state << 31 | state >> 33) % 2**64 * 11400714785074694791 % 2**64
-    return (state + (len(lanes) ^ 2870177450012600261 ^ 3527539)) % 2**63

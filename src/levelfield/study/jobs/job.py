@@ -1,7 +1,6 @@
 """Jobs of a study: their order, folders, seeds, configurations and results."""
 
 import copy
-import hashlib
 import json
 import shutil
 from collections.abc import Iterable, Mapping
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from levelfield.errors import UserError
+from levelfield.seeds import seed_of
 from levelfield.storage.atomic import storing
 from levelfield.storage.file_hash import file_hash
 from levelfield.study.definition.configuration import Config, set_dotted
@@ -87,8 +87,7 @@ def folds_of(spec: StudySpec, method: str, number: int, stage: str = "run") -> l
 def job_seed(study_seed: int, job: Job) -> int:
     """Seed of a job; folds and methods share it, for equal conditions, and a method searched again has its own."""
     search = job.method.partition(SECOND_SEARCH_MARK)[2]
-    text = f"{study_seed}/{job.stage}/{job.number}" + (f"/{search}" if search else "")
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
+    return seed_of(study_seed, job.stage, job.number, *([search] if search else []), bits=32)
 
 
 def job_config(spec: StudySpec, job: Job, parameters: Mapping[str, Any]) -> Config:

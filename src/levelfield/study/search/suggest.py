@@ -5,8 +5,6 @@ study that was killed and resumed, or shared between workers, searches exactly l
 sampler of Optuna's that is kept alive, or comes back from its journal, suggests something else.
 """
 
-import hashlib
-import json
 import math
 import statistics
 import warnings
@@ -16,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from levelfield.errors import UserError
+from levelfield.seeds import seed_of
 
 if TYPE_CHECKING:
     import optuna
@@ -174,7 +173,7 @@ def _suggest(
         if trial_number < FIRST_POINTS or not told:
             running.append(_sobol_point(space, trial_number, seed, method))
         else:
-            running.append(_ask(space, told, running, _draw(seed, method, trial_number), sampler))
+            running.append(_ask(space, told, running, seed_of("search", seed, method, trial_number, bits=32), sampler))
     return running[-1]
 
 
@@ -187,15 +186,10 @@ def _told_values(ended: Sequence[Trial]) -> list[tuple[dict[str, float], float]]
     return [(trial.parameters, low if trial.value is None else trial.value) for trial in ended]
 
 
-def _draw(*key: object) -> int:
-    """A 32-bit seed for `key`."""
-    return int.from_bytes(hashlib.sha256(json.dumps(key).encode()).digest()[:4], "big")
-
-
 def _sobol_point(space: Space, number: int, seed: int, method: str) -> dict[str, float]:
     from scipy.stats.qmc import Sobol  # scipy.stats takes a second to import
 
-    engine = Sobol(len(space), scramble=True, seed=_draw(seed, method))
+    engine = Sobol(len(space), scramble=True, seed=seed_of("search", seed, method, bits=32))
     # A Sobol sequence is drawn in powers of two.
     positions = engine.random_base2(number.bit_length())[number]
     return {key: place.at(float(position)) for (key, place), position in zip(space.items(), positions, strict=True)}
@@ -204,7 +198,7 @@ def _sobol_point(space: Space, number: int, seed: int, method: str) -> dict[str,
 def _random_point(space: Space, number: int, seed: int, method: str) -> dict[str, float]:
     import numpy as np
 
-    positions = np.random.default_rng(_draw(seed, method, number)).random(len(space))
+    positions = np.random.default_rng(seed_of("search", seed, method, number, bits=32)).random(len(space))
     return {key: place.at(float(position)) for (key, place), position in zip(space.items(), positions, strict=True)}
 
 
