@@ -7,9 +7,8 @@ import pytest
 from nbclient import NotebookClient
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
-# The long ones are for `make test-full`; `test_python_page.py` runs the blocks of the page to the second.
-LONG = {"02_python": pytest.mark.full}
-PARAMETERS = [pytest.param(path, id=path.stem, marks=LONG.get(path.stem, ())) for path in NOTEBOOKS]
+# Both are for `make test-full`: `test_python_page.py` runs the blocks of the page to the second.
+PARAMETERS = [pytest.param(path, id=path.stem, marks=pytest.mark.full) for path in NOTEBOOKS]
 
 
 def code_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
@@ -32,7 +31,7 @@ def test_a_notebook_runs_from_top_to_bottom(path: Path, tmp_path: Path, monkeypa
         assert float(row[2]) > 1.5 * float(row[1]), "training beats the pretrained trunk on letters it has not seen"
     if path.stem == "02_python":
         one, two = (float(line.split()[-1]) for line in printed.splitlines() if "processes, MAP@R" in line)
-        assert two == pytest.approx(one, abs=1e-3)
+        assert two == pytest.approx(one, abs=5e-3)  # in float32; test_python_page.py compares them in float64
         assert "refused: .../ledger.jsonl: the test classes were opened once already" in printed
     assert not list(tmp_path.iterdir()), "a notebook leaves no files behind"
 

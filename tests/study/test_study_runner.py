@@ -220,6 +220,7 @@ def write_table(folder: Path, order: list[int]) -> Path:
     return folder / "letters.csv"
 
 
+@pytest.mark.full  # test_sealed.py has the like of fits
 def test_training_needs_no_test_image_and_no_test_label(toy_file: Path, tmp_path: Path) -> None:
     table = write_table(tmp_path / "data", [4, 5, 6, 7])
     overrides = {"data.dataset": "ImageTable", "data.dataset.table": str(table), "runs": 1, "trainer.max_epochs": 1}

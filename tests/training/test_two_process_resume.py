@@ -20,6 +20,9 @@ trainer:
 """
 
 
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+
+
 def fit(folder: Path, step: int, launcher: list[str], *words: str) -> subprocess.CompletedProcess[str]:
     settings = folder / f"settings_{step}.yaml"
     settings.write_text(SETTINGS.format(step=step))
@@ -31,22 +34,23 @@ def fit(folder: Path, step: int, launcher: list[str], *words: str) -> subprocess
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_two_processes_stop_at_the_same_step_and_go_on_in_one_folder(tmp_path: Path) -> None:
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+@pytest.mark.parametrize(
+    "launcher", [pytest.param([], id="ours"), pytest.param(TORCHRUN, id="torchrun", marks=pytest.mark.full)]
+)
+def test_two_processes_stop_at_the_same_step_and_go_on_in_one_folder(launcher: list[str], tmp_path: Path) -> None:
     undisturbed = fit(tmp_path, -1, [], "--name", "undisturbed")
     assert undisturbed.returncode == 0, undisturbed.stderr
-    for name, launcher in (("ours", []), ("torchrun", torchrun)):
-        stopped = fit(tmp_path, 3, launcher, "--name", name)
-        assert stopped.returncode == (1 if launcher else 75), stopped.stderr  # torchrun has a code of its own
-        assert stopped.stderr.count("levelfield: stopped by SIGUSR1") == 1
-        folder = tmp_path / "outputs" / "fit" / name
-        assert (folder / "0" / "last.ckpt").exists()
-        resumed = fit(tmp_path, 3, launcher, "--name", name, "--resume")
-        assert resumed.returncode == 0, resumed.stderr
-        assert [path.name for path in folder.iterdir()] == ["0"]
-        expected = folder.with_name("undisturbed")
-        assert (folder / "0" / "metrics.csv").read_bytes() == (expected / "0" / "metrics.csv").read_bytes()
-        found, weights = (
-            torch.load(each / "0" / "best.ckpt", weights_only=True)["state_dict"] for each in (folder, expected)
-        )
-        assert all(torch.equal(found[key], weights[key]) for key in weights)
+    stopped = fit(tmp_path, 3, launcher, "--name", "stopped")
+    assert stopped.returncode == (1 if launcher else 75), stopped.stderr  # torchrun has a code of its own
+    assert stopped.stderr.count("levelfield: stopped by SIGUSR1") == 1
+    folder = tmp_path / "outputs" / "fit" / "stopped"
+    assert (folder / "0" / "last.ckpt").exists()
+    resumed = fit(tmp_path, 3, launcher, "--name", "stopped", "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert [path.name for path in folder.iterdir()] == ["0"]
+    expected = folder.with_name("undisturbed")
+    assert (folder / "0" / "metrics.csv").read_bytes() == (expected / "0" / "metrics.csv").read_bytes()
+    found, weights = (
+        torch.load(each / "0" / "best.ckpt", weights_only=True)["state_dict"] for each in (folder, expected)
+    )
+    assert all(torch.equal(found[key], weights[key]) for key in weights)

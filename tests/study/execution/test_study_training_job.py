@@ -69,6 +69,11 @@ CASES: dict[str, dict[str, Any]] = {
         "trainer": {"max_epochs": 20, "check_val_every_n_epoch": 2, "callbacks": [EARLY_STOPPING]},
     },
 }
+USUAL = (
+    "class weights",
+    "memory",
+    "validations within an epoch",
+)  # of them in `make test`; the others in `make test-full`
 
 
 class KilledError(Exception):
@@ -109,7 +114,9 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (folder / JOB.path).iterdir() if path.is_file()}
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=() if case in USUAL else pytest.mark.full) for case in CASES]
+)
 def test_a_training_stopped_anywhere_goes_on_to_the_same_bytes(case: str, spec: StudySpec, tmp_path: Path) -> None:
     config = config_of(spec, CASES[case])
     undisturbed = train(StudyRecord(tmp_path / "undisturbed", spec), JOB, config, ignore)
@@ -207,6 +214,7 @@ def test_a_training_killed_between_its_last_epoch_and_its_end_takes_no_further_s
     assert contents(tmp_path / "killed") == contents(tmp_path / "undisturbed")
 
 
+@pytest.mark.full  # test_fit_resume.py has the like of a fit
 def test_a_checkpoint_of_lightning_in_the_working_directory_changes_nothing(
     spec: StudySpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
