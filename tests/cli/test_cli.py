@@ -75,6 +75,8 @@ def test_what_a_fits_configuration_holds_for_fit_alone_is_told(fitted, run):
     assert note.startswith(f"note: {fitted}/config.yaml: validate does not use ")
     assert {"output", "trainer.max_epochs"} <= set(note.partition("use ")[2].split(", "))
     assert without.startswith(rest)  # but for the progress bar, which the file switches off
+    shipped = run("validate", "--config", "protocol/fehervari", "--ckpt_path", fitted / "best.ckpt")
+    assert shipped[1].startswith("note: protocol/fehervari: validate does not use trainer."), shipped
 
 
 def test_test_opens_the_classes_once_and_predict_embeds_everything(fitted, run, tmp_path):

@@ -15,6 +15,7 @@ from safetensors.torch import save
 
 from levelfield.data.places import dataset_found_again
 from levelfield.errors import UserError
+from levelfield.runtime.shipped import find_configuration
 from levelfield.storage.atomic import write_atomically
 from levelfield.training.batches import gather_rows
 from levelfield.training.build import TrainingCLI
@@ -158,9 +159,10 @@ def _note_unused(args: list[str]) -> None:
     """Says which keys of the files given with `--config` are for another command, as in the config.yaml of a fit."""
     words = [part for word in args for part in (word.split("=", 1) if word.startswith("--config=") else [word])]
     for option, file in itertools.pairwise(words):
-        if option in ("--config", "-c") and Path(file).is_file():
+        path = find_configuration(file) if option in ("--config", "-c") else None
+        if path is not None:
             try:
-                given = dict(yaml.safe_load(Path(file).read_text()) or {})
+                given = dict(yaml.safe_load(path.read_text()) or {})
                 given |= {f"trainer.{key}": value for key, value in (given.pop("trainer", None) or {}).items()}
             except (ValueError, TypeError, AttributeError, yaml.YAMLError):  # the parser says what is wrong with it
                 continue
