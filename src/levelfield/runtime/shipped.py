@@ -29,8 +29,8 @@ def find_configuration(name: str, kind: str = "", beside: Path = Path()) -> Path
 
 
 def shipped_files(kind: str = "*") -> dict[str, Path]:
-    """Name (`data/glyphs.yaml`) to file of all configurations, or of one folder of them."""
-    files = [(folder, file) for folder in reversed(FOLDERS) for file in folder.glob(f"{kind}/*.yaml")]
+    """Name (`data/glyphs.yaml`) to file of all configurations, or of one folder of `configs` and those in it."""
+    files = [(folder, file) for folder in reversed(FOLDERS) for file in folder.glob(f"{kind}/**/*.yaml")]
     return {file.relative_to(folder).as_posix(): file for folder, file in files}
 
 

@@ -183,3 +183,29 @@ def test_mistakes_in_the_file_are_named(study: Path, old: str, new: str, message
 def test_mistaken_overrides_are_refused(study: Path, key: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         load_spec(study, {key: 1})
+
+
+def test_a_study_extends_another_in_another_folder(study: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "more.yaml").write_text("data: {dataset: {init_args: {a: 2}}}")
+    mine = tmp_path / "mine" / "study.yaml"
+    mine.write_text(
+        "name: mine\nextends: ../study.yaml\nbase+: more.yaml\nruns: 5\noverrides: {trainer: {max_epochs: 9}}\n"
+        "methods: {contrastive: {model: {loss: Other}}}\n"
+    )
+    spec = load_spec(mine)
+    assert (spec.name, spec.runs, spec.folds, spec.seed) == ("mine", 5, 2, 7)
+    assert list(spec.methods) == ["contrastive", "arcface"]
+    assert spec.methods["contrastive"]["model"] == {"loss": "Other"}
+    assert spec.methods["arcface"]["model"]["loss_lr"] == 0.01
+    assert spec.methods["arcface"]["data"]["dataset"]["init_args"] == {"num_classes": 40, "a": 2}
+    assert spec.methods["arcface"]["trainer"]["max_epochs"] == 9
+
+
+def test_a_study_that_extends_nothing_or_itself_is_refused(study: Path, tmp_path: Path) -> None:
+    study.write_text(f"extends: other.yaml\n{STUDY}")
+    with pytest.raises(UserError, match=r"other\.yaml \(extends of .*study\.yaml\) does not exist"):
+        load_spec(study)
+    (tmp_path / "other.yaml").write_text("extends: study.yaml\n")
+    with pytest.raises(UserError, match=r"extends study\.yaml, which extends this file again"):
+        load_spec(study)

@@ -164,3 +164,50 @@ def whole_number(path: Path, key: str, value: Any, smallest: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
         raise UserError(f"{path}: {key} must be a whole number of at least {smallest}, not {value!r}")
     return value
+
+
+def read_extended(path: Path, extended_by: tuple[Path, ...] = ()) -> Config:
+    """Read a study file and lay it over the one that it `extends`, whose files stay relative to that one's folder.
+
+    `base+` appends to the other's base; methods, spaces, search settings and overrides are laid over its own; any other
+    key replaces.
+
+    Raises:
+        UserError: the other does not exist, or files extend each other.
+    """
+    content = read_yaml(path)
+    asked = content.pop("extends", None)
+    if asked is None:
+        return content
+    file = find_configuration(str(asked), "study", path.parent)
+    if file is None:
+        raise UserError(f"{path.parent / str(asked)} (extends of {path}) does not exist; correct the path")
+    if file.resolve() in (*extended_by, path.resolve()):
+        raise UserError(f"{path}: extends {asked}, which extends this file again; leave one of them out")
+    below = read_extended(file, (*extended_by, path.resolve()))
+    if "base" in below:
+        below["base"] = _placed(below["base"], file.parent)
+    for part in ("methods", "spaces"):
+        if isinstance(below.get(part), dict):
+            below[part] = {name: _placed(layers, file.parent) for name, layers in below[part].items()}
+    for key, value in content.items():
+        if key == "base+":
+            key, value = "base", [*_as_list(below.get("base", [])), *_as_list(value)]
+        elif key in ("methods", "spaces", "search") and isinstance(value, dict):
+            value = {**(below.get(key) or {}), **value}
+        elif key == "overrides":
+            value = merge(below.get(key), value)
+        below[key] = value
+    return below
+
+
+def _as_list(layers: Any) -> list[Any]:
+    return layers if isinstance(layers, list) else [layers]
+
+
+def _placed(layers: Any, folder: Path) -> Any:
+    """Layers whose files are found from any folder."""
+    if isinstance(layers, list):
+        return [_placed(layer, folder) for layer in layers]
+    file = find_configuration(layers, "study", folder) if isinstance(layers, str) else None
+    return layers if file is None else str(file.resolve())

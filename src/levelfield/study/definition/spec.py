@@ -13,7 +13,15 @@ import yaml
 from levelfield.errors import UserError, nearest
 from levelfield.metrics.table import METRICS, named
 from levelfield.runtime.own_code import own_code
-from levelfield.study.definition.configuration import Config, merge, read_yaml, set_dotted, stack, whole_number
+from levelfield.study.definition.configuration import (
+    Config,
+    merge,
+    read_extended,
+    read_yaml,
+    set_dotted,
+    stack,
+    whole_number,
+)
 from levelfield.study.definition.search_settings import SearchSettings, read_spaces, search_settings, second_searches
 from levelfield.study.search.suggest import Space, read_space
 
@@ -145,14 +153,14 @@ def load_spec(
     """Read a study file and resolve it.
 
     Args:
-        path: The study file; the files it names are relative to it, or shipped ones.
+        path: The study file; the files it names are relative to it, or shipped ones. It may extend another's.
         overrides: Dotted keys and values for all methods (`data.dataset.table`) or the study itself (`runs`).
         added_methods: Further methods, laid over the same base; one without a `search:` is not searched.
 
     Raises:
         UserError: a missing file, an unknown key, a count that is not one, a space that is none.
     """
-    content = read_yaml(path)
+    content = read_extended(path)
     overrides = dict(overrides or {})
     for key in content:
         if key == "a_a":

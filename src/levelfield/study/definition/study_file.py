@@ -1,5 +1,6 @@
 """The file that defines a study, by its path or its name."""
 
+import re
 from pathlib import Path
 
 from levelfield.errors import UserError, nearest
@@ -17,6 +18,6 @@ def find_study(name: str) -> Path:
         return file
     if (Path(name) / STUDY).is_file():
         raise UserError(f"{name} is the folder of a study; go on with it: levelfield study resume {name}")
-    names = sorted(path.name for path in shipped_files("study").values())
-    asked = Path(name).name.removesuffix(".yaml") + ".yaml"
+    names = sorted(file.removeprefix("study/") for file in shipped_files("study"))
+    asked = re.sub(r"^(\.{1,2}/|configs/|study/)+", "", name).removesuffix(".yaml") + ".yaml"
     raise UserError(f"no study file {name!r}{nearest(asked, names, cutoff=0.4)}")
