@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import warnings
 from pathlib import Path
@@ -16,6 +17,9 @@ from toy_study import finished, toy_file  # noqa: F401 # fixtures for the tests 
 from levelfield.cli.main import main
 
 os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that tests start
+# nohup, and a script's background, have them ignored by all that they start: by what tests stop with them, too.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

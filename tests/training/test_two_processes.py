@@ -1,5 +1,6 @@
 """Two gloo processes give the loss, gradients, batches and validation scores of one."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,12 @@ SCRIPT = Path(__file__).parent / "two_process_fits.py"
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("fits")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("fits")
+
+
+@pytest.fixture(scope="module")
+def results(folder: Path):
     for world_size in (1, 2):
         launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world_size}"]
         command = [sys.executable, *(launcher if world_size > 1 else []), str(SCRIPT), str(folder), str(world_size)]
@@ -57,3 +62,9 @@ def test_validation_scores_are_equal(results):
     scores = alone["two epochs"]["scores"]
     assert scores.keys() == {"val/map_at_r", "val/r_precision", "val/precision_at_1"}
     assert together["two epochs"]["scores"] == pytest.approx(scores, abs=1e-6)
+
+
+@pytest.mark.processes
+def test_the_processes_part_before_they_end(results, folder: Path):
+    """Else gloo's threads may free a tensor of an interpreter that has ended, and abort the process."""
+    assert all(json.loads((folder / f"left_2_{rank}.json").read_text()) for rank in range(2))

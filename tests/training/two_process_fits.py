@@ -1,10 +1,14 @@
 """One step of every loss on this process group; run by `test_two_processes.py` with one and with two processes.
 
 Writes `<folder>/<world size>.pt`: for each case the loss, the weights after a step of SGD with rate 1 (so that their
-change is the gradient), the batches drawn in two epochs, and the validation scores, of rank 0.
+change is the gradient), the batches drawn in two epochs, and the validation scores, of rank 0. Each process writes
+`<folder>/left_<world size>_<rank>.json`: whether it had left its group when it ended.
 """
 
+import atexit
 import inspect
+import json
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -116,9 +120,15 @@ def fit(loss, arguments, miner, epochs=1, validate=False):
     }
 
 
+def _tell_whether_left(file: Path) -> None:
+    file.write_text(json.dumps(not torch.distributed.is_initialized()))
+
+
 def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    # Registered first, called last.
+    atexit.register(_tell_whether_left, Path(sys.argv[1]) / f"left_{sys.argv[2]}_{os.environ.get('RANK', 0)}.json")
     results = {name: fit(*case) for name, case in cases().items()}
     results["two epochs"] = fit(levelfield.losses.ContrastiveLoss, {}, None, epochs=2, validate=True)
     if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:

@@ -73,6 +73,7 @@ def main() -> None:
             raised[name] = [type(error).__name__, str(error)]
     rank = torch.distributed.get_rank()
     (Path(sys.argv[1]) / f"{rank}.json").write_text(json.dumps(raised))
+    torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

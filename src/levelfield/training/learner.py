@@ -23,6 +23,7 @@ from levelfield.models.embedders import check_embedder
 from levelfield.models.ensemble import EnsembleEmbedder, EnsembleTrunk
 from levelfield.models.trunks import as_trunk
 from levelfield.runtime.import_path import import_named
+from levelfield.runtime.process_group import leave_group_at_exit, stay_in_group
 from levelfield.seeds import seed_of
 from levelfield.training.batches import Batch, gather_rows, samples_of
 from levelfield.training.callbacks import RecordOpening, RetrievalValidation
@@ -175,6 +176,7 @@ class MetricLearner(LightningModule):
         return nn.functional.normalize(embeddings) if self.normalize else embeddings
 
     def setup(self, stage: str) -> None:
+        stay_in_group()
         if stage != "fit":
             return
         self.checkpoint_path = None
@@ -185,6 +187,9 @@ class MetricLearner(LightningModule):
         if self.loss is None:
             raise UserError("this checkpoint was loaded without its loss: train a new learner with --model.loss")
         self.check_parts()
+
+    def teardown(self, stage: str) -> None:
+        leave_group_at_exit()
 
     def check_parts(self) -> None:
         """Raises UserError for a loss, miner or embedder that cannot be called as the learner calls it."""
