@@ -23,6 +23,7 @@ ROOMS = {
     "levelfield.miners": ("base.Miner",),
     "levelfield.models": ("trunks.Trunk", "embedders.Embedder"),
     "levelfield.data.datasets": ("base.MetricDataset",),
+    "levelfield.data.samplers": ("base.TrainingBatchSampler",),
     "levelfield.training.callbacks": ("lightning.pytorch.Callback",),
 }
 # The learner puts these around what is named; nobody names them.
@@ -198,6 +199,11 @@ def embedders() -> str:
     return table("class | what it does | arguments", map(explained, kinds))
 
 
+def samplers() -> str:
+    kinds = shipped("levelfield.data.samplers")
+    return table("class | a batch has | when", ([*explained(kind)[:2], said(kind, "When")] for kind in kinds))
+
+
 def datasets() -> str:
     named = [kind for kind in shipped("levelfield.data.datasets") if kind.num_classes_published is not None]
     return table(
@@ -238,7 +244,7 @@ TABLES = {
         "losses with class weights": lambda: losses(with_classes=True),
         "miners": miners,
     },
-    "docs/datasets.md": {"data sets": datasets},
+    "docs/datasets.md": {"data sets": datasets, "samplers": samplers},
     "docs/trunks.md": {"embedders": embedders},
     "docs/metrics.md": {"metrics": metrics},
 }

@@ -144,6 +144,11 @@ def test_what_contradicts_the_checkpoint_is_refused(fitted, run, command, option
         (["--model.loss", "ArcFaceLoss", "--model.trunk.weights", "none.pth"], ["none.pth"]),
         (["--model.loss", "ArcFaceLoss", "--data.fold", "9"], ["--data.fold 9", "0 to 3"]),
         (["--model.loss", "ArcFaceLoss", "--data.dataset", "Glyph"], ["--data.dataset", "'Glyphs'"]),
+        (
+            ["--model.loss", "ArcFaceLoss", "--data.sampler", "ShuffleBatchSampler"],
+            ["--data.sampler", "'ShuffledBatch"],
+        ),
+        (["--model.loss", "ArcFaceLoss", "--data.samples_per_class", "5"], ["32 is not a multiple", "ClassBalancedBa"]),
         (["--model.loss", "ArcFaceLoss", "--data.dataset", "ImageTable"], ["--data.dataset.table is required"]),
         (["--model.loss", "missing_module.MyLoss"], ["--model.loss", "missing_module"]),
         (["--model.loss", "ArcFaceLoss", "--config", "nothing.yaml"], ["nothing.yaml"]),
@@ -167,6 +172,17 @@ def test_what_contradicts_the_checkpoint_is_refused(fitted, run, command, option
 )
 def test_a_mistake_is_one_line_with_the_remedy(tiny, run, tmp_path, options, words):
     refused(run("fit", *tiny, "--output", tmp_path, *options), *words)
+
+
+def test_a_fit_takes_another_sampler_and_its_checkpoint_keeps_it(tiny, run, tmp_path):
+    words = ["--data.sampler", "ClassBalancedBatchSampler", "--data.samples_per_class", "5", "--name", "balanced"]
+    code, printed, complaint = run("fit", *tiny, "--model.loss", "ArcFaceLoss", *words, "--output", tmp_path)
+    assert code == 0, complaint
+    assert "note: batches hold 30 samples instead of 32, 5 of each of 6 classes" in printed
+    checkpoint = tmp_path / "fit" / "balanced" / "0" / "best.ckpt"
+    code, _, complaint = run("validate", "--ckpt_path", checkpoint)
+    assert code == 0, complaint
+    refused(run("validate", "--ckpt_path", checkpoint, "--data.sampler", "ShuffledBatchSampler"), "--data.sampler")
 
 
 @pytest.mark.parametrize("options", [["fast_dev_run", "true"], ["max_epochs", "0"], ["limit_val_batches", "0"]])

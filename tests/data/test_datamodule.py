@@ -11,6 +11,7 @@ from torch.utils.data import DistributedSampler
 
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets import Glyphs, Omniglot, TextTable
+from levelfield.data.samplers import ClassBalancedBatchSampler, ShuffledBatchSampler
 from levelfield.data.transforms import ImageTransforms
 from levelfield.errors import UserError
 
@@ -34,6 +35,15 @@ def test_with_replacement_a_class_repeats_samples_in_a_batch() -> None:
     assert repeats[True] > 0
 
 
+def test_a_sampler_is_a_class_and_a_checkpoint_names_it() -> None:
+    data = datamodule(sampler=ClassBalancedBatchSampler, samples_per_class=5)
+    data.setup("fit")
+    assert [len(index) for _, _, index in data.train_dataloader()] == [30] * 3
+    assert data.notes == "batches hold 30 samples instead of 32, 5 of each of 6 classes"
+    path = data.hparams["sampler"]["class_path"]
+    assert path == "levelfield.data.samplers.class_balanced.ClassBalancedBatchSampler"
+
+
 # Another value of each argument, and what changes by it.
 OTHERS = {
     "dataset": Glyphs(num_classes=44, image_size=16),
@@ -43,6 +53,7 @@ OTHERS = {
     "batch_size": 16,
     "samples_per_class": 2,
     "replacement": True,
+    "sampler": ShuffledBatchSampler,
     "steps_per_epoch": 2,
     "eval_batch_size": 7,
     "num_workers": 1,

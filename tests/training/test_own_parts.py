@@ -191,7 +191,7 @@ def test_a_short_name_of_several_classes_is_one_line(tiny, run, tmp_path):
 
 
 KINDS = ["model.loss", "model.trunk", "model.embedder", "model.miner", "model.optimizer", "model.lr_scheduler"]
-KINDS += ["data.dataset", "data.transforms", "trainer.callbacks", "trainer.logger"]
+KINDS += ["data.dataset", "data.sampler", "data.transforms", "trainer.callbacks", "trainer.logger"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,4 +1,4 @@
-"""The datamodule: M-per-class training batches and a class-disjoint validation fold; the test classes stay sealed."""
+"""The datamodule: balanced training batches and a class-disjoint validation fold; the test classes stay sealed."""
 
 import hashlib
 import inspect
@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from lightning.pytorch import LightningDataModule
@@ -17,13 +17,30 @@ from levelfield.data.cache import PreparedImages, prepare_images
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.index import SampleIndex
 from levelfield.data.places import dataset_without_ways, root_in_vain
-from levelfield.data.samplers import EvalSampler, MPerClassBatchSampler
+from levelfield.data.samplers import EvalSampler, MPerClassBatchSampler, TrainingBatchSampler
 from levelfield.data.sealed_half import check_test_half
 from levelfield.data.splits import Split, check_validation_classes, class_folds, split_classes
 from levelfield.data.subset import ClassSubset
 from levelfield.data.transforms import ImageTransforms
 from levelfield.errors import UserError
 from levelfield.runtime.processes import end_with_parent
+
+
+class SamplerFactory(Protocol):
+    """A class or partial that gives the sampler of the training batches."""
+
+    def __call__(
+        self,
+        *,
+        labels: np.ndarray,
+        batch_size: int,
+        samples_per_class: int,
+        num_batches: int,
+        seed: int,
+        rank: int,
+        world_size: int,
+        replacement: bool,
+    ) -> TrainingBatchSampler: ...
 
 
 class MetricDataModule(LightningDataModule):
@@ -43,6 +60,8 @@ class MetricDataModule(LightningDataModule):
         batch_size: samples of one batch over all processes together.
         samples_per_class: M; a batch holds `batch_size` / M classes.
         replacement: draw the M samples of a class with replacement.
+        sampler: class that says which samples a batch has; M of each class, or `ClassBalancedBatchSampler` where M does
+            not divide `batch_size`, or `ShuffledBatchSampler` for all in turn.
         steps_per_epoch: batches of an epoch.
         eval_batch_size: samples a batch when embedding.
         num_workers: loader processes.
@@ -76,6 +95,7 @@ class MetricDataModule(LightningDataModule):
         batch_size: int = 32,
         samples_per_class: int = 4,
         replacement: bool = False,
+        sampler: SamplerFactory = MPerClassBatchSampler,
         steps_per_epoch: int = 100,
         eval_batch_size: int = 64,
         num_workers: int = 0,
@@ -101,6 +121,7 @@ class MetricDataModule(LightningDataModule):
         self.batch_size = batch_size
         self.samples_per_class = samples_per_class
         self.replacement = replacement
+        self.sampler = sampler
         self.steps_per_epoch = steps_per_epoch
         self.eval_batch_size = eval_batch_size
         self.num_workers = num_workers
@@ -201,16 +222,7 @@ class MetricDataModule(LightningDataModule):
                 "overfit_batches takes samples in their order instead of M of each class: give limit_train_batches, or "
                 "a data set of few classes"
             )
-        sampler = MPerClassBatchSampler(
-            self.train_subset.labels,
-            batch_size=self.batch_size,
-            samples_per_class=self.samples_per_class,
-            num_batches=self.steps_per_epoch,
-            seed=self.seed,
-            rank=self._rank,
-            world_size=self._world_size,
-            replacement=self.replacement,
-        )
+        sampler = self.training_batches(self.train_subset.labels)
         if self.trainer is not None:  # loader processes ask for batches before Lightning says which epoch it is
             sampler.set_epoch(self.trainer.current_epoch)
         self.notes = sampler.differences
@@ -220,6 +232,23 @@ class MetricDataModule(LightningDataModule):
             sampler=sampler,
             collate_fn=default_collate,
             **self._loading(persistent=True),
+        )
+
+    def training_batches(self, labels: np.ndarray) -> TrainingBatchSampler:
+        """The batches of an epoch, as indices.
+
+        Args:
+            labels: the class of each sample that is trained on.
+        """
+        return self.sampler(
+            labels=labels,
+            batch_size=self.batch_size,
+            samples_per_class=self.samples_per_class,
+            num_batches=self.steps_per_epoch,
+            seed=self.seed,
+            rank=self._rank,
+            world_size=self._world_size,
+            replacement=self.replacement,
         )
 
     def val_dataloader(self) -> DataLoader:
@@ -305,7 +334,11 @@ class MetricDataModule(LightningDataModule):
     def _plain_arguments(self) -> dict[str, Any]:
         """The arguments of this datamodule as a configuration holds them, without the root."""
         names = inspect.signature(MetricDataModule).parameters
-        given = {name: getattr(self, name) for name in names}
+        given = {name: getattr(self, name) for name in names if name != "sampler"}
         transforms = {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(self.transforms).items()}
         text = self.dataset.modality == "text"
-        return {**given, "dataset": self._dataset_spec(), "root": None, "transforms": None if text else transforms}
+        path = f"{self.sampler.__module__}.{getattr(self.sampler, '__qualname__', '<locals>')}"
+        # Nothing that is done with a checkpoint takes training batches: a sampler without a name is left out.
+        named = {} if "<locals>" in path else {"sampler": {"class_path": path}}
+        plain = {**given, "dataset": self._dataset_spec(), "root": None, "transforms": None if text else transforms}
+        return {**plain, **named}

@@ -29,8 +29,7 @@ def compared(record: StudyRecord) -> Facts:
         frozen = "batch norm frozen" if model["freeze_batch_norm"] else "batch norm trains"
         facts.append(("trunk", f"{_call(model['trunk'], ('mean', 'std'))}; {frozen}"))
         facts.append(("embedding", f"{model['embedding_size']} numbers from {_call(model['embedder'])}"))
-        per_class = batches["samples_per_class"]
-        facts.append(("batch", f"{batches['batch_size']} samples, {per_class} of a class"))
+        facts.append(("batch", f"{batches['batch_size']} samples, {_batches(batches)}"))
         facts.append(("training", f"at most {trainer['max_epochs']} epochs of {batches['steps_per_epoch']} steps"))
         facts.append(
             ("optimizer", f"{class_name(model['optimizer'])}, learning rate {model['trunk_lr']:g} of the trunk")
@@ -39,6 +38,14 @@ def compared(record: StudyRecord) -> Facts:
     seeds = "the same seeds for all methods" + (f" but {', '.join(again)}" if again else "")
     facts.append(("repetitions", f"{spec.runs} run{'s' * (spec.runs != 1)} of {spec.folds} folds, {seeds}"))
     return facts
+
+
+def _batches(data: Mapping[str, Any]) -> str:
+    sampler = class_name(data.get("sampler", "MPerClassBatchSampler"))  # older studies name none
+    if sampler == "ShuffledBatchSampler":
+        return "shuffled"
+    by = "" if sampler == "MPerClassBatchSampler" else f" by {sampler}"
+    return f"{data['samples_per_class']} of a class{by}"
 
 
 def _call(value: Any, hidden: Sequence[str] = ()) -> str:

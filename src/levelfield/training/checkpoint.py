@@ -129,7 +129,8 @@ def data_config(checkpoint: dict[str, Any], origin: Path | str, trust: Iterable[
     with _described(origin):
         arguments = dict(checkpoint["datamodule_hyper_parameters"])
         check_names("data", arguments, trusted, origin)
-        check_kinds("data.dataset", arguments.get("dataset"), trusted, origin)
+        for part in ("dataset", "sampler"):
+            check_kinds(f"data.{part}", arguments.get(part), trusted, origin)
         return _resolved("data", MetricDataModule, arguments, trusted, origin)
 
 

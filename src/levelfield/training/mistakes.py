@@ -19,6 +19,7 @@ SHORT_NAMES = {
     "model.trunk": ("levelfield.models", "Trunk"),
     "model.embedder": ("levelfield.models", "Embedder"),
     "data.dataset": ("levelfield.data.datasets", "MetricDataset"),
+    "data.sampler": ("levelfield.data.samplers", "TrainingBatchSampler"),
 }
 QUOTED_CLASS_PATH = r"class_path['\"]?[=:] ?['\"]?([\w.]+)"  # as messages quote a configuration
 EXAMPLES = {

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from levelfield.data.datasets.base import MetricDataset
+from levelfield.data.samplers import TrainingBatchSampler
 from levelfield.errors import UserError
 from levelfield.training.instantiation import CLASS_PATH, classes_named
 from levelfield.training.parser import texts_in
@@ -57,6 +58,7 @@ BUILT_PARTS = {
     ),
     "model.lr_scheduler": Part("scheduler", LRScheduler, ("torch.optim.lr_scheduler",)),
     "data.dataset": Part("data set", MetricDataset, ("levelfield.data",)),
+    "data.sampler": Part("sampler", TrainingBatchSampler, ("levelfield.data",)),
 }
 TRUSTED_PACKAGES = frozenset(package.partition(".")[0] for part in BUILT_PARTS.values() for package in part.packages)
 

@@ -33,7 +33,7 @@ KEYS = ("name", "base", "overrides", "methods", "search", "spaces", "second_sear
 SECTIONS = ("model", "data", "trainer")
 # Where the data lies, how many processes read it and from what prepared file change no number.
 NOT_IDENTITY = ("root", "num_workers", "cache")
-TRAINING_BATCHES = ("batch_size", "samples_per_class", "replacement", "steps_per_epoch")
+TRAINING_BATCHES = ("batch_size", "samples_per_class", "replacement", "sampler", "steps_per_epoch")
 # The study sets these for each job.
 PER_JOB = ("data.fold", "data.num_folds", "seed_everything")
 

@@ -5,7 +5,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.training.build import TrainingCLI
@@ -33,13 +35,12 @@ def network_step(training: TrainingCLI) -> Callable[[], None]:
 
 def loss_step(training: TrainingCLI) -> Callable[[], None]:
     """Miner and loss, forward and backward, and the optimiser's step of the loss' own weights."""
-    learner, datamodule, optimizer = training.model, training.datamodule, _prepared(training)
-    num_classes = _num_train_classes(datamodule)
-    embeddings = torch.randn(datamodule.batch_size, learner.embedding_size, device=learner.device)
+    learner, optimizer = training.model, _prepared(training)
+    labels = _labels_of_a_batch(training.datamodule).to(learner.device)
+    embeddings = torch.randn(len(labels), learner.embedding_size, device=learner.device)
     if learner.normalize:
         embeddings = torch.nn.functional.normalize(embeddings)
     embeddings.requires_grad_()
-    labels = torch.arange(datamodule.batch_size, device=learner.device) // datamodule.samples_per_class % num_classes
 
     def step() -> None:
         learner.compute_loss(embeddings, labels).backward()
@@ -47,6 +48,12 @@ def loss_step(training: TrainingCLI) -> Callable[[], None]:
         optimizer.zero_grad()
 
     return step
+
+
+def _labels_of_a_batch(datamodule: MetricDataModule) -> Tensor:
+    """Labels as the sampler draws them, of classes that all have as many samples as a batch takes of one."""
+    labels = np.repeat(np.arange(_num_train_classes(datamodule)), max(datamodule.samples_per_class, 2))
+    return torch.from_numpy(labels[next(iter(datamodule.training_batches(labels)))])
 
 
 def _prepared(training: TrainingCLI) -> torch.optim.Optimizer:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from levelfield.data.samplers import Draw, EvalSampler, MPerClassBatchSampler
+from levelfield.data.samplers import Draw, MPerClassBatchSampler
 from levelfield.errors import UserError
 
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(50), 10))
@@ -142,16 +142,6 @@ def test_a_data_set_that_knows_nothing_of_draws_is_indexed(way: str) -> None:
     arguments = {"batch_sampler": sampler} if way == "batch_sampler" else {"sampler": sampler, "batch_size": None}
     batches = [index.tolist() for index, _ in DataLoader(samples, **arguments)]  # type: ignore[arg-type]
     assert batches == indices(list(sampler))
-
-
-@pytest.mark.parametrize(("num_samples", "world_size"), [(10, 1), (10, 4), (8, 4), (1, 3), (3, 4)])
-def test_evaluation_covers_all_in_equal_shares(num_samples: int, world_size: int) -> None:
-    shares = [list(EvalSampler(num_samples, rank, world_size)) for rank in range(world_size)]
-    assert len({len(share) for share in shares}) == 1
-    assert [len(EvalSampler(num_samples, rank, world_size)) for rank in range(world_size)] == [len(s) for s in shares]
-    gathered = list(chain(*shares))
-    assert set(gathered) == set(range(num_samples))
-    assert len(gathered) - num_samples < world_size
 
 
 def test_with_replacement_each_sample_is_drawn_from_its_whole_class() -> None:

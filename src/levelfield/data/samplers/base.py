@@ -1,0 +1,129 @@
+"""What the samplers of training batches share: one stream of draws, the same on any number of processes.
+
+They are DistributedSamplers, which a Lightning Trainer leaves as they are.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from jaxtyping import Int
+from torch.utils.data import DistributedSampler
+
+from levelfield.errors import UserError
+
+
+class Draw(int):
+    """One sample of a batch: its index in the data set, and its number in the stream of the whole run.
+
+    It is the index to a data set that knows nothing of draws. Random augmentation is seeded by `number`, so a repeated
+    index is another view.
+
+    Example:
+        >>> draw = Draw(1, number=64)
+        >>> "abc"[draw], draw.index, draw.number
+        ('b', 1, 64)
+    """
+
+    number: int
+
+    def __new__(cls, index: int, number: int) -> "Draw":
+        draw = super().__new__(cls, index)
+        draw.number = number
+        return draw
+
+    def __reduce__(self) -> tuple[type["Draw"], tuple[int, int]]:
+        return Draw, (int(self), self.number)
+
+    @property
+    def index(self) -> int:
+        return int(self)
+
+
+class TrainingBatchSampler(DistributedSampler[list[Draw]]):
+    """Batches of indices, each a function of (seed, epoch, batch number) alone; what is in one a subclass says.
+
+    Rank r of W takes the contiguous slice [r * B / W, (r + 1) * B / W) of a batch: W processes see together what one
+    would. A sampler of one's own gives `indices_of`, and `prepare` where there is something to prepare or a batch has
+    another `size`.
+
+    It is the `batch_sampler` of a loader over any data set. Where a Trainer runs on several processes, it must be the
+    `sampler` of a loader with `batch_size=None`, which Lightning leaves alone, and the data set must take a list of
+    indices (`ClassSubset` and `TensorDataset` do).
+
+    Args:
+        labels: the class of each sample of the data set, (N,) integers.
+        batch_size: samples in a batch, over all processes together.
+        samples_per_class: M, the samples of a class in a batch.
+        num_batches: batches in an epoch.
+        seed: of the whole stream.
+        rank: this process, 0 to world_size - 1.
+        world_size: number of processes; it must divide the size of a batch.
+        replacement: whether the samples of a class are drawn each from all of it, so that some may repeat.
+
+    Attributes:
+        size: samples in a batch as it is.
+
+    Raises:
+        UserError: a number below 1, or a batch that cannot be shared by the processes.
+    """
+
+    def __init__(
+        self,
+        labels: Int[np.ndarray, " samples"] | Sequence[int],
+        batch_size: int,
+        samples_per_class: int,
+        num_batches: int,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        replacement: bool = False,
+    ) -> None:
+        for key, value in {"samples_per_class": samples_per_class, "num_batches": num_batches}.items():
+            if value < 1:
+                raise UserError(f"{key} is {value}: give 1 or more")
+        if batch_size < 2:
+            raise UserError(f"batch_size is {batch_size}: give 2 or more")
+        self.labels: Int[np.ndarray, " samples"] = np.asarray(labels)
+        super().__init__(self.labels, num_replicas=world_size, rank=rank, seed=seed)  # type: ignore[arg-type]
+        self.batch_size = self.size = batch_size
+        self.samples_per_class = samples_per_class
+        self.num_batches = num_batches
+        self.world_size = world_size
+        self.replacement = replacement
+        self.prepare()
+        if self.size % world_size:
+            given = self.size == batch_size
+            remedy = f"give {-(-batch_size // world_size) * world_size}, or use" if given else "use"
+            raise UserError(
+                f"{'batch_size' if given else 'a batch of'} {self.size} cannot be shared by {world_size} processes: "
+                f"{remedy} another number of devices"
+            )
+
+    def prepare(self) -> None:
+        """Look at the arguments, once they are all here; what is kept for the batches is made here."""
+
+    @abstractmethod
+    def indices_of(self, batch: int) -> Int[np.ndarray, " batch"]:
+        """The indices of a batch of the epoch `self.epoch`, from 0, over all processes together."""
+
+    @property
+    def differences(self) -> str:
+        """How the batches differ from what was asked for, as one line; empty if they do not."""
+        return ""
+
+    @property
+    def sampler(self) -> "TrainingBatchSampler":
+        """This object: as a `batch_sampler`, Lightning calls `set_epoch` on its `sampler` only."""
+        return self
+
+    def __len__(self) -> int:
+        return self.num_batches
+
+    def __iter__(self) -> Iterator[list[Draw]]:
+        share = self.size // self.world_size
+        for batch in range(self.num_batches):
+            indices = self.indices_of(batch)
+            first_number = (self.epoch * self.num_batches + batch) * self.size
+            mine = range(self.rank * share, (self.rank + 1) * share)
+            yield [Draw(int(indices[position]), first_number + position) for position in mine]

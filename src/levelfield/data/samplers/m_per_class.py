@@ -1,0 +1,61 @@
+"""Batches of C classes with M samples each."""
+
+import numpy as np
+from jaxtyping import Int
+
+from levelfield.data.samplers.base import TrainingBatchSampler
+from levelfield.data.samplers.classes import TrainedClasses
+from levelfield.errors import UserError
+from levelfield.seeds import seed_of
+
+
+class MPerClassBatchSampler(TrainingBatchSampler):
+    """C = batch_size / samples_per_class classes drawn without replacement, then M = samples_per_class of each.
+
+    A class smaller than M is filled by repetition, all of its samples before any again, unless they are drawn with
+    replacement. Classes with one sample leave training (`num_left_out`). With fewer than C classes all are used, each
+    with more samples, so that the batch size stays (`differences` says so). The arguments are `TrainingBatchSampler`'s.
+
+    When: pairs, triplets and whatever compares samples of a batch.
+
+    Raises:
+        UserError: a batch size that M or the number of processes does not divide, or fewer than 2 usable classes.
+
+    Example:
+        >>> [len(set(batch)) for batch in MPerClassBatchSampler([0, 0, 1, 1, 2, 2], 4, 2, num_batches=2)]
+        [4, 4]
+    """
+
+    def prepare(self) -> None:
+        if self.batch_size % self.samples_per_class:
+            nearest = self.samples_per_class * max(2, self.batch_size // self.samples_per_class)
+            raise UserError(
+                f"batch_size {self.batch_size} is not a multiple of samples_per_class {self.samples_per_class}: "
+                f"give {nearest}, for example (or --data.sampler ClassBalancedBatchSampler)"
+            )
+        self.classes = TrainedClasses(self.labels)
+        self.num_left_out = self.classes.num_left_out
+        self.classes_per_batch = min(self.batch_size // self.samples_per_class, len(self.classes))
+
+    @property
+    def effective_samples_per_class(self) -> float:
+        """Mean number of samples of a class in a batch; more than M where there are fewer than C classes."""
+        return self.batch_size / self.classes_per_batch
+
+    @property
+    def differences(self) -> str:
+        found = []
+        asked = self.batch_size // self.samples_per_class
+        if self.classes_per_batch < asked:
+            found.append(
+                f"batches hold {self.classes_per_batch} classes instead of {asked}, with "
+                f"{self.effective_samples_per_class:.3g} samples of each instead of {self.samples_per_class}: "
+                "there are no more"
+            )
+        return "; ".join([*found, *self.classes.left_out])
+
+    def indices_of(self, batch: int) -> Int[np.ndarray, " batch"]:
+        rng = np.random.default_rng(seed_of("batch", self.seed, self.epoch, batch))
+        samples_each, one_more = divmod(self.batch_size, self.classes_per_batch)
+        counts = [samples_each + (position < one_more) for position in range(self.classes_per_batch)]
+        return self.classes.draw(counts, self.replacement, rng)

@@ -1,0 +1,44 @@
+"""Batches of a shuffled data set, whatever the classes."""
+
+import numpy as np
+from jaxtyping import Int
+
+from levelfield.data.samplers.base import TrainingBatchSampler
+from levelfield.errors import UserError
+from levelfield.seeds import seed_of
+
+
+class ShuffledBatchSampler(TrainingBatchSampler):
+    """All samples in a random order, pass after pass, cut into batches.
+
+    Each sample comes once before any comes again, whatever the number of batches in an epoch: the stream goes on where
+    the last epoch ended. A batch across the end of a pass may hold a sample twice. Classes with one sample train too.
+    `samples_per_class` is not looked at.
+
+    When: losses with class weights, to compare with training without balanced batches (Zhai and Wu's Table 4, S none).
+
+    Raises:
+        UserError: a batch that the processes cannot share, or `replacement`.
+
+    Example:
+        >>> sampler = ShuffledBatchSampler([0, 0, 0, 0, 1, 1], batch_size=2, samples_per_class=1, num_batches=3)
+        >>> sorted(draw.index for batch in sampler for draw in batch)
+        [0, 1, 2, 3, 4, 5]
+    """
+
+    def prepare(self) -> None:
+        if self.replacement:
+            raise UserError(
+                "replacement is of the samples of a class, and ShuffledBatchSampler takes all samples in turn: give "
+                "--data.replacement false"
+            )
+
+    def indices_of(self, batch: int) -> Int[np.ndarray, " batch"]:
+        first = (self.epoch * self.num_batches + batch) * self.batch_size
+        passes, places = np.divmod(np.arange(first, first + self.batch_size), len(self.labels))
+        orders = {int(number): self._order(int(number)) for number in np.unique(passes)}
+        return np.array([orders[int(number)][place] for number, place in zip(passes, places, strict=True)])
+
+    def _order(self, number: int) -> Int[np.ndarray, " samples"]:
+        """The order of a pass through the data, from 0."""
+        return np.random.default_rng(seed_of("pass", self.seed, number)).permutation(len(self.labels))
