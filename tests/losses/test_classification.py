@@ -100,3 +100,47 @@ def test_bad_arguments_are_refused():
         NormalizedSoftmaxLoss(0, 2)
     with pytest.raises(ValueError, match="label_smoothing=1"):
         NormalizedSoftmaxLoss(3, 2, label_smoothing=1)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_class_weights_begin_normal_or_uniform(name):
+    """The variances are 1 and (2 / sqrt(D))^2 / 12; that of 4,000 numbers is within 10% of them."""
+    cls = getattr(losses, name)
+    for init, variance in (("normal", 1.0), ("uniform", 1 / 30)):
+        torch.manual_seed(0)
+        numbers = cls(400, 10, weight_init=init).class_weights.detach()
+        assert numbers.var().item() == pytest.approx(variance, rel=0.1)
+        if init == "uniform":
+            assert 0.95 / 10**0.5 < numbers.abs().max() <= 1 / 10**0.5
+    with pytest.raises(ValueError, match="weight_init='xavier' must be one of normal, uniform"):
+        cls(400, 10, weight_init="xavier")
+
+
+def test_a_default_draws_what_it_drew():
+    """Without `weight_init` the weights are torch's N(0, 1) of the same generator, as checkpoints' seeds have it."""
+    torch.manual_seed(3)
+    expected = torch.randn(7, 5)
+    torch.manual_seed(3)
+    assert torch.equal(NormalizedSoftmaxLoss(7, 5).class_weights.detach(), expected)
+
+
+def test_a_shorter_class_weight_turns_farther_by_the_square_of_its_length():
+    """The loss sees directions alone, so its gradient is at right angles to w and in proportion to 1 / |w|, and a small
+    step of SGD turns w by lr g / |w|^2: Zhai and Wu's lengths, sqrt(1/3) in the mean, 3 D times as far as N(0, 1)'s
+    sqrt(D)."""
+    D = 512
+    torch.manual_seed(0)
+    x, y = torch.randn(20, D, dtype=torch.float64), torch.arange(20) % 4
+    long, short = (NormalizedSoftmaxLoss(4, D).double() for _ in range(2))
+    with torch.no_grad():
+        directions = torch.nn.functional.normalize(torch.randn(4, D, dtype=torch.float64))
+        long.class_weights.copy_(directions * D**0.5)
+        short.class_weights.copy_(directions / 3**0.5)
+    turned = []
+    for loss in (long, short):
+        loss(x, y).backward()
+        assert (loss.class_weights.grad * directions).sum(1).abs().max() < 1e-12
+        torch.optim.SGD(loss.parameters(), lr=1e-5).step()
+        after = torch.nn.functional.normalize(loss.class_weights.detach())
+        turned.append((after - directions).norm(dim=1))
+    torch.testing.assert_close(turned[1] / turned[0], torch.full((4,), 3.0 * D).double(), rtol=1e-3, atol=0)

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from levelfield.losses.classification import ClassificationLoss
+from levelfield.losses.classification import ClassificationLoss, WeightInit
 from levelfield.losses.pairs import safe_sqrt
 
 
@@ -25,6 +25,7 @@ class ArcFaceLoss(ClassificationLoss):
         margin: m, in degrees, in [0, 180].
         scale: S, above 0.
         class_fraction: share of the classes in play at each step (`ClassificationLoss`).
+        weight_init: how the class weights begin (`ClassificationLoss`).
 
     Cost: B C. When: compact classes; many of them.
     Paper: Deng et al. 2019, "ArcFace: Additive Angular Margin Loss for Deep Face Recognition", arXiv:1801.07698.
@@ -43,8 +44,9 @@ class ArcFaceLoss(ClassificationLoss):
         margin: float = 28.6,
         scale: float = 64.0,
         class_fraction: float = 1.0,
+        weight_init: WeightInit = "normal",
     ) -> None:
-        super().__init__(num_classes, embedding_size, class_fraction)
+        super().__init__(num_classes, embedding_size, class_fraction, weight_init=weight_init)
         check_angle(margin, scale)
         self.margin = margin
         self.scale = scale

@@ -1,5 +1,8 @@
 """What the losses with class weights share. N samples, C classes in play, K centres a class, D dimensions."""
 
+import math
+from typing import Literal, get_args
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn, no_grad
@@ -7,6 +10,8 @@ from torch.nn import functional
 
 from levelfield.losses.base import IndicesTuple, MetricLoss, sample_weights
 from levelfield.numerics import inner_products, unit
+
+WeightInit = Literal["normal", "uniform"]
 
 
 class ClassificationLoss(MetricLoss):
@@ -19,6 +24,9 @@ class ClassificationLoss(MetricLoss):
             max(classes in the batch, round(f num_classes)) in all (Zhai & Wu 2019, section 4.5).
         centers_per_class: K weight vectors a class, class-major in `class_weights`.
         label_smoothing: mass in [0, 1) spread evenly over the classes in play.
+        weight_init: what each number of the class weights begins with: `normal`, N(0, 1), or `uniform` in +-1/sqrt(D)
+            (Zhai & Wu's code). Directions are spread alike; of a weight of length l a step of plain or momentum SGD
+            turns the direction in proportion to 1/l^2, here sqrt(D) and sqrt(1/3): 3 D times as far with `uniform`.
 
     With a miner, each sample weighs as often as `indices_tuple` names it, divided by the largest such count; an empty
     choice weighs all alike; with `weigh_anchors_only` as often as it is an anchor. `ref_emb` has no meaning here and
@@ -34,6 +42,7 @@ class ClassificationLoss(MetricLoss):
         class_fraction: float = 1.0,
         centers_per_class: int = 1,
         label_smoothing: float = 0.0,
+        weight_init: WeightInit = "normal",
     ) -> None:
         super().__init__()
         if num_classes < 1 or embedding_size < 1 or centers_per_class < 1:
@@ -45,12 +54,17 @@ class ClassificationLoss(MetricLoss):
             raise ValueError(f"class_fraction={class_fraction} must lie in (0, 1]")
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"label_smoothing={label_smoothing} must lie in [0, 1)")
+        if weight_init not in get_args(WeightInit):
+            raise ValueError(f"weight_init={weight_init!r} must be one of {', '.join(get_args(WeightInit))}")
         self.num_classes = num_classes
         self.embedding_size = embedding_size
         self.class_fraction = class_fraction
         self.centers_per_class = centers_per_class
         self.label_smoothing = label_smoothing
         self.class_weights = nn.Parameter(torch.randn(num_classes * centers_per_class, embedding_size))
+        if weight_init == "uniform":
+            bound = 1 / math.sqrt(embedding_size)
+            nn.init.uniform_(self.class_weights, -bound, bound)
 
     def compute(
         self,

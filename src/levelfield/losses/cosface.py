@@ -3,7 +3,7 @@
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from levelfield.losses.classification import ClassificationLoss, target_mask
+from levelfield.losses.classification import ClassificationLoss, WeightInit, target_mask
 
 
 class CosFaceLoss(ClassificationLoss):
@@ -19,6 +19,7 @@ class CosFaceLoss(ClassificationLoss):
         margin: m, in units of cosine.
         scale: S, above 0.
         class_fraction: share of the classes in play at each step (`ClassificationLoss`).
+        weight_init: how the class weights begin (`ClassificationLoss`).
 
     Cost: B C. When: compact classes; robust to tune.
     Paper: Wang et al. 2018, "CosFace: Large Margin Cosine Loss for Deep Face Recognition", arXiv:1801.09414.
@@ -31,8 +32,9 @@ class CosFaceLoss(ClassificationLoss):
         margin: float = 0.35,
         scale: float = 64.0,
         class_fraction: float = 1.0,
+        weight_init: WeightInit = "normal",
     ) -> None:
-        super().__init__(num_classes, embedding_size, class_fraction)
+        super().__init__(num_classes, embedding_size, class_fraction, weight_init=weight_init)
         if scale <= 0:
             raise ValueError(f"scale={scale} must be above 0")
         self.margin = margin

@@ -3,7 +3,7 @@
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from levelfield.losses.classification import ClassificationLoss
+from levelfield.losses.classification import ClassificationLoss, WeightInit
 
 
 class NormalizedSoftmaxLoss(ClassificationLoss):
@@ -19,6 +19,7 @@ class NormalizedSoftmaxLoss(ClassificationLoss):
         temperature: T, above 0.
         class_fraction: share of the classes in play at each step (`ClassificationLoss`).
         label_smoothing: Fehervari et al. use 0.1.
+        weight_init: how the class weights begin (`ClassificationLoss`).
 
     Cost: B C. When: the baseline to beat; one parameter to tune.
     Paper: Zhai & Wu 2019, "Classification is a Strong Baseline for Deep Metric Learning", arXiv:1811.12649 (Eq 1).
@@ -31,8 +32,11 @@ class NormalizedSoftmaxLoss(ClassificationLoss):
         temperature: float = 0.05,
         class_fraction: float = 1.0,
         label_smoothing: float = 0.0,
+        weight_init: WeightInit = "normal",
     ) -> None:
-        super().__init__(num_classes, embedding_size, class_fraction, label_smoothing=label_smoothing)
+        super().__init__(
+            num_classes, embedding_size, class_fraction, label_smoothing=label_smoothing, weight_init=weight_init
+        )
         if temperature <= 0:
             raise ValueError(f"temperature={temperature} must be above 0")
         self.temperature = temperature

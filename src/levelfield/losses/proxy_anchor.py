@@ -1,6 +1,7 @@
 """Proxy anchor loss."""
 
 import math
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -28,6 +29,8 @@ class ProxyAnchorLoss(ClassificationLoss):
         alpha: a, above 0.
         class_fraction: share of the classes in play at each step (`ClassificationLoss`); C in the equation is then
             their number, so that the second mean is over other classes than without it.
+        weight_init: how the class weights begin: `paper`, N(0, 2 / C) (Kaiming, fan out) as in the paper's code, or
+            one of `ClassificationLoss`.
 
     Cost: B C. When: quick convergence; many samples a class in a batch.
     Paper: Kim et al. 2020, "Proxy Anchor Loss for Deep Metric Learning", arXiv:2003.13911.
@@ -40,13 +43,16 @@ class ProxyAnchorLoss(ClassificationLoss):
         margin: float = 0.1,
         alpha: float = 32.0,
         class_fraction: float = 1.0,
+        weight_init: Literal["paper", "normal", "uniform"] = "paper",
     ) -> None:
-        super().__init__(num_classes, embedding_size, class_fraction)
+        drawn = "normal" if weight_init == "paper" else weight_init
+        super().__init__(num_classes, embedding_size, class_fraction, weight_init=drawn)
         if alpha <= 0:
             raise ValueError(f"alpha={alpha} must be above 0")
         self.margin = margin
         self.alpha = alpha
-        nn.init.normal_(self.class_weights, std=math.sqrt(2 / num_classes))  # the paper's code: Kaiming, fan out
+        if weight_init == "paper":
+            nn.init.normal_(self.class_weights, std=math.sqrt(2 / num_classes))
 
     def class_loss(
         self,

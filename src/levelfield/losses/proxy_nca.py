@@ -4,7 +4,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from levelfield.losses.classification import ClassificationLoss, target_mask
+from levelfield.losses.classification import ClassificationLoss, WeightInit, target_mask
 from levelfield.losses.pairs import weighted_logsumexp
 
 
@@ -23,6 +23,7 @@ class ProxyNCALoss(ClassificationLoss):
         exclude_positive: only the other classes below the line, as the paper and Fehervari et al. (Eq 14) print it; the
             loss may then be below 0. Their vectors of length 3 are k = 9.
         class_fraction: share of the classes in play at each step (`ClassificationLoss`).
+        weight_init: how the class weights begin (`ClassificationLoss`).
 
     Cost: B C. When: the normalised softmax with T = 1/(2k).
     Papers: Movshovitz-Attias et al. 2017, "No Fuss Distance Metric Learning using Proxies", arXiv:1703.07464; this form
@@ -38,8 +39,9 @@ class ProxyNCALoss(ClassificationLoss):
         softmax_scale: float = 1.0,
         exclude_positive: bool = False,
         class_fraction: float = 1.0,
+        weight_init: WeightInit = "normal",
     ) -> None:
-        super().__init__(num_classes, embedding_size, class_fraction)
+        super().__init__(num_classes, embedding_size, class_fraction, weight_init=weight_init)
         if softmax_scale <= 0:
             raise ValueError(f"softmax_scale={softmax_scale} must be above 0")
         self.softmax_scale = softmax_scale

@@ -6,7 +6,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import relu
 
-from levelfield.losses.classification import ClassificationLoss, target_mask
+from levelfield.losses.classification import ClassificationLoss, WeightInit, target_mask
 from levelfield.losses.pairs import mean_over, nonzero_mean
 from levelfield.numerics import inner_products, unit
 
@@ -25,6 +25,7 @@ class ProxyTripletLoss(ClassificationLoss):
         margin: m, in units of squared distance.
         reduction: "nonzero", over the terms above 0, or "mean" over all, as Fehervari et al. do.
         class_fraction: share of the classes in play at each step (`ClassificationLoss`).
+        weight_init: how the class weights begin (`ClassificationLoss`).
 
     Cost: B C. When: to compare with older work.
     Papers: Movshovitz-Attias et al. 2017, arXiv:1703.07464; Fehervari et al. 2019, arXiv:1911.12528 (section 2.9).
@@ -37,8 +38,9 @@ class ProxyTripletLoss(ClassificationLoss):
         margin: float = 1.0,
         reduction: Literal["nonzero", "mean"] = "nonzero",
         class_fraction: float = 1.0,
+        weight_init: WeightInit = "normal",
     ) -> None:
-        super().__init__(num_classes, embedding_size, class_fraction)
+        super().__init__(num_classes, embedding_size, class_fraction, weight_init=weight_init)
         self.margin = margin
         self.reduction = reduction
 

@@ -1,6 +1,7 @@
 """SoftTriple loss."""
 
 import math
+from typing import Literal
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -28,6 +29,8 @@ class SoftTripleLoss(ClassificationLoss):
         margin: m, in units of cosine.
         reg_weight: reg, which draws the centres of a class together (of the classes in play).
         class_fraction: share of the classes in play at each step (`ClassificationLoss`).
+        weight_init: how the centres begin: `paper`, uniform in +-1/sqrt(their number) (Kaiming over the centres) as in
+            the paper's code, or one of `ClassificationLoss`.
 
     Cost: B C. When: classes of several clusters.
     Paper: Qian et al. 2019, "SoftTriple Loss: Deep Metric Learning Without Triplet Sampling", arXiv:1909.05235.
@@ -43,16 +46,19 @@ class SoftTripleLoss(ClassificationLoss):
         margin: float = 0.01,
         reg_weight: float = 0.0,
         class_fraction: float = 1.0,
+        weight_init: Literal["paper", "normal", "uniform"] = "paper",
     ) -> None:
-        super().__init__(num_classes, embedding_size, class_fraction, centers_per_class)
+        drawn = "normal" if weight_init == "paper" else weight_init
+        super().__init__(num_classes, embedding_size, class_fraction, centers_per_class, weight_init=drawn)
         if la <= 0 or gamma <= 0:
             raise ValueError(f"la={la} and gamma={gamma} must be above 0")
         self.la = la
         self.gamma = gamma
         self.margin = margin
         self.reg_weight = reg_weight
-        bound = 1 / math.sqrt(num_classes * centers_per_class)  # the paper's code: Kaiming over the centres
-        nn.init.uniform_(self.class_weights, -bound, bound)
+        if weight_init == "paper":
+            bound = 1 / math.sqrt(num_classes * centers_per_class)
+            nn.init.uniform_(self.class_weights, -bound, bound)
 
     def logits(self, cosines: Float[Tensor, "N *K C"], labels: Int[Tensor, " N"]) -> Float[Tensor, "N C"]:
         similarities = cosines

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from levelfield.losses.classification import ClassificationLoss
+from levelfield.losses.classification import ClassificationLoss, WeightInit
 from levelfield.numerics import inner_products, unit
 
 
@@ -25,6 +25,7 @@ class SphereFaceLoss(ClassificationLoss):
         margin: m, a whole number from 1.
         scale: S, above 0.
         class_fraction: share of the classes in play at each step (`ClassificationLoss`).
+        weight_init: how the class weights begin (`ClassificationLoss`).
 
     Cost: B C. When: raw embeddings, or a scale of 30.
     Paper: Liu et al. 2017, "SphereFace: Deep Hypersphere Embedding for Face Recognition", arXiv:1704.08063.
@@ -37,8 +38,9 @@ class SphereFaceLoss(ClassificationLoss):
         margin: int = 4,
         scale: float = 1.0,
         class_fraction: float = 1.0,
+        weight_init: WeightInit = "normal",
     ) -> None:
-        super().__init__(num_classes, embedding_size, class_fraction)
+        super().__init__(num_classes, embedding_size, class_fraction, weight_init=weight_init)
         if margin < 1 or margin != int(margin):
             raise ValueError(f"margin={margin} multiplies the angle and must be a whole number from 1")
         if scale <= 0:

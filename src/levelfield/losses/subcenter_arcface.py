@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, no_grad
 
 from levelfield.losses.arcface import add_angle, check_angle
-from levelfield.losses.classification import ClassificationLoss
+from levelfield.losses.classification import ClassificationLoss, WeightInit
 from levelfield.numerics import inner_products, unit
 
 
@@ -26,6 +26,7 @@ class SubCenterArcFaceLoss(ClassificationLoss):
         margin: m, in degrees, in [0, 180].
         scale: S, above 0.
         class_fraction: share of the classes in play at each step (`ClassificationLoss`).
+        weight_init: how the class weights begin (`ClassificationLoss`).
 
     Cost: B C. When: noisy labels; `get_outliers` finds them.
     Paper: Deng et al. 2020, "Sub-center ArcFace: Boosting Face Recognition by Large-Scale Noisy Web Faces",
@@ -40,8 +41,11 @@ class SubCenterArcFaceLoss(ClassificationLoss):
         margin: float = 28.6,
         scale: float = 64.0,
         class_fraction: float = 1.0,
+        weight_init: WeightInit = "normal",
     ) -> None:
-        super().__init__(num_classes, embedding_size, class_fraction, centers_per_class=sub_centers)
+        super().__init__(
+            num_classes, embedding_size, class_fraction, centers_per_class=sub_centers, weight_init=weight_init
+        )
         check_angle(margin, scale)
         self.sub_centers = sub_centers
         self.margin = margin
