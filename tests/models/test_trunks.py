@@ -166,6 +166,41 @@ def test_a_module_that_is_no_trunk_is_named():
         as_trunk(TimmTrunk("test_resnet", weights=None), num_features=5)
 
 
+def test_average_and_maximum_as_proxy_anchors_trunks_pool():
+    """Half of what Kim et al. add: global average plus global maximum of the last feature map."""
+    torch.manual_seed(0)
+    trunk = TimmTrunk("test_resnet", weights=None, arguments={"global_pool": "avgmax", "drop_path_rate": 0.1}).eval()
+    images = torch.rand(2, 3, 64, 64)
+    maps = trunk.model.forward_features(trunk.standardise(images))
+    torch.testing.assert_close(trunk(images), (maps.mean((2, 3)) + maps.amax((2, 3))) / 2)
+    assert trunk.num_features == maps.shape[1]
+    assert {type(m).__name__ for m in trunk.modules()} >= {"DropPath"}
+    assert TimmTrunk(**trunk.init_args).model.global_pool.pool_type == "avgmax"
+
+
+def test_a_model_s_arguments_may_change_its_length():
+    both = TimmTrunk("test_resnet", weights=None, arguments={"global_pool": "catavgmax"})
+    assert both.training
+    assert both.num_features == 2 * TimmTrunk("test_resnet", weights=None).num_features
+    assert both.eval()(torch.rand(1, 3, 32, 32)).shape == (1, both.num_features)
+    assert "arguments" not in TimmTrunk("test_resnet", weights=None).init_args
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ({"pretrained": True}, "pretrained is not for the model"),
+        ({"checkpoint_path": "w.pth"}, "checkpoint_path is not for the model"),
+        ({"num_classes": 10}, "num_classes is not for the model"),
+        ({"drop_pth_rate": 0.1}, "'test_resnet' does not take them: .*drop_pth_rate"),
+        ({"global_pool": ""}, r"an image's features have shape \(96, 5, 5\)"),
+    ],
+)
+def test_a_model_s_arguments_that_cannot_be_are_refused(arguments, line):
+    with pytest.raises(UserError, match=f"--model.trunk.arguments.*{line}"):
+        TimmTrunk("test_resnet", weights=None, arguments=arguments)
+
+
 def test_an_ensemble_of_somebodys_trunk():
     learner = MetricLearner(Pooled(), loss=ContrastiveLoss(), embedding_size=8, members=2)
     assert learner(torch.rand(2, 3, 32, 32)).shape == (2, 8)
