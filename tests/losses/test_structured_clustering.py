@@ -74,3 +74,24 @@ def test_a_clustering_beyond_doubt_loses_nothing():
 def test_a_miner_is_refused():
     with pytest.raises(ValueError, match="neither a miner nor ref_emb"):
         StructuredClusteringLoss()(*batch("pairs").arguments())
+
+
+def test_gamma_decays_every_so_many_training_steps_and_a_checkpoint_goes_on():
+    """0.94 every 3 steps: after 7 steps gamma is 2 x 0.94^2; the loss is that of a constant gamma of this size."""
+    case = batch("raw", [0, 0, 1, 1, 2, 2], dim=3)
+    decaying = StructuredClusteringLoss(2.0, gamma_decay=0.94, decay_steps=3)
+    plain = [StructuredClusteringLoss(2.0 * 0.94 ** (step // 3))(case.x, case.y) for step in range(8)]
+    assert len({float(loss.detach()) for loss in plain}) == 3
+    assert [decaying(case.x, case.y) for _ in range(7)] == plain[:7]
+    resumed = StructuredClusteringLoss(2.0, gamma_decay=0.94, decay_steps=3)
+    resumed.load_state_dict(decaying.state_dict())
+    assert resumed(case.x, case.y) == plain[7]
+    resumed.eval()
+    assert resumed(case.x, case.y) == resumed(case.x, case.y)
+    assert not StructuredClusteringLoss().state_dict()
+
+
+@pytest.mark.parametrize("arguments", [{"gamma_decay": 0.0}, {"gamma_decay": 1.1}, {"decay_steps": 0}])
+def test_a_decay_that_is_none_is_refused(arguments):
+    with pytest.raises(ValueError, match=f"{next(iter(arguments))}=.* must"):
+        StructuredClusteringLoss(**arguments)

@@ -71,3 +71,22 @@ def test_the_text_head_of_vasilev_and_dyakonov():
 def test_layers_stack():
     assert parameters(MLPEmbedder(4, 2, hidden_sizes=[3, 5])) == 4 * 3 + 3 + 3 * 5 + 5 + 5 * 2 + 2
     assert parameters(MLPEmbedder(4, 2, hidden_sizes=[])) == 4 * 2 + 2
+
+
+def test_fehervaris_proxy_softmax_embeds_by_layer_norm_dropout_and_weight_norm():
+    """Section 2.9: its rows' lengths are learnt apart from their directions; v g / |v| by hand."""
+    embedder = LayerNormLinearEmbedder(6, 3, bias=False, dropout=0.5, weight_norm=True)
+    assert parameters(embedder) == 3 + 3 * 6
+    lengths, directions = (getattr(embedder.linear.parametrizations.weight, f"original{k}") for k in (0, 1))
+    with torch.no_grad():
+        lengths.copy_(torch.tensor([[1.0], [2.0], [3.0]]))
+        directions.mul_(7.0)  # says nothing
+    features = torch.randn(5, 6)
+    normed = (features - features.mean(1, keepdim=True)) / (features.var(1, unbiased=False, keepdim=True) + 1e-5).sqrt()
+    rows = directions / directions.norm(dim=1, keepdim=True) * torch.tensor([[1.0], [2.0], [3.0]])
+    torch.testing.assert_close(embedder.eval()(features), normed @ rows.T)
+    with pytest.raises(UserError, match=r"dropout 1\.0 must be"):
+        LayerNormLinearEmbedder(4, 3, dropout=1.0)
+    torch.manual_seed(0)
+    half = (LayerNormLinearEmbedder(1000, 1, dropout=0.5).dropout(torch.ones(1000)) == 0).float().mean()
+    assert half.item() == pytest.approx(0.5, abs=0.06)

@@ -23,6 +23,9 @@ class StructuredClusteringLoss(MetricLoss):
     Args:
         gamma: weight of the margin 1 - NMI.
         pam_iterations: rounds of swapping.
+        gamma_decay: what gamma is multiplied by every `decay_steps` steps, in (0, 1]; 0.94 in Oh Song et al., who
+            do not say how often. Steps are counted where the loss is called in training; a checkpoint holds the count.
+        decay_steps: batches between two such steps down.
 
     Cost: C B^2 + C^3 B. When: to compare with older work; slow, as the papers warn, beyond a few hundred samples.
     Papers: Oh Song et al. 2017, "Deep Metric Learning via Facility Location", arXiv:1612.01213; Fehervari et al. 2019,
@@ -31,10 +34,22 @@ class StructuredClusteringLoss(MetricLoss):
     Not for `torch.compile(fullgraph=True)`: the number of classes in the batch sets the shapes.
     """
 
-    def __init__(self, gamma: float = 1.0, pam_iterations: int = 5) -> None:
+    steps: Tensor
+
+    def __init__(
+        self, gamma: float = 1.0, pam_iterations: int = 5, gamma_decay: float = 1.0, decay_steps: int = 1
+    ) -> None:
         super().__init__()
+        if not 0 < gamma_decay <= 1:
+            raise ValueError(f"gamma_decay={gamma_decay} must lie in (0, 1]")
+        if decay_steps < 1:
+            raise ValueError(f"decay_steps={decay_steps} must be at least 1")
         self.gamma = gamma
         self.pam_iterations = pam_iterations
+        self.gamma_decay = gamma_decay
+        self.decay_steps = decay_steps
+        if gamma_decay < 1:
+            self.register_buffer("steps", torch.tensor(0))
 
     def compute(
         self,
@@ -58,8 +73,17 @@ class StructuredClusteringLoss(MetricLoss):
         fixed_NN = dist_NN.detach().nan_to_num(2.0)  # an embedding that is not finite is far from all
         medoids = self.search(fixed_NN, class_of)
         assigned = dist_NN[:, medoids].amin(1)
-        margin = self.gamma * (1 - _nmi(_nearest(fixed_NN, medoids)[None], class_of, len(medoids)))
+        margin = self.current_gamma * (1 - _nmi(_nearest(fixed_NN, medoids)[None], class_of, len(medoids)))
+        if self.training and self.gamma_decay < 1:
+            self.steps += 1
         return (margin[0].to(dist_NN.dtype) - assigned.sum() - true_score).clamp_min(0)
+
+    @property
+    def current_gamma(self) -> float:
+        """The gamma of the next step."""
+        if self.gamma_decay == 1:
+            return self.gamma
+        return self.gamma * self.gamma_decay ** (int(self.steps) // self.decay_steps)
 
     @no_grad()
     def search(self, dist: Float[Tensor, "N N"], class_of: Int[Tensor, " N"]) -> Int[Tensor, " C"]:
@@ -88,7 +112,7 @@ class StructuredClusteringLoss(MetricLoss):
     ) -> Float[Tensor, " S"]:
         """F + gamma (1 - NMI) of each row of medoids."""
         nearest_SN, which_SN = dist[:, sets].permute(1, 0, 2).min(2)
-        return -nearest_SN.sum(1) + self.gamma * (1 - _nmi(which_SN, class_of, sets.shape[1]))
+        return -nearest_SN.sum(1) + self.current_gamma * (1 - _nmi(which_SN, class_of, sets.shape[1]))
 
 
 def _nearest(dist: Float[Tensor, "N N"], medoids: Int[Tensor, " K"]) -> Int[Tensor, " N"]:

@@ -36,19 +36,33 @@ class LinearEmbedder(Embedder):
 class LayerNormLinearEmbedder(Embedder):
     """Layer norm without learnt scale and shift, then a linear layer (Zhai & Wu 2019, section 3.2).
 
+    Fehervari et al.'s proxy softmax adds weight norm and dropout (section 2.9).
+
     Args:
         num_features: length F of the trunk's features (the learner supplies it).
         embedding_size: length D of an embedding (the learner supplies it).
-        bias: whether the linear layer has a bias (the paper's has none).
+        bias: whether the linear layer has a bias (the papers' has none).
+        dropout: share of the normed features that a training step leaves out.
+        weight_norm: learn length and direction of each row of the linear layer apart (Salimans & Kingma 2016,
+            arXiv:1602.07868).
     """
 
-    def __init__(self, num_features: int, embedding_size: int, bias: bool = True) -> None:
+    def __init__(
+        self,
+        num_features: int,
+        embedding_size: int,
+        bias: bool = True,
+        dropout: float = 0.0,
+        weight_norm: bool = False,
+    ) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(num_features, elementwise_affine=False)
-        self.linear = nn.Linear(num_features, embedding_size, bias=bias)
+        self.dropout = nn.Dropout(_checked(dropout))
+        linear = nn.Linear(num_features, embedding_size, bias=bias)
+        self.linear = nn.utils.parametrizations.weight_norm(linear) if weight_norm else linear
 
     def forward(self, features: Float[Tensor, "batch features"]) -> Float[Tensor, "batch embedding"]:
-        return self.linear(self.norm(features))
+        return self.linear(self.dropout(self.norm(features)))
 
 
 class LayerNormEmbedder(Embedder):

@@ -88,6 +88,7 @@ def test_what_the_papers_say_of_batches_and_sizes() -> None:
         assert (data["batch_size"], data["samples_per_class"], data["replacement"]) == (75, 25, True)
         assert {model[key] for key in ("trunk_lr", "embedder_lr", "loss_lr")} == {0.001}
         assert method["trainer"]["max_epochs"] == 1 + 30
+        assert model["loss"]["init_args"]["weight_init"] == "uniform"  # their code's
         assert (
             data["transforms"] | {"resize": 256, "crop_size": 224, "square": True, "random_crop": True}
             == (data["transforms"])
@@ -97,6 +98,9 @@ def test_what_the_papers_say_of_batches_and_sizes() -> None:
     sizes = {name: method["model"]["embedding_size"] for name, method in fehervari.items()}
     assert {name for name, size in sizes.items() if size != 64} == {"proxy_softmax", "dreml"}
     assert (sizes["proxy_softmax"], sizes["dreml"]) == (2048, 12 * 12)
+    softmax = fehervari["proxy_softmax"]["model"]["embedder"]["init_args"]  # section 2.9
+    assert softmax == {"bias": False, "dropout": 0.5, "weight_norm": True}
+    assert fehervari["structured_clustering"]["model"]["loss"]["init_args"]["gamma_decay"] < 1  # section 4.1
     # Table 1, last column; DREML's members are unit vectors here (docs of MetaClassLoss).
     raw = {name for name, method in fehervari.items() if not method["model"].get("normalize", True)}
     assert raw == {"triplet_semihard", "lifted_structure", "n_pairs", "angular", "prototypical"}
