@@ -141,17 +141,17 @@ class TimmTrunk(Trunk):
         if not timm.is_model(name.split(".")[0]):
             hint = nearest(name, timm.list_models(), "; timm.list_models() lists them")
             raise UserError(f"no such trunk '{name}'{hint}")
-        arguments = arguments or {}
+        given: dict[str, Any] = dict(arguments or {})
         reserved = {"num_classes", "features_only", *inspect.signature(timm.create_model).parameters} - {"kwargs"}
-        if refused := sorted(reserved & set(arguments)):
+        if refused := sorted(reserved & set(given)):
             raise UserError(f"--model.trunk.arguments: {refused[0]} is not for the model, or set already: leave it out")
         try:
-            self.model = timm.create_model(name, pretrained=weights == "pretrained", num_classes=0, **arguments)
+            self.model = timm.create_model(name, pretrained=weights == "pretrained", num_classes=0, **given)
         except TypeError as error:
-            if not arguments:
+            if not given:
                 raise
             raise UserError(
-                f"--model.trunk.arguments {arguments}: '{name}' does not take them: {_first_line(error)}"
+                f"--model.trunk.arguments {given}: '{name}' does not take them: {_first_line(error)}"
             ) from error
         except Exception as error:
             raise UserError(
@@ -165,7 +165,7 @@ class TimmTrunk(Trunk):
             self.weights_origin = f"hub {known.get('hf_hub_id') or known.get('url')}"
         else:
             self.weights_origin = load_weights(self.model, weights)
-        self.num_features = _features_given(model, arguments) if arguments else int(model.num_features)
+        self.num_features = _features_given(model, given) if given else int(model.num_features)
         self.model.to(memory_format=torch.channels_last)  # convolutions: 1.6 times faster on 2 CPU cores
         self.mean, self.std = tuple(mean or known["mean"]), tuple(std or known["std"])
         self.standardise = Standardise(self.mean, self.std)
@@ -175,7 +175,7 @@ class TimmTrunk(Trunk):
 
 
 @torch.no_grad()
-def _features_given(model: Any, arguments: Mapping[str, ModelArgument]) -> int:
+def _features_given(model: Any, arguments: dict[str, Any]) -> int:
     """Length of a feature vector with arguments that may change it, by an image of zeros.
 
     Raises:
@@ -188,8 +188,7 @@ def _features_given(model: Any, arguments: Mapping[str, ModelArgument]) -> int:
     shape = tuple(getattr(features, "shape", ()))
     if len(shape) != 2:
         raise UserError(
-            f"--model.trunk.arguments {dict(arguments)}: an image's features have shape {shape[1:]}; a trunk gives a "
-            "vector"
+            f"--model.trunk.arguments {arguments}: an image's features have shape {shape[1:]}; a trunk gives a vector"
         )
     return shape[1]
 
