@@ -3,10 +3,11 @@
 import pytest
 
 from levelfield.analysis.comparison import compare_all
-from levelfield.analysis.results import ResultRow
+from levelfield.analysis.results import ResultRow, SummaryRow
 from levelfield.report.figures.differences import differences_figure
 from levelfield.report.figures.search import best_so_far
 from levelfield.report.figures.style import style, to_svg
+from levelfield.report.figures.sweep import sweep_figure
 from levelfield.study.search.suggest import Trial
 
 
@@ -56,3 +57,25 @@ def test_of_many_pairs_those_with_the_best_method_are_drawn(methods: int, rows: 
     if methods == 9:
         assert all(name.startswith("m8 over ") for name in names)
         assert all(difference > 0 for difference in drawn(figure)[0])
+
+
+def test_a_sweep_is_a_curve_a_method_and_a_line_for_what_is_not_swept() -> None:
+    scores = {"a[64]": 0.1, "a[128]": 0.2, "a[512]": 0.4, "b[64]": 0.3, "b[128]": 0.25, "fixed": 0.35}
+    rows = [
+        SummaryRow(method, "separated", metric, score, 0.01, 3)
+        for metric in ("map_at_r", "r_precision", "precision_at_1")
+        for method, score in scores.items()
+    ]
+    with style():
+        figure = sweep_figure("model.embedding_size", rows)
+        assert len(figure.axes) == 3
+        first = figure.axes[0]
+        drawn = {tuple(line.get_xdata()): [round(float(y), 6) for y in line.get_ydata()] for line in first.lines}
+        assert drawn == {(64, 128, 512): [10, 20, 40], (64, 128): [30, 25], (0, 1): [35, 35]}
+        assert first.get_xscale() == "linear"  # 512 is 8 times 64
+        assert [label.get_text() for label in first.get_xticklabels()] == ["64", "128", "512"]
+        assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b", "fixed (not swept)"]
+        named = sweep_figure(
+            "model.trunk", [SummaryRow(f"a[{n}]", "separated", "map_at_r", 0.1, None, 1) for n in "xy"]
+        )
+        assert list(named.axes[0].lines[0].get_xdata()) == [0, 1]

@@ -8,7 +8,7 @@ from typing import Any
 
 from levelfield.published.tables import PublishedResult, published
 from levelfield.study.definition.configuration import flatten
-from levelfield.study.definition.spec import BASELINE, StudySpec
+from levelfield.study.definition.spec import BASELINE, StudySpec, is_baseline
 from levelfield.study.jobs.written_config import class_name, whole_config
 from levelfield.study.record import StudyRecord
 
@@ -62,18 +62,27 @@ def papers_beside(record: StudyRecord) -> list[PaperBeside]:
     """
     spec = record.spec
     by_title: dict[str, list[Counterpart]] = {}
-    for method in (BASELINE, *spec.methods):
-        trained = next(iter(spec.methods)) if method == BASELINE else method
-        config = whole_config(record.folder, trained)
+    for method in spec.rows:
+        config = _whole_config(record, method)
         for row in _nearest_rows(method, config, spec) if config else []:
             by_title.setdefault(row.result.title, []).append(row)
     return [PaperBeside(title, rows, _together(rows)) for title, rows in by_title.items()]
 
 
+def _whole_config(record: StudyRecord, method: str) -> dict[str, Any] | None:
+    """A method's configuration with every default; where it is trained as another one, that one's, but for the test."""
+    spec = record.spec
+    trained = next(iter(spec.methods)) if method == BASELINE else spec.trained_as.get(method, method)
+    config = whole_config(record.folder, trained)
+    if config is not None and method in spec.trained_as:
+        config["model"]["distance"] = spec.methods[method]["model"]["distance"]
+    return config
+
+
 def _nearest_rows(method: str, config: Mapping[str, Any], spec: StudySpec) -> list[Counterpart]:
     dataset = dataset_name(config["data"]["dataset"]["class_path"])
-    loss, miner, arguments = (None, None, {}) if method == BASELINE else _loss_of(config["model"])
-    if dataset is None or (loss is None and method != BASELINE):
+    loss, miner, arguments = (None, None, {}) if is_baseline(method) else _loss_of(config["model"])
+    if dataset is None or (loss is None and not is_baseline(method)):
         return []
     rows: dict[tuple[str, str], list[Counterpart]] = {}
     for result in published(dataset, loss, miner, arguments):
@@ -156,7 +165,8 @@ def _say(value: Any) -> str:
 def _together(rows: Iterable[Counterpart]) -> list[str]:
     """Each difference once; those that not all rows have name their methods. What no key holds comes last."""
     rows = list(rows)
-    methods = list(dict.fromkeys(row.method for row in rows if row.method != BASELINE)) or [BASELINE]
+    methods = list(dict.fromkeys(row.method for row in rows if not is_baseline(row.method)))
+    methods = methods or list(dict.fromkeys(row.method for row in rows))
     where: dict[str, list[str]] = {}
     for row in rows:
         for sentence in row.differences:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from levelfield.study.definition.search_settings import SECOND_SEARCH_MARK
-from levelfield.study.definition.spec import BASELINE, StudySpec
+from levelfield.study.definition.spec import StudySpec
 from levelfield.study.jobs.job import EMBEDDINGS_FILE, Job
 from levelfield.study.jobs.written_config import class_name, whole_config
 from levelfield.study.progress import duration
@@ -23,16 +23,17 @@ def compared(record: StudyRecord) -> Facts:
     data = next((result["data"] for result in results if result.get("data")), None)
     if data is not None:
         facts.append(("data set", _call(data["dataset"])))
-        facts.append(("split", _split(data, spec, _test_half(record.folder))))
+        facts.append(("split", _split(data, spec, _test_half(record.folder, spec.rows[0]))))
     if config is not None:
         model, batches, trainer = config["model"], config["data"], config["trainer"]
         frozen = "batch norm frozen" if model["freeze_batch_norm"] else "batch norm trains"
-        frozen = "frozen" if model.get("freeze_trunk") else frozen
         facts.append(("trunk", f"{_call(model['trunk'], ('mean', 'std'))}; {frozen}"))
         facts.append(("embedding", f"{model['embedding_size']} numbers from {_call(model['embedder'])}"))
         facts.append(("batch", f"{batches['batch_size']} samples, {_batches(batches)}"))
         facts.append(("training", f"at most {trainer['max_epochs']} epochs of {batches['steps_per_epoch']} steps"))
-        facts.append(("optimizer", f"{class_name(model['optimizer'])}, learning rate {_rate(model)}"))
+        facts.append(
+            ("optimizer", f"{class_name(model['optimizer'])}, learning rate {model['trunk_lr']:g} of the trunk")
+        )
     again = [method for method in spec.methods if SECOND_SEARCH_MARK in method]
     seeds = "the same seeds for all methods" + (f" but {', '.join(again)}" if again else "")
     facts.append(("repetitions", f"{spec.runs} run{'s' * (spec.runs != 1)} of {spec.folds} folds, {seeds}"))
@@ -45,11 +46,6 @@ def _batches(data: Mapping[str, Any]) -> str:
         return "shuffled"
     by = "" if sampler == "MPerClassBatchSampler" else f" by {sampler}"
     return f"{data['samples_per_class']} of a class{by}"
-
-
-def _rate(model: Mapping[str, Any]) -> str:
-    part = "embedder" if model.get("freeze_trunk") else "trunk"
-    return f"{model[f'{part}_lr']:g} of the {part}"
 
 
 def _call(value: Any, hidden: Sequence[str] = ()) -> str:
@@ -71,11 +67,11 @@ def _split(data: Mapping[str, Any], spec: StudySpec, test: tuple[int, int] | Non
     return text if test is None else f"{text}; {test[0]} test classes with {test[1]:,} samples"
 
 
-def _test_half(study_folder: Path) -> tuple[int, int] | None:
+def _test_half(study_folder: Path, first: str) -> tuple[int, int] | None:
     """(classes, samples) that were tested; None before the test classes were opened."""
     from safetensors import safe_open
 
-    path = study_folder / Job(BASELINE, "run", 0, 0).path / EMBEDDINGS_FILE
+    path = study_folder / Job(first, "run", 0, 0).path / EMBEDDINGS_FILE
     if not path.exists():
         return None
     with safe_open(path, framework="numpy") as file:

@@ -20,7 +20,7 @@ from levelfield.storage.atomic import write_atomically
 from levelfield.storage.ledger import Ledger
 from levelfield.storage.lock import Lock
 from levelfield.study.definition.conditions import differing_conditions
-from levelfield.study.definition.spec import BASELINE, StudySpec
+from levelfield.study.definition.spec import StudySpec
 from levelfield.study.environment import mixed_lines
 from levelfield.study.integrity import changed_files, gap_lines
 from levelfield.study.record import StudyRecord
@@ -71,7 +71,7 @@ def _contents(record: StudyRecord, rows: Sequence[ResultRow], changed: Mapping[P
         "reopened": reopened,
         "compared": compared(record),
         "metrics": SHOWN_METRICS,
-        "table": score_lines([BASELINE, *spec.methods], test, summarise(rows, stage="run")),
+        "table": score_lines(spec.rows, test, summarise(rows, stage="run")),
         "notes": [
             *(note for note in footnotes(spec.runs, spec.folds, reasons, []) if note != reopened),
             *mixed_lines(record),

@@ -15,7 +15,6 @@ from levelfield.analysis.results import EMBEDDING_KINDS, SummaryRow, collect_row
 from levelfield.analysis.statistics import TOO_FEW_RUNS
 from levelfield.metrics.table import SELECTED_BY, SHOWN_METRICS
 from levelfield.study.definition.conditions import differing_conditions
-from levelfield.study.definition.spec import BASELINE
 from levelfield.study.environment import mixed_lines
 from levelfield.study.integrity import changed_files, gap_lines
 from levelfield.study.record import StudyRecord
@@ -150,7 +149,7 @@ class StudyTable:
 def study_table(record: StudyRecord) -> StudyTable:
     """What a study has scored so far."""
     spec, rows = record.spec, collect_rows(record)
-    table = comparison_table(spec.name, [BASELINE, *spec.methods], summarise(rows), summarise(rows, stage="run"))
+    table = comparison_table(spec.name, spec.rows, summarise(rows), summarise(rows, stage="run"))
     openings = [entry["reason"] for entry in record.ledger.openings]
     notes = footnotes(spec.runs, spec.folds, openings, differing_conditions(spec))
     return StudyTable(table, [*notes, *mixed_lines(record), *gap_lines(changed_files(record))])

@@ -7,7 +7,7 @@ from pathlib import Path
 from levelfield.errors import UserError
 from levelfield.metrics.table import MONITOR, SELECTED_BY
 from levelfield.storage.file_hash import file_hash
-from levelfield.study.definition.spec import BASELINE, digest
+from levelfield.study.definition.spec import digest, is_baseline
 from levelfield.study.jobs.job import LOGS, METRICS_FILE, RESULT, failed
 from levelfield.study.jobs.state import StudyState
 from levelfield.study.record import StudyRecord
@@ -38,7 +38,7 @@ def changed_files(record: StudyRecord) -> dict[Path, str]:
         for name in LOGS:
             path = record.folder / job.path / name
             recorded = result.get("files", {}).get(name)
-            expected = recorded or not (failed(result) or (name == METRICS_FILE and job.method == BASELINE))
+            expected = recorded or not (failed(result) or (name == METRICS_FILE and is_baseline(job.method)))
             if not path.is_file():
                 if expected:
                     found[job.path / name] = "is missing"
@@ -59,7 +59,7 @@ def changed_scores(record: StudyRecord) -> Iterator[str]:
     damaged = changed_files(record)
     for job, result in record.state.results.items():
         path = job.path / METRICS_FILE
-        if failed(result) or job.method == BASELINE or path in damaged:
+        if failed(result) or is_baseline(job.method) or path in damaged:
             continue
         scores = validation_scores(record.folder / path)
         stored, best = result["validation"][SELECTED_BY], max(scores.values(), default=None)

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from levelfield.metrics.table import SELECTED_BY
-from levelfield.study.definition.spec import BASELINE
+from levelfield.study.definition.spec import is_baseline
 from levelfield.study.jobs.job import Job, failed
 from levelfield.study.jobs.state import StudyState
 
@@ -34,7 +34,7 @@ def seconds_left(
     Returns:
         Seconds; None before any training is done, for the baseline's jobs say nothing about one.
     """
-    trained = [seconds for job, seconds in done.items() if job.method != BASELINE]
+    trained = [seconds for job, seconds in done.items() if not is_baseline(job.method)]
     if not trained:
         return None
     overall = sum(trained) / len(trained)

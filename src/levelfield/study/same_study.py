@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from levelfield.errors import UserError
 from levelfield.study.definition.configuration import first_difference
 from levelfield.study.definition.spec import BASELINE, StudySpec
-from levelfield.study.jobs.job import RESULT
+from levelfield.study.jobs.job import RESULT, Job
 from levelfield.study.record import StudyRecord
 
 
@@ -24,8 +24,11 @@ def check_same_study(asked: StudyRecord) -> None:
     for identity in (old, new):
         identity.pop("own_code", None)
     if set(old["methods"]) <= set(new["methods"]):
-        for part in ("methods", "spaces"):
-            new[part] = {name: config for name, config in new[part].items() if name in old["methods"]}
+        for part in ("methods", "spaces", "trained_as"):
+            if part in new:
+                new[part] = {name: config for name, config in new[part].items() if name in old["methods"]}
+        if not new.get("trained_as"):
+            new.pop("trained_as", None)
     difference = first_difference(old, new)
     if difference is not None:
         key, before, now = difference
@@ -34,7 +37,7 @@ def check_same_study(asked: StudyRecord) -> None:
             "choose another --output, or ask for the old value again"
         )
     for change in changed_code(begun.spec, asked.spec):
-        jobs = asked.folder / "jobs" / change.method
+        jobs = asked.folder / Job(change.method, "run", 0, 0).path.parents[1]
         if any(jobs.glob(f"*/*/{RESULT}")):
             raise UserError(
                 f"{jobs} was computed with another {change.file} ({change}); restore it, choose another --output, or "

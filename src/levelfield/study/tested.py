@@ -11,7 +11,7 @@ from levelfield.study.record import StudyRecord
 
 def tested_path(method: str, run: int) -> Path:
     """Where the test scores of one run of a method are, relative to the study folder."""
-    return Path("jobs", method, f"run{run}", "test", RESULT)
+    return Job(method, "run", run, 0).path.with_name("test") / RESULT
 
 
 def tested_hash(spec: StudySpec, method: str, run: int) -> str:

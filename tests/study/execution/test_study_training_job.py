@@ -47,7 +47,6 @@ CASES: dict[str, dict[str, Any]] = {
             }
         }
     },
-    "frozen trunk": {"model": {"freeze_trunk": True}},
     "schedule": {
         "model": {
             "freeze_batch_norm": False,

@@ -20,7 +20,7 @@ RUNS_ASIDE = 0.14
 
 def _draw(results: Results) -> "Figure | None":
     runs = run_scores(results.rows)
-    methods = [BASELINE, *results.record.spec.methods]
+    methods = results.record.spec.rows
     return scores_figure(methods, summarise(results.rows), runs, BASELINE) if runs else None
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from levelfield.report.figures import ReportFigure, Results
 from levelfield.report.figures.style import INK, PALETTE, small_panels, whole_numbers
-from levelfield.study.definition.spec import BASELINE
+from levelfield.study.definition.spec import is_baseline
 from levelfield.study.integrity import validation_scores
 from levelfield.study.jobs.job import METRICS_FILE, failed
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def _draw(results: Results) -> "Figure | None":
     record, curves = results.record, defaultdict(list)
     for job, result in record.state.results.items():
-        if job.stage == "run" and job.method != BASELINE and not failed(result):
+        if job.stage == "run" and not is_baseline(job.method) and not failed(result):
             metrics = job.path / METRICS_FILE
             if metrics not in results.changed:
                 curves[job.method].append(read_curve(record.folder / metrics, job.fold, result["best_epoch"]))

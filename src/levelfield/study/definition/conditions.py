@@ -12,7 +12,7 @@ METHOD_ITSELF = ("model.loss", "model.miner")
 def differing_conditions(spec: StudySpec) -> list[str]:
     """One sentence for each setting that is not the same for all methods, such as the batch composition."""
     settings = {
-        name: {key: value for key, value in flatten(config) if not key.startswith(METHOD_ITSELF)}
+        name: {key: value for key, value in flatten(config) if not key.startswith(METHOD_ITSELF + _swept(spec))}
         for name, config in spec.methods.items()
     }
     keys = sorted({key for values in settings.values() for key in values})
@@ -30,6 +30,10 @@ def differing_conditions(spec: StudySpec) -> list[str]:
     if unsearched and spec.search.trials:
         sentences.append(f"{', '.join(unsearched)}: not searched, {spec.search.trials} trials for the others")
     return sentences
+
+
+def _swept(spec: StudySpec) -> tuple[str, ...]:
+    return (spec.sweep,) if spec.sweep else ()
 
 
 def _say(value: str) -> str:

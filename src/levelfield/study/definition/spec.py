@@ -23,13 +23,14 @@ from levelfield.study.definition.configuration import (
     whole_number,
 )
 from levelfield.study.definition.search_settings import SearchSettings, read_spaces, search_settings, second_searches
+from levelfield.study.definition.sweep import NAME, sweep_methods, trained_as, without_value
 from levelfield.study.search.suggest import Space, read_space
 
 STUDY = "study.yaml"
 BASELINE = "pretrained"
 COUNTS = {"folds": 4, "runs": 2, "seed": 0, "threads": 2}
 SMALLEST = {"folds": 2, "seed": 0}
-KEYS = ("name", "base", "overrides", "methods", "search", "spaces", "second_searches", "metrics", *COUNTS)
+KEYS = ("name", "base", "overrides", "methods", "sweep", "search", "spaces", "second_searches", "metrics", *COUNTS)
 SECTIONS = ("model", "data", "trainer")
 # Where the data lies, how many processes read it and from what prepared file change no number.
 NOT_IDENTITY = ("root", "num_workers", "cache")
@@ -55,6 +56,8 @@ class StudySpec:
         metrics: Test scores beside MAP@R, R-precision and precision@1, as `levelfield.metrics.table` names them.
         own_code: Method, or the baseline, to the files of one's own that it uses and their SHA-256; none for one that
             uses levelfield and installed packages alone.
+        trained_as: Method to the one whose trainings it shares: what is trained once is tested in two ways.
+        sweep: The dotted key that the study tries several values of, `softmax[64]` and `softmax[128]`; empty for none.
     """
 
     name: str
@@ -67,6 +70,8 @@ class StudySpec:
     spaces: dict[str, Config] = field(default_factory=dict)
     metrics: list[str] = field(default_factory=list)
     own_code: dict[str, dict[str, str]] = field(default_factory=dict)
+    trained_as: dict[str, str] = field(default_factory=dict)
+    sweep: str = ""
 
     def trials(self, method: str) -> int:
         """Number of trials of a method, 0 for one that is not searched."""
@@ -85,15 +90,13 @@ class StudySpec:
     def identity(self) -> dict[str, Any]:
         """All that determines the results: the definition without name, roots and executor."""
         plain = self.to_dict()
-        del plain["name"]
-        for key in ("metrics", "own_code"):  # a study without them is what it was before there were any
+        del plain["name"], plain["sweep"]  # its methods say what it is
+        for key in ("metrics", "own_code", "trained_as"):  # a study without them is what it was before there were any
             if not plain[key]:
                 del plain[key]
         for config in plain["methods"].values():
             if config.get("trainer", {}).get("devices") == 1:  # as in studies from before a study said how many
                 del config["trainer"]["devices"]
-            if config.get("model", {}).get("freeze_trunk") is False:  # as where nothing is said of it
-                del config["model"]["freeze_trunk"]
             for place in (config.get("data", {}), _init_args(config.get("data", {}).get("dataset"))):
                 for key in NOT_IDENTITY:
                     place.pop(key, None)
@@ -109,6 +112,8 @@ class StudySpec:
         identity.pop("metrics", None)  # of the test alone
         if code := identity.pop("own_code", {}).get(method):
             identity["own_code"] = code
+        if trained := identity.pop("trained_as", {}).get(method):
+            identity["trained_as"] = self.method_hash(trained)
         identity["methods"] = identity["methods"][method]
         identity["spaces"] = identity["spaces"].get(method, {})
         del identity["runs"]
@@ -136,9 +141,19 @@ class StudySpec:
         return replace(self, own_code={name: files for name, files in code.items() if files})
 
     @property
+    def rows(self) -> list[str]:
+        """The methods of a table: the pretrained baseline first, unless the study has baselines of its own."""
+        return [*([] if any(map(is_baseline, self.methods)) else [BASELINE]), *self.methods]
+
+    @property
     def baseline_config(self) -> Config:
         """The configuration whose trunk and data the pretrained baseline uses: the first method's."""
         return next(iter(self.methods.values()))
+
+
+def is_baseline(method: str) -> bool:
+    """Whether a method is a trunk without training: the study's baseline, or one of several, `pretrained[resnet50]`."""
+    return without_value(method) == BASELINE
 
 
 def digest(plain: Any) -> str:
@@ -169,19 +184,13 @@ def load_spec(
             raise UserError(f"{path}: 'a_a' is named 'second_searches' now")
         if key not in KEYS:
             raise UserError(f"{path}: unknown key {key!r}{nearest(key, KEYS)}")
-    methods = content.get("methods")
-    if not isinstance(methods, dict) or not methods:
-        raise UserError(f"{path}: 'methods' must map method names to lists of configuration files")
+    methods = content["methods"] = _methods(path, content.get("methods"))
     counts = {key: content.get(key, default) for key, default in COUNTS.items()}
-    base = merge(stack(content.get("base", []), path.parent, f"base of {path}"), content.get("overrides") or {})
-    metrics = content.get("metrics", base.pop("metrics", None))
     search, again = dict(content.get("search") or {}), content.get("second_searches") or []
     for key in list(overrides):
         check_override(key)
         if key in COUNTS:
             counts[key] = overrides.pop(key)
-        elif key == "metrics":
-            metrics = overrides.pop(key)
         elif key.startswith("search."):
             search[key.removeprefix("search.")] = overrides.pop(key)
         elif key.startswith("second_searches."):
@@ -189,27 +198,41 @@ def load_spec(
     for name in added_methods or {}:
         if name in methods:
             raise UserError(f"--add-method: the study has a method named {name!r} already; rename the class")
+    base = merge(stack(content.get("base", []), path.parent, f"base of {path}"), content.get("overrides") or {})
     layers = {
         **{name: stack(method, path.parent, f"method {name} of {path}") for name, method in methods.items()},
         **(added_methods or {}),
     }
-    for name, layer in layers.items():
-        if "metrics" in layer:
-            raise UserError(f"method {name} of {path}: 'metrics' are the study's; name them there")
     if "replicates" in search:
         raise UserError(
             f"{path}: 'search.replicates: 2' is 'second_searches: all' now, 3 'second_searches: {{all: 2}}'"
         )
     settings = search_settings(path, search)
+    shared = trained_as(path, layers)
     configs = {name: merge(base, layer) for name, layer in layers.items()}
-    spaces = read_spaces(
-        path, content, {name: config.pop("search", None) for name, config in configs.items()}, settings
-    )
+    searches = {name: config.pop("search", None) for name, config in configs.items()}
+    given = read_spaces(path, content, {name: searches[name] for name in searches if name not in shared}, settings)
+    given |= {name: given[other] for name, other in shared.items() if other in given}
+    swept, configs = sweep_methods(path, content.get("sweep"), configs)
+    if BASELINE in configs:
+        raise UserError(
+            f"{path}: {BASELINE!r} is the baseline's name; as a method it is several trunks, in a sweep of model.trunk"
+        )
+    _refuse_swept(swept, overrides)
     resolved = {name: _resolve(name, config, overrides) for name, config in configs.items()}
+    spaces = {name: given[without_value(name)] for name in resolved if without_value(name) in given}
+    shared = {
+        name: name.replace(known, shared[known], 1) for name in resolved if (known := without_value(name)) in shared
+    }
     for name, second in second_searches(path, again, list(resolved)):
         resolved[second] = resolved[name]
         if name in spaces:
             spaces[second] = spaces[name]
+        if name in shared:
+            shared[second] = second.replace(name, shared[name], 1)
+    for name, trained in shared.items():
+        if trained not in resolved:
+            raise UserError(f"{path}: {name} is trained as {trained}, which the study has not")
     whole: dict[str, Any] = {key: whole_number(path, key, value, SMALLEST.get(key, 1)) for key, value in counts.items()}
     return StudySpec(
         name=str(content.get("name", path.stem)),
@@ -217,7 +240,9 @@ def load_spec(
         methods=resolved,
         search=settings,
         spaces={name: spaces[name] for name in resolved if spaces.get(name)},
-        metrics=further_metrics(path, metrics),
+        metrics=_metrics(path, content.get("metrics") or []),
+        trained_as=shared,
+        sweep=swept,
     ).with_own_code()
 
 
@@ -232,28 +257,40 @@ def check_override(key: str) -> None:
     if key in ("model.loss", "model.miner"):
         raise UserError(f"--{key} would give every method of the study the same one; use --add-method")
     section = key.split(".")[0]
-    if key != "metrics" and section not in (*SECTIONS, "search", "second_searches", *COUNTS):
-        raise UserError(f"unknown option --{key}{nearest(section, [*SECTIONS, 'metrics', *COUNTS])}")
+    if section not in (*SECTIONS, "search", "second_searches", *COUNTS):
+        raise UserError(f"unknown option --{key}{nearest(section, [*SECTIONS, *COUNTS])}")
 
 
-def further_metrics(path: Path, asked: Any) -> list[str]:
-    """The names in a study's `metrics:`, one or a list of them.
+def _methods(path: Path, asked: Any) -> Config:
+    """The study's methods; one that is null, of those of the study that it extends, is left out.
 
     Raises:
-        UserError: there is no such metric, or every study has it.
+        UserError: there are none, or one has a name that is not usable.
     """
-    names = asked if isinstance(asked, list) else [] if asked is None else [asked]
-    for name in names:
+    if not isinstance(asked, dict) or not asked:
+        raise UserError(f"{path}: 'methods' must map method names to lists of configuration files")
+    for name in asked:
+        if not re.fullmatch(f"(?![_.-]){NAME}", str(name)):
+            raise UserError(f"method name {name!r}: use letters, digits, '_', '-' and '.'")
+    return {name: layers for name, layers in asked.items() if layers is not None}
+
+
+def _refuse_swept(swept: str, overrides: Mapping[str, Any]) -> None:
+    for key in overrides:
+        if swept and f"{key}.".startswith(f"{swept}."):
+            raise UserError(f"--{key}: the study tries several values of it; change its 'sweep:'")
+
+
+def _metrics(path: Path, names: Any) -> list[str]:
+    for name in names if isinstance(names, list) else [names]:
         row = named(str(name))
         if row is None or row[0].shown or min(row[1], default=1) < 1:
             further = [metric.key for metric in METRICS if not metric.shown]
             raise UserError(f"{path}: metrics: no metric {name!r}{nearest(str(name), further)}")
-    return list(names)
+    return list(names) if isinstance(names, list) else [names]
 
 
 def _resolve(name: str, config: Config, overrides: Mapping[str, Any]) -> Config:
-    if name == BASELINE or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", str(name)):
-        raise UserError(f"method name {name!r}: use letters, digits, '_', '-' and '.'; {BASELINE!r} is the baseline's")
     for key, value in overrides.items():
         config = set_dotted(config, key, value)
     config.pop("seed_everything", None)

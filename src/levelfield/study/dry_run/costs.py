@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from levelfield.study.definition.configuration import Config, flatten, set_dotted
-from levelfield.study.definition.spec import StudySpec
+from levelfield.study.definition.spec import StudySpec, is_baseline
 from levelfield.study.dry_run.step_time import batch_in_words, loss_step, median_seconds, network_step
 from levelfield.study.execution.worker import fixed_threads
 from levelfield.study.jobs.job import study_jobs
@@ -122,7 +122,7 @@ def method_costs(spec: StudySpec, console: Console | None = None) -> list[Method
     costs: list[MethodCost] = []
     network_seconds: dict[str, float] = {}
     with fixed_threads(spec.threads), tempfile.TemporaryDirectory() as folder:
-        for method in spec.methods:
+        for method in dict.fromkeys(job.method for job in jobs if not is_baseline(job.method)):
             config = _without_download(first_config(spec, method))
             training = build(config, Path(folder), progress=False)
             if console is not None and not costs and training.datamodule.dataset.num_classes_published is None:

@@ -25,33 +25,37 @@ if TYPE_CHECKING:
 
 
 class TrunkFeatures:
-    """Features of training and validation samples, computed once for all folds.
+    """Features of training and validation samples by one trunk, computed once for all folds.
 
     The samples are embedded in an order that no fold changes: float32 features differ with the composition of a batch,
     and a resumed study must get the same ones.
     """
 
     def __init__(self) -> None:
-        self._keys: tuple[tuple[int, str], ...] = ()
+        self._known: tuple[str, tuple[tuple[int, str], ...]] = "", ()
         self._features: Float[Tensor, "samples features"] = torch.empty(0, 0)
 
     def of(
-        self, training: "TrainingCLI", progress: Callable[[int, int], Any]
+        self, method: str, training: "TrainingCLI", progress: Callable[[int, int], Any]
     ) -> tuple[dict[tuple[int, str], int], Tensor]:
-        """Position of each (class, key) and the features (samples, F) of the training half of `training`'s data."""
+        """Position of each (class, key) and the features (samples, F) of the training half of `training`'s data.
+
+        Args:
+            method: The baseline, which says the trunk.
+        """
         data = training.datamodule
         parts = [subset.index for subset in (data.train_subset, data.val_subset)]
         keys = tuple(
             sorted({(int(c), key) for index in parts for c, key in zip(index.labels, index.keys, strict=True)})
         )
-        if keys != self._keys:
+        if (method, keys) != self._known:
             labels = np.array([c for c, _ in keys], dtype=np.int64)
             index = SampleIndex(tuple(key for _, key in keys), labels, parts[0].class_names)
             subset = ClassSubset(data.train_subset.dataset, index, data.transform())
             device = training.trainer.strategy.root_device
             loader = data.eval_dataloader(subset)
             self._features = embed(training.model.trunk, loader, device=device, progress=progress).embeddings
-            self._keys = keys
+            self._known = method, keys
         return {key: position for position, key in enumerate(keys)}, self._features
 
 
@@ -67,7 +71,7 @@ def fit_baseline(
     training = build(job_config(record.spec, job, {}), folder, progress=False)
     data = training.datamodule
     data.setup("fit")
-    positions, features_NF = features.of(training, progress)
+    positions, features_NF = features.of(job.method, training, progress)
 
     def of(subset: ClassSubset) -> tuple[Float[Tensor, "samples features"], Int[Tensor, " samples"]]:
         index = subset.index

@@ -13,7 +13,7 @@ import torch
 from levelfield.errors import OutOfMemory, TrainingFailed, UserError
 from levelfield.runtime.processes import LOOK_SECONDS, is_running
 from levelfield.storage.lock import Lock, is_held, running
-from levelfield.study.definition.spec import BASELINE
+from levelfield.study.definition.spec import is_baseline
 from levelfield.study.environment import check_environment
 from levelfield.study.execution.baseline import TrunkFeatures, fit_baseline
 from levelfield.study.execution.group import GroupDied, train_in_group
@@ -182,7 +182,7 @@ def do_job(
     parameters = record.state.parameters(job)
     started = time.monotonic()
     try:
-        if job.method == BASELINE:
+        if is_baseline(job.method):
             found = fit_baseline(record, job, features, progress.advance)
         else:
             config = job_config(record.spec, job, parameters)

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from levelfield.storage.atomic import write_json
-from levelfield.study.definition.spec import BASELINE
+from levelfield.study.definition.spec import is_baseline
+from levelfield.study.definition.sweep import method_folder
 from levelfield.study.jobs.job import Job
 from levelfield.training.callbacks.last_checkpoint import LAST
 
@@ -16,8 +17,8 @@ JOB_DEATHS = 3
 
 
 def part_of(job: Job) -> str:
-    """What one process holds to do a job: the baseline's folds share features, so one process does them all."""
-    return BASELINE if job.method == BASELINE else str(job.path.relative_to("jobs"))
+    """What one process holds to do a job: a baseline's folds share features, so one process does them all."""
+    return method_folder(job.method) if is_baseline(job.method) else str(job.path.relative_to("jobs"))
 
 
 @dataclass

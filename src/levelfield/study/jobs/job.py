@@ -14,7 +14,8 @@ from levelfield.storage.atomic import storing
 from levelfield.storage.file_hash import file_hash
 from levelfield.study.definition.configuration import Config, set_dotted
 from levelfield.study.definition.search_settings import SECOND_SEARCH_MARK
-from levelfield.study.definition.spec import BASELINE, StudySpec
+from levelfield.study.definition.spec import BASELINE, StudySpec, is_baseline
+from levelfield.study.definition.sweep import method_folder
 
 RESULT = "result.json"
 CHECKPOINT = "best.ckpt"
@@ -45,42 +46,42 @@ class Job:
     @property
     def path(self) -> Path:
         """Folder of the job, relative to the study's."""
-        return Path("jobs", self.method, f"{self.stage}{self.number}", f"fold{self.fold}")
+        return Path("jobs", method_folder(self.method), f"{self.stage}{self.number}", f"fold{self.fold}")
 
     @property
     def checkpoint(self) -> Path:
         """What the job learnt, relative to the study's folder: a learner, or the baseline's projection."""
-        return self.path / (BASELINE_CHECKPOINT if self.method == BASELINE else CHECKPOINT)
+        return self.path / (BASELINE_CHECKPOINT if is_baseline(self.method) else CHECKPOINT)
 
     def __str__(self) -> str:
         return f"{self.method} {self.stage} {self.number} fold {self.fold}"
 
 
 def study_jobs(spec: StudySpec) -> list[Job]:
-    """All jobs in the order they are done: the baseline, then trial by trial and run by run through all methods."""
+    """All jobs in the order they are done: the baselines, then trial by trial and run by run through all methods."""
+    trained = [method for method in spec.methods if method not in spec.trained_as and not is_baseline(method)]
     trials = [
         Job(method, "trial", trial, fold)
         for trial in range(spec.search.trials)
         for fold in range(spec.folds)
-        for method in spec.methods
+        for method in trained
         if trial < spec.trials(method)
     ]
     runs = [
-        Job(method, "run", run, fold)
-        for run in range(spec.runs)
-        for fold in range(spec.folds)
-        for method in spec.methods
+        Job(method, "run", run, fold) for run in range(spec.runs) for fold in range(spec.folds) for method in trained
     ]
-    return [*folds_of(spec, BASELINE, 0), *trials, *runs]
+    baselines = [job for method in spec.rows if is_baseline(method) for job in folds_of(spec, method, 0)]
+    return [*baselines, *trials, *runs]
 
 
 def method_runs(spec: StudySpec) -> list[tuple[str, int]]:
-    """Every (method, run) that is tested; the baseline has one run, for nothing in it is random."""
-    return [(BASELINE, 0), *((method, run) for method in spec.methods for run in range(spec.runs))]
+    """Every (method, run) that is tested; a baseline has one run, for nothing in it is random."""
+    return [(method, run) for method in spec.rows for run in range(1 if is_baseline(method) else spec.runs)]
 
 
 def folds_of(spec: StudySpec, method: str, number: int, stage: str = "run") -> list[Job]:
-    """The jobs of one run, or trial, of a method."""
+    """The jobs of one run, or trial, of a method: those of the method that it is trained as."""
+    method = spec.trained_as.get(method, method)
     return [Job(method, stage, number, fold) for fold in range(spec.folds)]
 
 
@@ -97,6 +98,8 @@ def job_config(spec: StudySpec, job: Job, parameters: Mapping[str, Any]) -> Conf
         parameters: What the search gives it, dotted key to value; laid over the method's own.
     """
     config = copy.deepcopy(spec.baseline_config if job.method == BASELINE else spec.methods[job.method])
+    if is_baseline(job.method):
+        config["model"].setdefault("loss", "levelfield.losses.ContrastiveLoss")  # a learner has one; nothing trains it
     for key, value in parameters.items():
         config = set_dotted(config, key, value)
     config["data"]["fold"] = job.fold

@@ -1,12 +1,13 @@
 """Where a study stands, from its results alone: what is done, what can be done next, with which setting."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
 from levelfield.metrics.table import SELECTED_BY
 from levelfield.study.definition.configuration import Config
-from levelfield.study.definition.spec import BASELINE, StudySpec
+from levelfield.study.definition.spec import StudySpec, is_baseline
 from levelfield.study.jobs.job import Job, failed, folds_of, job_config, study_jobs
 from levelfield.study.search.suggest import Trial, best_trial, is_unpromising, suggest
 
@@ -46,7 +47,7 @@ class StudyState:
 
     def parameters(self, job: Job) -> dict[str, Any]:
         """What the search gives a job that is ready, dotted key to value."""
-        if job.method == BASELINE or not self.spec.trials(job.method):
+        if is_baseline(job.method) or not self.spec.trials(job.method):
             return {}
         key = (job.method, job.stage, job.number)
         if key not in self._parameters:
@@ -87,6 +88,7 @@ class StudyState:
     def tested_runs(self) -> list[tuple[str, int]]:
         """Every (method, run) that has a model a fold, the baseline first."""
         found = dict.fromkeys((job.method, job.number) for job in self.every_job if job.stage == "run")
+        found |= dict.fromkeys((method, run) for run in range(self.spec.runs) for method in self.spec.trained_as)
         return [each for each in found if all(self._score(job) is not None for job in folds_of(self.spec, *each))]
 
     def _score(self, job: Job) -> float | None:
@@ -112,11 +114,11 @@ class StudyState:
 
     def _pruned(self, method: str, number: int) -> bool:
         """Whether the trial's first fold is too low, or failed, for the others to be trained."""
-        first = Job(method, "trial", number, 0)
+        first = folds_of(self.spec, method, number, "trial")[0]
         if not self.spec.search.prune or first not in self.results:
             return False
         score = self._score(first)
-        before = [self._score(Job(method, "trial", k, 0)) for k in range(self._first_of_batch(number))]
+        before = [self._score(replace(first, number=k)) for k in range(self._first_of_batch(number))]
         return score is None or is_unpromising(score, [other for other in before if other is not None])
 
     def _first_of_batch(self, trial: int) -> int:
@@ -131,7 +133,7 @@ class StudyState:
         return job.stage == "trial" and job.fold > 0 and self._pruned(job.method, job.number)
 
     def _is_ready(self, job: Job) -> bool:
-        if job.method == BASELINE or not self.spec.trials(job.method):
+        if is_baseline(job.method) or not self.spec.trials(job.method):
             return True
         if job.stage == "run":
             return self._search_ended(job.method)

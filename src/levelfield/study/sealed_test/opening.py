@@ -19,7 +19,7 @@ from levelfield.runtime.processes import LOOK_SECONDS
 from levelfield.storage.atomic import write_json
 from levelfield.storage.lock import Lock
 from levelfield.storage.provenance import provenance, software
-from levelfield.study.definition.spec import BASELINE, StudySpec
+from levelfield.study.definition.spec import BASELINE, StudySpec, is_baseline
 from levelfield.study.environment import check_environment
 from levelfield.study.integrity import result_hashes
 from levelfield.study.jobs.job import EMBEDDINGS_FILE, RESULT, Job, checkpoint_hash, folds_of, job_config
@@ -228,7 +228,7 @@ class _Opening:
         training, loader = self.read_test_data(jobs[0].method)
         device = training.trainer.strategy.root_device
         steps = self.progress.advance
-        if jobs[0].method == BASELINE:
+        if is_baseline(jobs[0].method):
             features = embed(training.model.trunk, loader, device=device, progress=steps)
             projections = (load_pca(self.folder / job.checkpoint) for job in jobs)
             return [features._replace(embeddings=reduce(pca, features.embeddings)) for pca in projections]
