@@ -83,6 +83,64 @@ def published(
     return found
 
 
+def reality_check_scores(
+    dataset: str, metric: str = "precision_at_1", embedding: str = "separated", batch_size: int = 32
+) -> dict[str, float]:
+    """A column of the Reality Check's Tables 4 to 6 and 8: the paper's name of a method to its mean, a fraction.
+
+    Args:
+        dataset: `cub200`, `cars196` or `sop`.
+        metric: `precision_at_1`, `r_precision` or `map_at_r`.
+        embedding: `separated` or `concatenated`.
+        batch_size: 32, or 256 on `cub200`.
+
+    Example:
+        >>> reality_check_scores("cub200")["Contrastive"]
+        0.5973
+    """
+    found = [result for result, _ in _results(dataset) if result.paper == "reality_check"]
+    return {
+        result.method: result.scores[metric][0]
+        for result in found
+        if (result.embedding, result.protocol["data.batch_size"]) == (embedding, batch_size)
+    }
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Recall@1 that a method's own paper reports, as Zhai and Wu collected it.
+
+    Args:
+        method: its name there.
+        year: of its paper.
+        embedding_size: of its embedding.
+        recall_at_1: a fraction.
+    """
+
+    method: str
+    year: int
+    embedding_size: int
+    recall_at_1: float
+
+
+@cache
+def claims(dataset: str) -> tuple[Claim, ...]:
+    """What papers claim on a data set: Tables 5 and 6 of Zhai and Wu 2019, their own rows left out.
+
+    Example:
+        >>> claims("cars196")[0]
+        Claim(method='Contrastive', year=2016, embedding_size=128, recall_at_1=0.217)
+    """
+    with files("levelfield.published").joinpath("claims.csv").open(encoding="utf-8") as file:
+        return tuple(
+            Claim(
+                line["method"], int(line["year"]), int(line["embedding_size"]), round(float(line["percent"]) / 100, 6)
+            )
+            for line in csv.DictReader(file)
+            if line["dataset"] == dataset
+        )
+
+
 @lru_cache(maxsize=1)
 def papers() -> dict[str, dict[str, Any]]:
     """The content of `papers.yaml`."""

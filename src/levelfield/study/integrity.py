@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from levelfield.errors import UserError
-from levelfield.metrics.table import MONITOR, SELECTED_BY
+from levelfield.metrics.table import SELECTED_BY
 from levelfield.storage.file_hash import file_hash
 from levelfield.study.definition.spec import digest, is_baseline
 from levelfield.study.jobs.job import LOGS, METRICS_FILE, RESULT, failed
@@ -67,15 +67,20 @@ def changed_scores(record: StudyRecord) -> Iterator[str]:
             yield f"{job.path}: validation {SELECTED_BY} {stored} is stored, {best} is the best in its {METRICS_FILE}"
 
 
-def validation_scores(metrics: Path) -> dict[int, float]:
-    """Epoch, from 0, to the validation MAP@R in a job's `metrics.csv`.
+def validation_scores(metrics: Path, metric: str = SELECTED_BY) -> dict[int, float]:
+    """Epoch, from 0, to the validation score in a job's `metrics.csv`.
+
+    Args:
+        metrics: The file.
+        metric: MAP@R unless another is named.
 
     Raises:
         UserError: the file cannot be read.
     """
     try:
         with open(metrics, newline="", encoding="utf-8") as file:
-            return {int(row["epoch"]): float(row[MONITOR]) for row in csv.DictReader(file) if row.get(MONITOR)}
+            column = f"val/{metric}"
+            return {int(row["epoch"]): float(row[column]) for row in csv.DictReader(file) if row.get(column)}
     except (OSError, ValueError, KeyError, csv.Error) as error:
         raise UserError(
             f"{metrics} cannot be read ({error}); restore it, or delete its job's {RESULT} and resume"

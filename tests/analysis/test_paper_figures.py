@@ -1,0 +1,84 @@
+"""Figures of the Reality Check from published numbers: against what it says of them, and by hand."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from levelfield.analysis.paper_figures import (
+    claimed_trend,
+    improvements,
+    measured_trend,
+    relative_improvement,
+    validation_against_test,
+)
+from levelfield.published.tables import claims
+
+
+def rounded(fraction: float) -> float:
+    return round(100 * fraction, 1)
+
+
+def test_the_improvement_over_the_classic_losses_is_the_papers() -> None:
+    """Read off Figure 3: separated and concatenated, percent."""
+    over_contrastive = {f.dataset: (rounded(f.separated), rounded(f.concatenated)) for f in improvements("Contrastive")}
+    assert over_contrastive == {"cub200": (-2.6, -3.0), "cars196": (2.3, 1.7), "sop": (0.9, 2.0)}
+    over_triplet = {f.dataset: (rounded(f.separated), rounded(f.concatenated)) for f in improvements("Triplet")}
+    assert over_triplet == {"cub200": (4.3, 2.9), "cars196": (8.7, 5.1), "sop": (3.9, 2.6)}
+
+
+def test_both_baselines_and_the_outlier_are_left_out_of_an_improvement() -> None:
+    scores = {"Contrastive": 0.5, "Triplet": 0.1, "FastAP": 0.1, "Pretrained": 0.1, "MS": 0.6, "SNR": 0.4}
+    assert relative_improvement(scores, over="Contrastive") == pytest.approx((0.6 / 0.5 + 0.4 / 0.5) / 2 - 1)
+    with pytest.raises(ValueError, match="no method but Contrastive"):
+        relative_improvement({"Contrastive": 0.5, "Triplet": 0.6}, over="Contrastive")
+
+
+def test_claims_exceed_100_percent_over_the_contrastive_loss_as_the_paper_says() -> None:
+    """Section 4.2: many papers show relative improvements exceeding 100% when compared with the contrastive loss."""
+    claimed = {found.dataset: found.claimed for found in improvements("Contrastive")}
+    assert claimed["cub200"] > 1
+    assert claimed["cars196"] > 1
+    assert all(found.claimed is None for found in improvements("Triplet"))  # no such row in their tables
+
+
+def test_the_claims_are_columns_of_zhai_and_wus_tables(data_root: Path) -> None:
+    paper = data_root.parent / "papers" / "zhai_wu_2019.txt"
+    if not paper.exists():
+        pytest.skip("the text of the paper is not beside the data")
+    printed = paper.read_text().split()  # a number a line, column by column
+    for dataset, last in (("sop", "60.9"), ("cars196", "73.9"), ("cub200", "58.7")):  # LMCL's, the row after these
+        column = [f"{100 * claim.recall_at_1:.1f}" for claim in claims(dataset)]
+        if dataset == "sop":
+            column = [*column[:10], "-", column[10], "-"]  # HTL at 128 and DREML have none
+        column.append(last)
+        starts = range(len(printed) - len(column))
+        assert any(printed[start : start + len(column)] == column for start in starts), dataset
+
+
+def test_measured_points_carry_the_years_of_table_7() -> None:
+    years = {point.method: point.year for point in measured_trend("cub200")}
+    assert len(years) == 14
+    assert (years["Triplet"], years["NT-Xent"], years["CosFace"], years["SoftTriple"]) == (2006, 2016, 2018, 2019)
+    measured = [point.precision_at_1 for point in measured_trend("cars196")]
+    claimed = [point.precision_at_1 for point in claimed_trend("cars196")]
+    assert max(measured) - min(measured) < 0.1 < 0.6 < max(claimed) - min(claimed)  # flat, and the inexorable rise
+
+
+@pytest.mark.parametrize(("dataset", "spearman"), [("cub200", 0.91), ("cars196", 0.66), ("sop", 0.97)])
+def test_the_order_of_methods_on_validation_and_test_classes(dataset: str, spearman: float) -> None:
+    found = validation_against_test(dataset)
+    assert "FastAP" not in found.validation  # it has no recorded trials
+    assert len(found.validation) == 13
+    assert round(found.spearman, 2) == spearman
+    # By hand: Pearson's correlation of the ranks, equal scores sharing theirs.
+    validation, test = ([scores[method] for method in found.test] for scores in (found.validation, found.test))
+    ranks = [[sum(b < a for b in s) + (s.count(a) - 1) / 2 for a in s] for s in (validation, test)]
+    assert found.spearman == pytest.approx(np.corrcoef(ranks)[0, 1])
+
+
+def test_every_method_of_the_tables_has_its_search() -> None:
+    with open("src/levelfield/published/reality_check_tables.csv") as file:
+        methods = {line["method"] for line in csv.DictReader(file)} - {"Pretrained"}
+    assert set(validation_against_test("cub200", batch_size=256).validation) == methods

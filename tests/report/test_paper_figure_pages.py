@@ -1,0 +1,28 @@
+"""The papers' figures that need no training: the pages in docs/papers are what the code says, and all are drawn."""
+
+from pathlib import Path
+
+import pytest
+
+from levelfield.report.figures.style import style
+from levelfield.report.paper_figures import paper_figures, to_png, write_paper_figure
+
+PAGES = Path("docs/papers")
+
+
+@pytest.mark.parametrize("name", list(paper_figures()))
+def test_the_page_in_the_docs_has_these_numbers(name: str, tmp_path: Path) -> None:
+    """`python scripts/paper_figures.py` writes them anew."""
+    written = write_paper_figure(paper_figures()[name], tmp_path)
+    for path in written:
+        there = PAGES / path.relative_to(tmp_path)
+        if path.suffix == ".md":
+            assert path.read_text() == there.read_text()
+        else:
+            assert there.read_bytes()[:8] == path.read_bytes()[:8]  # a PNG; its bytes depend on the fonts' library
+
+
+def test_a_figure_is_the_same_twice() -> None:
+    figure = paper_figures()["reality_check/figure3"]
+    with style():
+        assert to_png(figure.draw(())) == to_png(figure.draw(()))
