@@ -161,6 +161,7 @@ OTHERS = {
     "lr_scheduler": lambda: functools.partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.1),
     "seed": lambda: 1,
     "members": lambda: 2,
+    "freeze_trunk": lambda: True,
 }
 
 

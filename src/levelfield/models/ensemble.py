@@ -42,7 +42,8 @@ class EnsembleEmbedder(Embedder):
     """An embedder for each member's features; the unit vectors of all members, one after another.
 
     Args:
-        num_features: length F of one member's features (the learner supplies it).
+        num_features: length F of one member's features (the learner supplies it); a batch has L x F, or F that all
+            members share.
         embedding_size: length D of the whole embedding, D / L for each member.
         embedder: class, built with F and D / L.
         members: L.
@@ -61,9 +62,11 @@ class EnsembleEmbedder(Embedder):
         super().__init__()
         if embedding_size % members:
             raise UserError(f"--model.embedding_size {embedding_size} must be a multiple of --model.members {members}")
+        self.num_features = num_features
         self.members = nn.ModuleList(embedder(num_features, embedding_size // members) for _ in range(members))
 
     def forward(self, features: Float[Tensor, "batch features"]) -> Float[Tensor, "batch embedding"]:
-        shares = features.chunk(len(self.members), dim=1)
+        shared = features.shape[1] == self.num_features
+        shares = [features] * len(self.members) if shared else features.chunk(len(self.members), dim=1)
         chunks = [member(share) for member, share in zip(self.members, shares, strict=True)]
         return torch.cat([nn.functional.normalize(chunk) for chunk in chunks], dim=1)

@@ -1,6 +1,8 @@
 """Where a trunk's pretrained weights come from: a hub, a file, or an installed package."""
 
+import hashlib
 import importlib.util
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +83,18 @@ def find_weights(source: str) -> Path:
             f"weights '{source}': expected one weight file in the package, found {len(files)}; name the file"
         )
     return files[0]
+
+
+def content_hash(state: Mapping[str, Any]) -> str:
+    """SHA-256 over the names and contents of a `state_dict`, tensors and what else modules keep in it."""
+    digest = hashlib.sha256()
+    for name, value in state.items():
+        if isinstance(value, torch.Tensor):
+            digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        else:
+            digest.update(f"{name} {value!r}".encode())
+    return digest.hexdigest()
 
 
 def read_state_dict(path: Path) -> dict[str, torch.Tensor]:

@@ -27,13 +27,12 @@ def compared(record: StudyRecord) -> Facts:
     if config is not None:
         model, batches, trainer = config["model"], config["data"], config["trainer"]
         frozen = "batch norm frozen" if model["freeze_batch_norm"] else "batch norm trains"
+        frozen = "frozen" if model.get("freeze_trunk") else frozen
         facts.append(("trunk", f"{_call(model['trunk'], ('mean', 'std'))}; {frozen}"))
         facts.append(("embedding", f"{model['embedding_size']} numbers from {_call(model['embedder'])}"))
         facts.append(("batch", f"{batches['batch_size']} samples, {_batches(batches)}"))
         facts.append(("training", f"at most {trainer['max_epochs']} epochs of {batches['steps_per_epoch']} steps"))
-        facts.append(
-            ("optimizer", f"{class_name(model['optimizer'])}, learning rate {model['trunk_lr']:g} of the trunk")
-        )
+        facts.append(("optimizer", f"{class_name(model['optimizer'])}, learning rate {_rate(model)}"))
     again = [method for method in spec.methods if SECOND_SEARCH_MARK in method]
     seeds = "the same seeds for all methods" + (f" but {', '.join(again)}" if again else "")
     facts.append(("repetitions", f"{spec.runs} run{'s' * (spec.runs != 1)} of {spec.folds} folds, {seeds}"))
@@ -46,6 +45,11 @@ def _batches(data: Mapping[str, Any]) -> str:
         return "shuffled"
     by = "" if sampler == "MPerClassBatchSampler" else f" by {sampler}"
     return f"{data['samples_per_class']} of a class{by}"
+
+
+def _rate(model: Mapping[str, Any]) -> str:
+    part = "embedder" if model.get("freeze_trunk") else "trunk"
+    return f"{model[f'{part}_lr']:g} of the {part}"
 
 
 def _call(value: Any, hidden: Sequence[str] = ()) -> str:

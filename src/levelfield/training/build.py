@@ -53,6 +53,7 @@ class TrainingCLI(LightningCLI):
         progress: whether Lightning's progress bars show.
         group: the study that this training belongs to, for W&B.
         name: what this training is called in the trackers.
+        trunks: where a frozen trunk is kept once for several trainings; None has each checkpoint hold its own.
     """
 
     def __init__(
@@ -63,8 +64,10 @@ class TrainingCLI(LightningCLI):
         progress: bool = True,
         group: str | None = None,
         name: str | None = None,
+        trunks: Path | None = None,
     ) -> None:
         self.folder = folder
+        self._trunks = trunks
         self._best: ModelCheckpoint | None = None
         self._progress = progress
         self._group = group
@@ -179,7 +182,7 @@ class TrainingCLI(LightningCLI):
         config["default_root_dir"] = str(self.folder)  # Lightning takes any hpc_ckpt_*.ckpt that lies there
         plugins = _as_list(config.pop("plugins", None))
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
-            plugins.append(AtomicCheckpoints())
+            plugins.append(AtomicCheckpoints(self._trunks))
         try:
             trainer = Trainer(**config, callbacks=callbacks, plugins=plugins)
         except (ValueError, TypeError, RuntimeError, MisconfigurationException) as error:
@@ -230,7 +233,12 @@ class TrainingCLI(LightningCLI):
 
 
 def build(
-    config: Mapping[str, Any], folder: Path, progress: bool = True, group: str | None = None, name: str | None = None
+    config: Mapping[str, Any],
+    folder: Path,
+    progress: bool = True,
+    group: str | None = None,
+    name: str | None = None,
+    trunks: Path | None = None,
 ) -> TrainingCLI:
     """The trainer, learner and datamodule of a configuration; `folder` gets its `config.yaml`.
 
@@ -241,7 +249,7 @@ def build(
         UserError: a key, class or value that is not accepted.
     """
     own = copy.deepcopy(dict(config))  # the parser replaces the entries of lists in place
-    training = TrainingCLI(args=own, run=False, folder=folder, progress=progress, group=group, name=name)
+    training = TrainingCLI(args=own, run=False, folder=folder, progress=progress, group=group, name=name, trunks=trunks)
     training.write_config()
     return training
 

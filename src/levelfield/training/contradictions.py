@@ -10,7 +10,7 @@ from levelfield.errors import UserError
 
 DATA_MUST_AGREE = ("num_folds", "split", "fold", "train_classes", "val_classes", "fingerprint")
 DATA_MAY_DIFFER = ("root", "dataset", "eval_batch_size", "num_workers", "cache")  # where and how, not what
-ARCHITECTURE = ("trunk", "embedder", "embedding_size", "members")
+ARCHITECTURE = ("trunk", "embedder", "embedding_size", "members", "freeze_trunk")
 
 
 def refuse_other_model(expected: dict[str, Any], given: dict[str, Any], checkpoint: Path | str) -> None:
@@ -23,6 +23,8 @@ def refuse_other_model(expected: dict[str, Any], given: dict[str, Any], checkpoi
 
 def refuse_other_architecture(expected: dict[str, Any], given: dict[str, Any], checkpoint: Path | str) -> None:
     """Raises UserError if training cannot go on from the checkpoint; rates and arguments of the loss may change."""
+    frozen = {"freeze_trunk": False}  # what a checkpoint from before there was a choice says nothing of
+    expected, given = {**frozen, **expected}, {**frozen, **given}
     refuse_other_model({k: expected[k] for k in ARCHITECTURE}, {k: given[k] for k in ARCHITECTURE}, checkpoint)
     if expected["loss"] is not None:
         _refuse("model.loss", expected["loss"]["class_path"], given["loss"]["class_path"], checkpoint)

@@ -28,6 +28,8 @@ from levelfield.seeds import seed_of
 from levelfield.training.batches import Batch, gather_rows, samples_of
 from levelfield.training.callbacks import RecordOpening, RetrievalValidation
 from levelfield.training.checkpoint import build_learner, import_spec, learner_config, read_checkpoint, with_parts_given
+from levelfield.training.frozen_trunk import KEY as FROZEN_TRUNK
+from levelfield.training.frozen_trunk import trunk_hash, with_trunk
 from levelfield.training.loss_factory import (
     LossFactory,
     MetricLossFactory,
@@ -65,6 +67,7 @@ class MetricLearner(LightningModule):
         distance: what retrieval ranks by; euclidean is for methods whose embeddings stay raw, hamming keeps the signs
             alone, a bit each.
         freeze_batch_norm: keeps the trunk's batch norm layers in eval mode; their scale and shift still train.
+        freeze_trunk: the trunk stays as it is, in eval mode and without gradients; only embedder and loss learn.
         optimizer: class; its groups carry the rates below.
         trunk_lr: learning rate of the trunk.
         embedder_lr: learning rate of the embedder.
@@ -80,7 +83,8 @@ class MetricLearner(LightningModule):
         checkpoint_path: the file that the learner was loaded from; None once it is trained.
 
     Raises:
-        UserError: a class-weight loss without data, a trunk of unknown length, or labels that the loss cannot take.
+        UserError: a class-weight loss without data, a trunk of unknown length, labels that the loss cannot take, or
+            nothing that could learn.
         TrainingFailed: a loss that is not finite.
 
     Example:
@@ -113,12 +117,16 @@ class MetricLearner(LightningModule):
         seed: int = 0,
         members: int = 1,
         num_features: int | None = None,
+        freeze_trunk: bool = False,
     ) -> None:
         super().__init__()
         if embedding_size < 1:
             raise UserError(f"--model.embedding_size {embedding_size}: give 1 or more")
         member = as_trunk(trunk, num_features)
-        self.trunk = member if members == 1 else EnsembleTrunk(member, members)
+        # Copies that never learn would all say the same: members share a frozen trunk.
+        self.trunk = member if members == 1 or freeze_trunk else EnsembleTrunk(member, members)
+        if freeze_trunk:
+            self.trunk.requires_grad_(False)
         self.embedder = (
             embedder(member.num_features, embedding_size)
             if members == 1
@@ -131,6 +139,7 @@ class MetricLearner(LightningModule):
         self.normalize = normalize
         self.distance = distance
         self.freeze_batch_norm = freeze_batch_norm
+        self.freeze_trunk = freeze_trunk
         self.seed = seed
         self.num_classes: int | None = None
         self._unchecked: list[tuple[int, Tensor]] = []  # the steps and losses since the last look at them
@@ -156,6 +165,7 @@ class MetricLearner(LightningModule):
                 "seed": seed,
                 "members": members,
                 "num_features": num_features,
+                "freeze_trunk": freeze_trunk,
                 **_named(type(self)),
             }
         )
@@ -163,7 +173,9 @@ class MetricLearner(LightningModule):
 
     def train(self, mode: bool = True) -> MetricLearner:
         super().train(mode)
-        if self.freeze_batch_norm:
+        if self.freeze_trunk:
+            self.trunk.eval()
+        elif self.freeze_batch_norm:
             for module in self.trunk.modules():
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     module.eval()
@@ -171,7 +183,15 @@ class MetricLearner(LightningModule):
 
     def forward(self, samples: Any) -> Float[Tensor, "batch embedding"]:
         """Embeddings of a batch of samples, L2-normalised if `normalize`."""
-        embeddings = self.embedder(self.trunk(samples))
+        if not self.freeze_trunk:
+            return self.embed_features(self.trunk(samples))
+        with torch.no_grad():
+            features = self.trunk(samples)
+        return self.embed_features(features)
+
+    def embed_features(self, features: Float[Tensor, "batch features"]) -> Float[Tensor, "batch embedding"]:
+        """Embeddings of what the trunk has made of a batch of samples, L2-normalised if `normalize`."""
+        embeddings = self.embedder(features)
         embeddings = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
         return nn.functional.normalize(embeddings) if self.normalize else embeddings
 
@@ -289,6 +309,11 @@ class MetricLearner(LightningModule):
             parameters = [p for p in getattr(self, name).parameters() if p.requires_grad]
             if parameters:
                 groups.append({"params": parameters, "name": name, **rates})
+        if not groups:
+            raise UserError(
+                "nothing learns: neither trunk, embedder nor loss has a weight that trains; leave --model.freeze_trunk "
+                "out, or give another --model.embedder"
+            )
         optimizer = self._optimizer_factory(groups)
         if self._scheduler_factory is None:
             return optimizer
@@ -302,6 +327,7 @@ class MetricLearner(LightningModule):
             "data": data,
             "trunk_args": dict(self.trunk.checkpoint_args),
             "weights": self.trunk.weights_origin,
+            **({FROZEN_TRUNK: trunk_hash(self.trunk)} if self.freeze_trunk else {}),
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -347,6 +373,8 @@ class MetricLearner(LightningModule):
         learner = build_learner(config, checkpoint_path, parts)
         assert isinstance(learner, cls)
         learner.on_load_checkpoint(checkpoint if whole else {})
+        given = learner.trunk if "trunk" in parts else None
+        state = with_trunk({**checkpoint, "state_dict": state}, checkpoint_path, map_location, given)["state_dict"]
         try:
             learner.load_state_dict(state, strict=strict)
         except RuntimeError as error:

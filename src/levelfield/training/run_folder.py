@@ -16,6 +16,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from levelfield.metrics.table import MONITOR
 from levelfield.storage.atomic import make_durable, storing, write_atomically
 from levelfield.storage.without_places import HERE, moved
+from levelfield.training.frozen_trunk import with_trunk, without_trunk
 
 
 def default_name(config: Any) -> str:
@@ -67,18 +68,28 @@ class AtomicCheckpoints(TorchCheckpointIO):
 
     Lightning's own way goes over the system's temporary folder, which is a copy where that is another file system. The
     folder that a checkpoint lies in does not stand in it.
+
+    Args:
+        trunks: where frozen trunks are kept, once; None has each checkpoint hold its own.
     """
+
+    def __init__(self, trunks: Path | None = None) -> None:
+        super().__init__()
+        self.trunks = trunks
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         if "callbacks" in checkpoint:
             folder = str(Path(path).parent.resolve())
             checkpoint = {**checkpoint, "callbacks": moved(checkpoint["callbacks"], folder, HERE)}
+        if self.trunks is not None:
+            checkpoint = without_trunk(checkpoint, self.trunks)
         buffer = io.BytesIO()
         torch.save(checkpoint, buffer)
         write_atomically(Path(path), buffer.getvalue())
 
     def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         checkpoint = super().load_checkpoint(path, *args, **{**kwargs, "weights_only": True})
+        checkpoint = with_trunk(checkpoint, path)
         folder = str(Path(path).parent.resolve())
         return {**checkpoint, "callbacks": moved(checkpoint.get("callbacks", {}), HERE, folder)}
 

@@ -47,6 +47,7 @@ CASES: dict[str, dict[str, Any]] = {
             }
         }
     },
+    "frozen trunk": {"model": {"freeze_trunk": True}},
     "schedule": {
         "model": {
             "freeze_batch_norm": False,

@@ -97,6 +97,8 @@ class StudySpec:
         for config in plain["methods"].values():
             if config.get("trainer", {}).get("devices") == 1:  # as in studies from before a study said how many
                 del config["trainer"]["devices"]
+            if config.get("model", {}).get("freeze_trunk") is False:  # as where nothing is said of it
+                del config["model"]["freeze_trunk"]
             for place in (config.get("data", {}), _init_args(config.get("data", {}).get("dataset"))):
                 for key in NOT_IDENTITY:
                     place.pop(key, None)

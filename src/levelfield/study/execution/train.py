@@ -15,6 +15,7 @@ from levelfield.study.definition.configuration import Config
 from levelfield.study.jobs.job import CHECKPOINT, Job, empty_folder
 from levelfield.study.record import StudyRecord
 from levelfield.training.callbacks.last_checkpoint import LAST, LastCheckpoint
+from levelfield.training.frozen_trunk import TRUNKS
 from levelfield.training.run_folder import is_first_process
 
 
@@ -54,7 +55,9 @@ def train(
     started = time.monotonic()
     try:
         with _memory_limits():
-            training = build(config, folder, progress=False, group=record.spec.name, name=str(job))
+            training = build(
+                config, folder, progress=False, group=record.spec.name, name=str(job), trunks=record.folder / TRUNKS
+            )
             identity = partial(training.identity, config, record.spec.own_code.get(job.method, {}))
             last = LastCheckpoint(folder, identity, checkpoint_seconds, started)
             goes_on = last.can_go_on()

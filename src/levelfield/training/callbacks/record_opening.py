@@ -7,11 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 
 from levelfield.errors import UserError
+from levelfield.models.weights import content_hash
 from levelfield.storage.file_hash import file_hash
 from levelfield.storage.ledger import Ledger
 
@@ -72,7 +72,7 @@ class RecordOpening(Callback):
             tested = {Path(checkpoint).name: file_hash(Path(checkpoint))}
         else:
             folder = Path(trainer.default_root_dir)
-            tested = {"weights": _weights_hash(pl_module)}
+            tested = {"weights": content_hash(pl_module.state_dict())}
         self.ledger = Ledger(folder)
         samples = getattr(getattr(trainer, "datamodule", None), "sealed_list_hash", lambda: None)()
         self.opening = self.ledger.open(_configuration_hash(trainer, pl_module), tested, self.reopen, samples=samples)
@@ -84,11 +84,3 @@ def _configuration_hash(trainer: Trainer, pl_module: LightningModule) -> str:
     data = datamodule.identity() if hasattr(datamodule, "identity") else type(datamodule).__name__
     described = json.dumps({"model": dict(pl_module.hparams), "data": data}, sort_keys=True, default=str)
     return hashlib.sha256(described.encode()).hexdigest()
-
-
-def _weights_hash(pl_module: LightningModule) -> str:
-    digest = hashlib.sha256()
-    for name, tensor in pl_module.state_dict().items():
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()

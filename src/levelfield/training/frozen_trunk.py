@@ -1,0 +1,104 @@
+"""A frozen trunk kept once for many checkpoints, which hold what was learnt and the hash of their trunk.
+
+A study's folder has it in `trunks/<SHA-256 of its content>.pt`, which a checkpoint in any folder below finds.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from levelfield.errors import UserError
+from levelfield.models.weights import content_hash
+from levelfield.storage.atomic import write_atomically
+from levelfield.storage.lock import Lock
+
+TRUNKS = "trunks"
+PREFIX = "trunk."
+KEY = "frozen_trunk"  # of a checkpoint's own part, beside the learner's `freeze_trunk`
+
+
+def trunk_hash(trunk: nn.Module) -> str:
+    """SHA-256 of a trunk's state, computed again only where a tensor has changed since."""
+    tensors = [*trunk.parameters(), *trunk.buffers()]
+    seen = [(tensor.data_ptr(), tensor._version) for tensor in tensors]
+    before = trunk.__dict__.get("_hashed")
+    if before is None or before[0] != seen:
+        before = trunk.__dict__["_hashed"] = seen, content_hash(trunk.state_dict())
+    return before[1]
+
+
+def without_trunk(checkpoint: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The checkpoint of a learner whose trunk is frozen without the trunk, which `folder` then holds.
+
+    Args:
+        folder: `trunks` of a study; made where there is none. Several processes may store the same trunk.
+    """
+    name = checkpoint["levelfield"].get(KEY)
+    if name is None:
+        return checkpoint
+    trunk = {key.removeprefix(PREFIX): value for key, value in checkpoint["state_dict"].items() if _of_trunk(key)}
+    file = folder / f"{name}.pt"
+    if not file.exists():
+        with Lock(folder.parent, "frozen_trunk", "storing the frozen trunk"):
+            if not file.exists():
+                buffer = io.BytesIO()
+                torch.save({key: _on_cpu(value) for key, value in trunk.items()}, buffer)
+                write_atomically(file, buffer.getvalue())
+    learnt = {key: value for key, value in checkpoint["state_dict"].items() if not _of_trunk(key)}
+    return {**checkpoint, "state_dict": learnt}
+
+
+def with_trunk(
+    checkpoint: dict[str, Any], path: str | Path, map_location: Any = "cpu", given: nn.Module | None = None
+) -> dict[str, Any]:
+    """The checkpoint with its trunk, from the study's folder if it does not hold it.
+
+    Args:
+        path: where the checkpoint lies.
+        map_location: device of the trunk's tensors.
+        given: a trunk that may be the one; its weights then count, without a file.
+
+    Raises:
+        UserError: there is no such trunk, or its file has changed.
+    """
+    name = checkpoint.get("levelfield", {}).get(KEY)
+    if name is None or any(map(_of_trunk, checkpoint["state_dict"])):
+        return checkpoint
+    trunk = given.state_dict() if given is not None and trunk_hash(given) == name else _stored(name, path, map_location)
+    named = {f"{PREFIX}{key}": value for key, value in trunk.items()}
+    return {**checkpoint, "state_dict": {**named, **checkpoint["state_dict"]}}
+
+
+def _stored(name: Any, path: str | Path, map_location: Any) -> Mapping[str, Any]:
+    if not isinstance(name, str) or not re.fullmatch("[0-9a-f]{64}", name):
+        raise UserError(f"'{path}' names no frozen trunk, though it holds none: is it a complete file?")
+    places = [folder / TRUNKS / f"{name}.pt" for folder in Path(path).resolve().parents]
+    file = next((place for place in places if place.is_file()), None)
+    if file is None:
+        raise UserError(
+            f"'{path}' holds what its study's job learnt, and no {TRUNKS}/{name}.pt lies in a folder above: copy that "
+            f"file of the study's folder to {places[0]}"
+        )
+    try:
+        trunk = torch.load(file, map_location=map_location, weights_only=True)
+        whole = content_hash(trunk) == name
+    except Exception:  # a damaged file can raise anything
+        whole = False
+    if not whole:
+        raise UserError(f"{file} has changed since it was written: restore it from a copy of the study's folder")
+    return trunk
+
+
+def _of_trunk(key: str) -> bool:
+    return key.startswith(PREFIX)
+
+
+def _on_cpu(value: Any) -> Any:
+    return value.detach().cpu() if isinstance(value, Tensor) else value

@@ -1,0 +1,200 @@
+"""A frozen trunk: it never changes nor learns, and a study keeps it once."""
+
+import shutil
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from lightning.pytorch import Callback, Trainer
+from safetensors.torch import load_file
+from torch import nn
+from torch.optim.lr_scheduler import StepLR
+from toy_study import run_study
+
+from levelfield.data.datamodule import MetricDataModule
+from levelfield.data.datasets import Glyphs
+from levelfield.data.transforms import ImageTransforms
+from levelfield.errors import UserError
+from levelfield.losses import ArcFaceLoss, ContrastiveLoss, MetaClassLoss
+from levelfield.models import IdentityEmbedder, TimmTrunk
+from levelfield.study.definition.spec import load_spec
+from levelfield.training.callbacks import NewWeightsFirst
+from levelfield.training.callbacks.warm_up import WarmUp
+from levelfield.training.frozen_trunk import trunk_hash
+from levelfield.training.learner import MetricLearner
+
+pytestmark = pytest.mark.usefixtures("quiet")
+
+
+def frozen_learner(loss=ContrastiveLoss, **arguments) -> MetricLearner:
+    torch.manual_seed(0)
+    trunk = TimmTrunk("test_resnet", weights=None)
+    return MetricLearner(trunk, **{"loss": loss, "embedding_size": 16, "freeze_trunk": True, **arguments})
+
+
+def data() -> MetricDataModule:
+    transforms = ImageTransforms(crop_size=32, resize=32, scale=(0.6, 1.0), horizontal_flip=False)
+    return MetricDataModule(Glyphs(num_classes=40), batch_size=8, steps_per_epoch=3, transforms=transforms)
+
+
+class Watching(Callback):
+    """What the trunk is like at each step."""
+
+    def __init__(self) -> None:
+        self.training, self.gradients, self.groups, self.rates = set(), set(), [], []
+
+    def on_before_optimizer_step(self, trainer, learner, optimizer) -> None:
+        self.training |= {module.training for module in learner.trunk.modules()}
+        self.gradients |= {parameter.grad is not None for parameter in learner.trunk.parameters()}
+        self.groups = [group["name"] for group in optimizer.param_groups]
+        self.rates.append(optimizer.param_groups[0]["lr"])
+
+
+def fit(learner: MetricLearner, *callbacks: Callback) -> Trainer:
+    trainer = Trainer(
+        accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, num_sanity_val_steps=0, callbacks=list(callbacks),
+    )  # fmt: skip
+    trainer.fit(learner, datamodule=data())
+    return trainer
+
+
+@pytest.mark.parametrize("freeze_batch_norm", [True, False])
+def test_the_trunk_stays_as_it_is_and_the_head_learns(freeze_batch_norm: bool):
+    learner = frozen_learner(ArcFaceLoss, freeze_batch_norm=freeze_batch_norm, lr_scheduler=lambda o: StepLR(o, 1))
+    outputs = []
+    learner.trunk.register_forward_hook(lambda *call: outputs.append(call[-1].requires_grad))
+    before = {name: value.clone() for name, value in learner.state_dict().items()}
+    watching = Watching()
+    fit(learner, WarmUp(2), NewWeightsFirst(1), watching)
+    after = learner.state_dict()
+    same = {name.partition(".")[0] for name, value in before.items() if torch.equal(value, after[name])}
+    assert same == {"trunk"}
+    assert (watching.training, watching.gradients, set(outputs)) == ({False}, {False}, {False})
+    assert watching.groups == ["embedder", "loss"]
+    assert watching.rates == [0.5e-3, 1e-3, 1e-3]
+
+
+def test_nothing_that_learns_is_refused():
+    with pytest.raises(UserError, match=r"nothing learns: .*leave --model\.freeze_trunk out"):
+        fit(frozen_learner(embedder=IdentityEmbedder, embedding_size=96))
+
+
+def test_members_share_the_frozen_trunk():
+    learner = frozen_learner(partial(MetaClassLoss, members=2), members=2, embedding_size=8)
+    alone = frozen_learner(embedding_size=4)
+    assert trunk_hash(learner.trunk) == trunk_hash(alone.trunk)
+    alone.embedder = learner.embedder.members[1]
+    images = torch.rand(2, 3, 32, 32)
+    torch.testing.assert_close(nn.functional.normalize(learner(images)[:, 4:]), alone(images))
+    fit(learner)
+
+
+def test_the_hash_follows_the_weights():
+    trunk, other = (TimmTrunk("test_resnet", weights=None) for _ in range(2))
+    first = trunk_hash(trunk)
+    assert trunk_hash(other) != first
+    other.load_state_dict(trunk.state_dict())
+    assert trunk_hash(other) == first
+    next(trunk.buffers()).add_(1)
+    assert trunk_hash(trunk) != first
+
+
+@pytest.fixture(scope="module")
+def trunk_file(tmp_path_factory) -> Path:
+    torch.manual_seed(3)
+    path = tmp_path_factory.mktemp("weights") / "trunk.pth"
+    torch.save(TimmTrunk("test_resnet", weights=None).model.state_dict(), path)
+    return path
+
+
+def study_file(toy_file: Path, trunk_file: Path, folder: Path) -> Path:
+    """The toy study on a frozen trunk with weights of a file."""
+    content = yaml.safe_load(toy_file.read_text())
+    content["base"][0]["model"]["trunk"]["init_args"]["weights"] = str(trunk_file)
+    content["base"][0]["model"]["freeze_trunk"] = True
+    content |= {"runs": 1, "search": {"trials": 1}}
+    path = folder / "frozen.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+@pytest.fixture(scope="module")
+def frozen_study(toy_file: Path, trunk_file: Path, tmp_path_factory) -> Path:
+    """A study on a frozen trunk, moved after it ended."""
+    folder = tmp_path_factory.mktemp("studies")
+    run_study(folder / "before", load_spec(study_file(toy_file, trunk_file, folder)))
+    shutil.move(folder / "before", folder / "moved")
+    return folder / "moved"
+
+
+def checkpoint_of(study: Path) -> Path:
+    return study / "jobs/arcface/run0/fold1/best.ckpt"
+
+
+def test_a_study_keeps_the_trunk_once(frozen_study: Path, trunk_file: Path):
+    checkpoints = list(frozen_study.glob("jobs/*/*/*/best.ckpt"))
+    assert len(checkpoints) == 4
+    for path in checkpoints:
+        state = torch.load(path, weights_only=True)["state_dict"]
+        assert {name.partition(".")[0] for name in state} <= {"embedder", "loss"}
+    (kept,) = (frozen_study / "trunks").iterdir()
+    content, given = torch.load(kept, weights_only=True), torch.load(trunk_file, weights_only=True)
+    assert all(torch.equal(content[f"model.{name}"], value) for name, value in given.items())
+
+
+def test_a_checkpoint_of_a_moved_study_embeds(frozen_study: Path, trunk_file: Path):
+    learner = MetricLearner.load_from_checkpoint(checkpoint_of(frozen_study))
+    trunk = TimmTrunk("test_resnet", weights=str(trunk_file)).eval()
+    images = torch.rand(3, 3, 32, 32)
+    with torch.no_grad():
+        expected = nn.functional.normalize(learner.embedder(trunk(images)))
+        torch.testing.assert_close(learner(images), expected)
+    assert learner.freeze_trunk
+
+
+def test_the_commands_take_such_a_checkpoint(frozen_study: Path, run):
+    checkpoint = checkpoint_of(frozen_study)
+    code, printed, complaint = run("validate", "--ckpt_path", checkpoint)
+    assert code == 0, complaint
+    rows = (checkpoint.parent / "metrics.csv").read_text()
+    score = yaml.safe_load((checkpoint.parent / "result.json").read_text())["validation"]["map_at_r"]
+    assert str(score) in rows
+    assert f"{score:.6f}"[:7] in printed
+    code, _, complaint = run("predict", "--ckpt_path", checkpoint)
+    assert code == 0, complaint
+    embedded = load_file(checkpoint.parent / "embeddings.safetensors")["embeddings"]
+    torch.testing.assert_close(embedded.norm(dim=1), torch.ones(len(embedded)))
+
+
+def test_a_missing_or_changed_trunk_is_named(frozen_study: Path, trunk_file: Path, tmp_path: Path):
+    alone = tmp_path / "best.ckpt"
+    shutil.copy(checkpoint_of(frozen_study), alone)
+    (kept,) = (frozen_study / "trunks").iterdir()
+    with pytest.raises(UserError, match=rf"copy that file of the study's folder to {tmp_path}/trunks/{kept.name}"):
+        MetricLearner.load_from_checkpoint(alone)
+    given = MetricLearner.load_from_checkpoint(alone, trunk=TimmTrunk("test_resnet", weights=str(trunk_file)))
+    (tmp_path / "trunks").mkdir()
+    shutil.copy(kept, tmp_path / "trunks")
+    found = MetricLearner.load_from_checkpoint(alone)
+    images = torch.rand(3, 3, 32, 32)
+    torch.testing.assert_close(found(images), given(images))
+    content = torch.load(kept, weights_only=True)
+    next(iter(content.values()))[0] += 1
+    torch.save(content, tmp_path / "trunks" / kept.name)
+    with pytest.raises(UserError, match="has changed since it was written: restore it"):
+        MetricLearner.load_from_checkpoint(alone)
+
+
+def test_a_fit_is_one_file_that_loads_alone(tiny, run, tmp_path: Path):
+    words = [*tiny, "--model.loss", "ArcFaceLoss", "--model.freeze_trunk", "true", "--output", tmp_path, "--name", "it"]
+    code, _, complaint = run("fit", *words)
+    assert code == 0, complaint
+    shutil.copy(tmp_path / "fit/it/0/best.ckpt", tmp_path / "alone.ckpt")
+    shutil.rmtree(tmp_path / "fit")
+    assert MetricLearner.load_from_checkpoint(tmp_path / "alone.ckpt").freeze_trunk
+    code, _, complaint = run("fit", *words, "--ckpt_path", tmp_path / "alone.ckpt", "--model.freeze_trunk", "false")
+    assert code == 2
+    assert "--model.freeze_trunk False contradicts" in complaint
