@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torchvision.transforms import v2
 
 from levelfield.data.transforms import ImageTransforms
 from levelfield.errors import UserError
@@ -105,4 +106,34 @@ def test_reducing_a_reduced_image_changes_nothing(size: tuple[int, int], square:
 )
 def test_bad_arguments_are_named(arguments: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
+        ImageTransforms(**arguments)
+
+
+def test_a_training_crop_may_be_cut_out_of_the_image_as_it_is() -> None:
+    """Pixel for pixel what torchvision cuts out of the original; evaluation brings it to 256 first (V&D, 4.2.3)."""
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (400, 700, 3), dtype=np.uint8))
+    cropped = {"crop_size": 224, "scale": (0.3, 1.0), "horizontal_flip": False}
+    original = ImageTransforms(resize=None, eval_resize=256, **cropped)
+    torch.manual_seed(0)
+    here = original.train()(noise)
+    torch.manual_seed(0)
+    there = v2.RandomResizedCrop(224, scale=(0.3, 1.0), ratio=(3 / 4, 4 / 3))(noise)
+    assert torch.equal(here, v2.functional.to_dtype(v2.functional.to_image(there), torch.float32, scale=True))
+    torch.manual_seed(0)
+    assert not torch.equal(ImageTransforms(resize=256, **cropped).train()(noise), here)
+    assert torch.equal(original.evaluate()(noise), ImageTransforms(resize=256, crop_size=224).evaluate()(noise))
+    assert original.reduce()(noise).size == noise.size  # nothing that both begin with
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ({"resize": None}, "say what evaluation does, eval_resize"),
+        ({"resize": None, "eval_resize": 256, "random_crop": True}, "square and random_crop need .*: give resize"),
+        ({"resize": None, "eval_resize": 256, "square": True}, "square and random_crop need .*: give resize"),
+        ({"eval_resize": 200}, "crop_size 227 must be from 1 to eval_resize, 200"),
+    ],
+)
+def test_sizes_that_do_not_fit_each_other_are_refused(arguments, line) -> None:
+    with pytest.raises(UserError, match=line):
         ImageTransforms(**arguments)

@@ -27,7 +27,16 @@ def test_a_configuration_builds_its_loss_and_its_space_names_arguments(file):
     config = yaml.safe_load(file.read_text())
     model = config["model"]
     assert set(config) - {"data"} == {"model", "search"}
-    assert set(model) <= {"loss", "miner", "loss_lr", "normalize", "distance", "members", "embedding_size"}
+    assert set(model) <= {
+        "loss",
+        "miner",
+        "loss_lr",
+        "loss_weight_decay",
+        "normalize",
+        "distance",
+        "members",
+        "embedding_size",
+    }
     cls = getattr(losses, model["loss"]["class_path"].rpartition(".")[2])
     with_classes = needs_classes(cls)
     needed = {"num_classes": 3, "embedding_size": model.get("embedding_size", 4)} if with_classes else {}

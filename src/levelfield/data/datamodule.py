@@ -315,7 +315,7 @@ class MetricDataModule(LightningDataModule):
         if not self.cache:
             return self.dataset
         images = self.transforms
-        purpose = {"half": half, "reduce": [images.resize, images.square, images.interpolation]}
+        purpose = {"half": half, "reduce": [images.reduced, images.square, images.interpolation]}
         return prepare_images(self.dataset, index, images.reduce(), purpose)
 
     def _subset(

@@ -20,7 +20,9 @@ class ImageTransforms:
 
     Args:
         crop_size: side of the square that the trunk sees, in pixels.
-        resize: shorter side that an image is brought to before it is cropped, in pixels.
+        resize: shorter side that an image is brought to before it is cropped, in pixels. None cuts a training crop out
+            of the image as it is, and `eval_resize` says what evaluation does.
+        eval_resize: the same for evaluation alone; None takes `resize`.
         scale: least and greatest share of the image's area in a training crop.
         ratio: least and greatest width / height of a training crop.
         horizontal_flip: mirror half of the training images; not for letters.
@@ -34,28 +36,38 @@ class ImageTransforms:
     """
 
     crop_size: int = 227
-    resize: int = 256
+    resize: int | None = 256
     scale: tuple[float, float] = (0.16, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     horizontal_flip: bool = True
     square: bool = False
     random_crop: bool = False
     interpolation: Literal["bilinear", "bicubic"] = "bilinear"
+    eval_resize: int | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.crop_size <= self.resize:
-            raise UserError(
-                f"crop_size {self.crop_size} must be from 1 to resize, {self.resize}: lower it or raise resize"
-            )
+        if self._eval_resize is None:
+            raise UserError("resize null crops the training images as they are: say what evaluation does, eval_resize")
+        if self.resize is None and (self.square or self.random_crop):
+            raise UserError("square and random_crop need all images in one size: give resize")
+        for key, resize in (("resize", self.resize), ("eval_resize", self.eval_resize)):
+            if resize is not None and not 0 < self.crop_size <= resize:
+                raise UserError(
+                    f"crop_size {self.crop_size} must be from 1 to {key}, {resize}: lower it or raise {key}"
+                )
         for key in ("scale", "ratio"):
             low, high = getattr(self, key)
             if not 0 < low <= high:
                 raise UserError(f"{key} ({low}, {high}) must be two positive numbers, the smaller one first")
 
+    @property
+    def reduced(self) -> int | None:
+        """What `reduce` brings an image to; None where training and evaluation do not begin alike."""
+        return self.resize if self.resize == self._eval_resize else None
+
     def reduce(self) -> Callable[[Image.Image], Image.Image]:
-        """The first, fixed part of `train` and `evaluate`: an image of which it was done before stays as it is."""
-        size = [self.resize, self.resize] if self.square else self.resize
-        return v2.Resize(size, interpolation=self._interpolation)
+        """The first, fixed part of both `train` and `evaluate`: an image of which it was done before stays as it is."""
+        return v2.Compose(self._resize(self.reduced) or [v2.Identity()])
 
     def train(self) -> ImageTransform:
         """RGB image -> (3, crop_size, crop_size) float32 in [0, 1]; draws from torch's global generator."""
@@ -65,11 +77,20 @@ class ImageTransforms:
         )
         if self.random_crop:
             crop = v2.RandomCrop(self.crop_size)
-        return v2.Compose([self.reduce(), crop, *flip, *_to_tensor()])
+        return v2.Compose([*self._resize(self.resize), crop, *flip, *_to_tensor()])
 
     def evaluate(self) -> ImageTransform:
         """RGB image -> (3, crop_size, crop_size) float32 in [0, 1], without randomness."""
-        return v2.Compose([self.reduce(), v2.CenterCrop(self.crop_size), *_to_tensor()])
+        return v2.Compose([*self._resize(self._eval_resize), v2.CenterCrop(self.crop_size), *_to_tensor()])
+
+    def _resize(self, size: int | None) -> list[torch.nn.Module]:
+        if size is None:
+            return []
+        return [v2.Resize([size, size] if self.square else size, interpolation=self._interpolation)]
+
+    @property
+    def _eval_resize(self) -> int | None:
+        return self.resize if self.eval_resize is None else self.eval_resize
 
     @property
     def _interpolation(self) -> v2.InterpolationMode:

@@ -147,13 +147,10 @@ class TimmTrunk(Trunk):
             raise UserError(f"--model.trunk.arguments: {refused[0]} is not for the model, or set already: leave it out")
         try:
             self.model = timm.create_model(name, pretrained=weights == "pretrained", num_classes=0, **given)
-        except TypeError as error:
-            if not given:
-                raise
-            raise UserError(
-                f"--model.trunk.arguments {given}: '{name}' does not take them: {_first_line(error)}"
-            ) from error
         except Exception as error:
+            if given and isinstance(error, TypeError):
+                line = f"'{name}' does not take them: {_first_line(error)}"
+                raise UserError(f"--model.trunk.arguments {given}: {line}") from error
             raise UserError(
                 f"trunk '{name}': {_first_line(error)}; with no hub in reach, give --model.trunk.weights a file, "
                 "package:<import name>, or null"

@@ -74,7 +74,8 @@ class MetricLearner(LightningModule):
         loss_lr: learning rate of the loss' own weights (class weights, learnt margins).
         weight_decay: of trunk and embedder.
         loss_weight_decay: of the loss' own weights.
-        lr_scheduler: class; steps once an epoch.
+        lr_scheduler: class; its arguments count epochs, or steps.
+        lr_scheduler_interval: whether it moves on after each `epoch` or each `step` of the optimizer.
         seed: of the random choices in dropout, losses and miners.
         members: copies of trunk and embedder side by side, each with its share of the embedding (DREML's ensemble).
         num_features: length of a feature vector, for a trunk that does not say so itself.
@@ -114,6 +115,7 @@ class MetricLearner(LightningModule):
         weight_decay: float = 1e-4,
         loss_weight_decay: float = 0.0,
         lr_scheduler: SchedulerFactory | None = None,
+        lr_scheduler_interval: Literal["epoch", "step"] = "epoch",
         seed: int = 0,
         members: int = 1,
         num_features: int | None = None,
@@ -148,6 +150,7 @@ class MetricLearner(LightningModule):
             self.loss, self._loss_factory = make_loss(self._loss_factory, None, embedding_size), None
         self._optimizer_factory = optimizer
         self._scheduler_factory = lr_scheduler
+        self._scheduler_interval = lr_scheduler_interval
         self._rates = {
             "trunk": {"lr": trunk_lr, "weight_decay": weight_decay},
             "embedder": {"lr": embedder_lr, "weight_decay": weight_decay},
@@ -317,7 +320,8 @@ class MetricLearner(LightningModule):
         optimizer = self._optimizer_factory(groups)
         if self._scheduler_factory is None:
             return optimizer
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": self._scheduler_factory(optimizer)}}
+        schedule = {"scheduler": self._scheduler_factory(optimizer), "interval": self._scheduler_interval}
+        return {"optimizer": optimizer, "lr_scheduler": schedule}  # type: ignore[return-value]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         datamodule = getattr(self._trainer, "datamodule", None)

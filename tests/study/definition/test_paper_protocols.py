@@ -16,6 +16,7 @@ STUDIES = Path(__file__).parents[3] / "configs" / "study"
 LETTERS = {
     "data.dataset": {"class_path": "levelfield.data.datasets.Glyphs", "init_args": {"num_classes": 60}},
     "data.transforms.resize": 36,
+    "data.transforms.eval_resize": 36,
     "data.transforms.crop_size": 32,
     "data.steps_per_epoch": 2,
     "trainer.max_epochs": 1,
@@ -104,7 +105,28 @@ def test_what_the_papers_say_of_batches_and_sizes() -> None:
     # Table 1, last column; DREML's members are unit vectors here (docs of MetaClassLoss).
     raw = {name for name, method in fehervari.items() if not method["model"].get("normalize", True)}
     assert raw == {"triplet_semihard", "lifted_structure", "n_pairs", "angular", "prototypical"}
+    cropped = load_spec(STUDIES / "cub200_vasilev_dyakonov.yaml").methods["circle"]["data"]["transforms"]
+    assert (cropped["resize"], cropped["eval_resize"], cropped["crop_size"]) == (None, 256, 224)  # section 4.2.3
     for name in ("cub200_vasilev_dyakonov", "news20_vasilev_dyakonov"):
         for method in load_spec(STUDIES / f"{name}.yaml").methods.values():
             assert method["data"]["split"] == "vasilev-dyakonov"
             assert "init_args" not in method["model"]["loss"]  # library defaults
+
+
+def test_no_weight_decay_pulls_the_reality_check_s_boundary_to_0(tmp_path: Path) -> None:
+    """Class weights decay as all weights do there, the margin loss' learnt beta does not."""
+    overrides = {**LETTERS, "model.trunk": TINY_TRUNK, "data.split": "half"}
+    spec = load_spec(STUDIES / "cub200_reality_check.yaml", overrides)
+    decays = {}
+    for method in ("margin", "margin_per_class", "normalized_softmax"):
+        training = build(job_config(spec, Job(method, "run", 0, 0), {}), tmp_path / method, progress=False)
+        training.model.build_loss(5)
+        training.model._trainer = training.trainer
+        optimizer = training.model.configure_optimizers()
+        decays[method] = {group["name"]: group["weight_decay"] for group in optimizer.param_groups}
+    assert {method: groups["loss"] for method, groups in decays.items()} == {
+        "margin": 0.0,
+        "margin_per_class": 0.0,
+        "normalized_softmax": 1e-4,
+    }
+    assert {groups["trunk"] for groups in decays.values()} == {1e-4}

@@ -1,10 +1,13 @@
 """What the first steps do differently: rates that warm up, a trunk that waits."""
 
 import warnings
+from functools import partial
+from typing import Any, Literal
 
 import pytest
 import torch
 from lightning.pytorch import Callback, Trainer
+from torch.optim.lr_scheduler import ExponentialLR, LinearLR
 
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets import Glyphs
@@ -14,6 +17,8 @@ from levelfield.losses import ArcFaceLoss
 from levelfield.models import TimmTrunk
 from levelfield.training.callbacks import NewWeightsFirst, WarmUp
 from levelfield.training.learner import MetricLearner
+
+HALVED = partial(ExponentialLR, gamma=0.5)
 
 
 class Record(Callback):
@@ -30,8 +35,13 @@ class Record(Callback):
         self.weights.append({name: weight.detach().clone() for name, weight in pl_module.named_parameters()})
 
 
-def train(callback: Callback, epochs: int = 2) -> tuple[Record, dict[str, torch.Tensor]]:
-    """A training of `epochs` times 3 steps, with a schedule that halves the rates each epoch; the weights before it."""
+def train(
+    callback: Callback,
+    epochs: int = 2,
+    interval: Literal["epoch", "step"] = "epoch",
+    schedule: Any = HALVED,
+) -> tuple[Record, dict[str, torch.Tensor]]:
+    """A training of `epochs` times 3 steps, with a schedule that halves the rates; the weights before it."""
     torch.manual_seed(0)
     learner = MetricLearner(
         TimmTrunk("test_resnet", weights=None),
@@ -40,7 +50,8 @@ def train(callback: Callback, epochs: int = 2) -> tuple[Record, dict[str, torch.
         trunk_lr=1e-3,
         embedder_lr=1e-2,
         freeze_batch_norm=False,
-        lr_scheduler=lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5),
+        lr_scheduler=schedule,
+        lr_scheduler_interval=interval,
     )
     before = {name: weight.detach().clone() for name, weight in learner.named_parameters()}
     transforms = ImageTransforms(crop_size=32, resize=32)
@@ -67,6 +78,22 @@ def test_rates_warm_up_and_leave_the_schedule_alone() -> None:
     record, _ = train(WarmUp(steps=2))
     assert [rates["embedder"] for rates in record.rates] == pytest.approx([5e-3, 1e-2, 1e-2, 5e-3, 5e-3, 5e-3])
     assert [rates["trunk"] for rates in record.rates] == pytest.approx([5e-4, 1e-3, 1e-3, 5e-4, 5e-4, 5e-4])
+
+
+def test_a_schedule_of_steps_goes_on_below_the_warm_up() -> None:
+    """Step k has 2^(1-k) of the rate by the schedule, and a third of k of that in the first three."""
+    record, _ = train(WarmUp(steps=3), interval="step")
+    expected = [0.5 ** (k - 1) * min(k / 3, 1) for k in range(1, 7)]
+    assert [rates["embedder"] / 1e-2 for rates in record.rates] == pytest.approx(expected)
+
+
+def test_a_schedule_of_steps_may_itself_be_the_warm_up() -> None:
+    """torch's linear schedule from a quarter over three steps; by epochs it is still at half after six."""
+    linear = partial(LinearLR, start_factor=0.25, total_iters=3)
+    record, _ = train(Callback(), interval="step", schedule=linear)
+    assert [rates["trunk"] / 1e-3 for rates in record.rates] == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1])
+    record, _ = train(Callback(), schedule=linear)
+    assert [rates["trunk"] / 1e-3 for rates in record.rates] == pytest.approx([0.25] * 3 + [0.5] * 3)
 
 
 def test_the_trunk_waits_and_then_trains() -> None:

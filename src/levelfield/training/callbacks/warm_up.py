@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from torch.optim import Optimizer
 
 from levelfield.errors import UserError
 
 
 class WarmUp(Callback):
-    """Step k of the first `steps`, from 1, has k / `steps` of each learning rate.
+    """Step k of the first `steps`, from 1, has k / `steps` of each learning rate that the schedule gives it.
+
+    The rates are lowered while the optimizer steps and stand as the schedule has them at any other time, so that
+    schedules of epochs and of steps go on below it and a checkpoint holds the full rates.
 
     Args:
         steps: how many steps it takes.
@@ -23,14 +27,23 @@ class WarmUp(Callback):
         if steps < 1:
             raise UserError(f"WarmUp.steps is {steps}: give 1 or more, or leave the callback out")
         self.steps = steps
+        self._hooks: list[Any] = []
 
-    def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, *args: Any
-    ) -> None:
-        if trainer.global_step >= self.steps:
-            return
-        for optimizer in trainer.optimizers:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        def lower(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+            if trainer.global_step >= self.steps:
+                return
             for group in optimizer.param_groups:
-                # Kept in the group, and so in a checkpoint: a resumed run goes on from the rate that was asked for.
-                full = group.setdefault("full_lr", group["lr"])
-                group["lr"] = full * (trainer.global_step + 1) / self.steps
+                group["full_lr"] = group["lr"]
+                group["lr"] = group["full_lr"] * (trainer.global_step + 1) / self.steps
+
+        def restore(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+            for group in optimizer.param_groups:
+                group["lr"] = group.pop("full_lr", group["lr"])
+
+        for optimizer in trainer.optimizers:
+            self._hooks += [optimizer.register_step_pre_hook(lower), optimizer.register_step_post_hook(restore)]
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        while self._hooks:
+            self._hooks.pop().remove()
