@@ -36,6 +36,8 @@ FILE is a study file; a bare name is sought in configs/study/. All but run take 
   --test-without-failed-runs
                             open the test classes though runs failed
   --dry-run                 print the jobs and the hours they would take; train nothing
+  --metrics NAME ...        test scores beside MAP@R, R-precision and P@1, in results.csv and summary.csv: recall_at_16,
+                            map_at_1024, map, mrr, nmi, nmi_geometric, ami, f1 (docs/metrics.md)
   --executor NAME           who does the jobs (default: LocalProcesses); with its --executor.workers N, which take the
                             GPUs in turn (--executor.devices [0,1])
 
@@ -67,12 +69,14 @@ def parse(argv: Sequence[str]) -> Namespace:
         parser.add_argument("--reopen-test")
         for flag in ("--mixed-versions", "--test-without-failed-runs", "--dry-run"):
             parser.add_argument(flag, action="store_true")
+    parser.add_argument("--metrics", nargs="+")
     for count in COUNTS:
         parser.add_argument(f"--{count}", type=int)
     parser.add_overrides(argv)
     arguments = parser.parse_args(argv or ["--help"])
     counts = {count: arguments[count] for count in COUNTS if arguments[count] is not None}
-    dotted = {**counts, **arguments.get("overrides", {})}
+    metrics = {} if arguments.metrics is None else {"metrics": arguments.metrics}
+    dotted = {**counts, **metrics, **arguments.get("overrides", {})}
     arguments.options = {key[9:]: dotted.pop(key) for key in list(dotted) if key.startswith("executor.")}
     arguments.overrides = dotted
     return arguments

@@ -8,7 +8,7 @@ from typing import Any
 from levelfield.errors import UserError
 from levelfield.study.definition.configuration import first_difference, set_dotted, whole_number
 from levelfield.study.definition.search_settings import search_settings
-from levelfield.study.definition.spec import COUNTS, SMALLEST, StudySpec, check_override
+from levelfield.study.definition.spec import COUNTS, SMALLEST, StudySpec, check_override, further_metrics
 from levelfield.study.record import StudyRecord
 
 
@@ -19,18 +19,22 @@ def with_options(spec: StudySpec, options: Mapping[str, Any]) -> StudySpec:
         UserError: an unknown key or a value that is not accepted.
     """
     counts: dict[str, Any] = {}
+    metrics = spec.metrics
     search, methods = asdict(spec.search), dict(spec.methods)
     for key, value in options.items():
         check_override(key)
         if key in COUNTS:
             counts[key] = whole_number(Path("options"), key, value, SMALLEST.get(key, 1))
+        elif key == "metrics":
+            metrics = further_metrics(Path("options"), value)
         elif key.startswith("second_searches."):
             raise UserError(f"--{key}: a study that was begun keeps its searches; choose another --output")
         elif key.startswith("search."):
             search[key.removeprefix("search.")] = value
         else:
             methods = {name: set_dotted(config, key, value) for name, config in methods.items()}
-    return replace(spec, **counts, search=search_settings(Path("options"), search), methods=methods)
+    settings = search_settings(Path("options"), search)
+    return replace(spec, **counts, metrics=metrics, search=settings, methods=methods)
 
 
 def said_difference(asked: StudyRecord, file: Path) -> list[str]:

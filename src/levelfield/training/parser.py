@@ -46,9 +46,9 @@ class LevelfieldParser(OneLineParser, LightningArgumentParser):
             return super().parse_object(cfg_obj, *more, **kwargs)
 
     def _apply_actions(self, cfg: Any, parent_key: str = "", *more: Any, **kwargs: Any) -> Namespace:
-        """Sets aside what a study searches of a method, the `search:` of its file."""
+        """Sets aside what is a study's: what it searches of a method, `search:`, and a protocol's `metrics:`."""
         if isinstance(cfg, dict) and not parent_key:
-            cfg = named_as_now({key: value for key, value in cfg.items() if key != "search"})
+            cfg = named_as_now({key: value for key, value in cfg.items() if key not in ("search", "metrics")})
         return super()._apply_actions(cfg, parent_key, *more, **kwargs)
 
 

@@ -1,5 +1,6 @@
 """The papers' protocols: each study of theirs builds, trains two steps in miniature, and keeps what the paper says."""
 
+import csv
 import warnings
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from levelfield.study.jobs.job import Job, job_config
 from levelfield.training.build import build
 
 STUDIES = Path(__file__).parents[3] / "configs" / "study"
+PUBLISHED = STUDIES.parents[1] / "src" / "levelfield" / "published"
 # The same protocol on letters of 32 px, with a trunk of 0.2 million random weights;
 LETTERS = {
     "data.dataset": {"class_path": "levelfield.data.datasets.Glyphs", "init_args": {"num_classes": 60}},
@@ -79,6 +81,24 @@ def test_how_many_methods() -> None:
     counts = {name: len(load_spec(STUDIES / f"{name}.yaml").methods) for name, _ in TRAINED}
     assert counts["cub200_fehervari"] == 12
     assert counts["cub200_vasilev_dyakonov"] == counts["news20_vasilev_dyakonov"] == 16
+
+
+def test_each_study_scores_what_its_paper_s_table_has() -> None:
+    """recall@1 is precision_at_1, which every study has, as MAP@R; Fehervari et al. take NMI's geometric mean."""
+    for name, table in {
+        "cub200_fehervari": "fehervari",
+        "cub200_zhai_wu": "zhai_wu",
+        "cub200_vasilev_dyakonov": "vasilev_dyakonov",
+        "news20_vasilev_dyakonov": "vasilev_dyakonov",
+    }.items():
+        with open(PUBLISHED / f"{table}_tables.csv", newline="") as file:
+            there = {row["metric"] for row in csv.DictReader(file) if row["dataset"] == name.partition("_")[0]}
+        expected = there - {"recall_at_1", "map_at_r"}
+        if table == "fehervari":
+            expected = {"nmi_geometric" if metric == "nmi" else metric for metric in expected}
+        metrics = load_spec(STUDIES / f"{name}.yaml").metrics
+        assert set(metrics) == expected
+        assert len(metrics) == len(expected)
 
 
 def test_what_the_papers_say_of_batches_and_sizes() -> None:

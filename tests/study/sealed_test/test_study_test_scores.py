@@ -9,8 +9,10 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import normalized_mutual_info_score
 from torch.nn.functional import normalize
 
+from levelfield.cli.study import parse
 from levelfield.errors import UserError
 from levelfield.study import tested
+from levelfield.study.begun import with_options
 from levelfield.study.definition.spec import load_spec
 from levelfield.study.sealed_test.scores import EmbeddedTest, score_run
 from levelfield.training.embed import EmbeddedSet
@@ -53,6 +55,27 @@ def test_further_scores_touch_the_test_alone(toy_file: Path) -> None:
     assert more.method_hash("arcface") == spec.method_hash("arcface"), "no training is done again"
     assert tested.tested_hash(more, "arcface", 0) != tested.tested_hash(spec, "arcface", 0)
     assert more.configuration_hash() != spec.configuration_hash(), "the test classes are opened for another question"
+
+
+def test_metrics_stand_in_the_study_or_its_base_or_are_given(toy_file: Path, tmp_path: Path) -> None:
+    protocol, path = tmp_path / "protocol.yaml", tmp_path / "study.yaml"
+    protocol.write_text("metrics: [nmi, mrr]\n")
+    text = toy_file.read_text().replace("base:\n", f"base:\n  - {protocol}\n", 1)
+    path.write_text(text)
+    spec = load_spec(path)
+    assert spec.metrics == ["nmi", "mrr"]
+    assert all("metrics" not in config for config in spec.methods.values())
+    words = ["run", "toy.yaml", "--metrics", "recall_at_16", "map_at_1024", "nmi", "--runs", "3"]
+    given = ["recall_at_16", "map_at_1024", "nmi"]
+    assert load_spec(path, parse(words).overrides).metrics == given
+    assert with_options(spec, parse(words).overrides).metrics == given, "a folder's, to be compared with what is asked"
+    path.write_text(text + "metrics: mrr\n")
+    assert load_spec(path).metrics == ["mrr"]
+    with pytest.raises(UserError, match="metrics: no metric 'recal_at_5'; did you mean 'recall_at_<k>'"):
+        load_spec(path, {"metrics": ["recal_at_5"]})
+    path.write_text(text.replace("arcface: {", "arcface: {metrics: [nmi], "))
+    with pytest.raises(UserError, match=r"method arcface of .*: 'metrics' are the study's"):
+        load_spec(path)
 
 
 def test_a_misspelt_score_is_named(toy_file: Path, tmp_path: Path) -> None:

@@ -188,11 +188,15 @@ def load_spec(
             raise UserError(f"{path}: unknown key {key!r}{nearest(key, KEYS)}")
     methods = content["methods"] = _methods(path, content.get("methods"))
     counts = {key: content.get(key, default) for key, default in COUNTS.items()}
+    base = merge(stack(content.get("base", []), path.parent, f"base of {path}"), content.get("overrides") or {})
+    metrics = content.get("metrics", base.pop("metrics", None))
     search, again = dict(content.get("search") or {}), content.get("second_searches") or []
     for key in list(overrides):
         check_override(key)
         if key in COUNTS:
             counts[key] = overrides.pop(key)
+        elif key == "metrics":
+            metrics = overrides.pop(key)
         elif key.startswith("search."):
             search[key.removeprefix("search.")] = overrides.pop(key)
         elif key.startswith("second_searches."):
@@ -200,11 +204,13 @@ def load_spec(
     for name in added_methods or {}:
         if name in methods:
             raise UserError(f"--add-method: the study has a method named {name!r} already; rename the class")
-    base = merge(stack(content.get("base", []), path.parent, f"base of {path}"), content.get("overrides") or {})
     layers = {
         **{name: stack(method, path.parent, f"method {name} of {path}") for name, method in methods.items()},
         **(added_methods or {}),
     }
+    for name, layer in layers.items():
+        if "metrics" in layer:
+            raise UserError(f"method {name} of {path}: 'metrics' are the study's; name them there")
     if "replicates" in search:
         raise UserError(
             f"{path}: 'search.replicates: 2' is 'second_searches: all' now, 3 'second_searches: {{all: 2}}'"
@@ -242,7 +248,7 @@ def load_spec(
         methods=resolved,
         search=settings,
         spaces={name: spaces[name] for name in resolved if spaces.get(name)},
-        metrics=_metrics(path, content.get("metrics") or []),
+        metrics=further_metrics(path, metrics),
         trained_as=shared,
         sweep=swept,
     ).with_own_code()
@@ -259,8 +265,8 @@ def check_override(key: str) -> None:
     if key in ("model.loss", "model.miner"):
         raise UserError(f"--{key} would give every method of the study the same one; use --add-method")
     section = key.split(".")[0]
-    if section not in (*SECTIONS, "search", "second_searches", *COUNTS):
-        raise UserError(f"unknown option --{key}{nearest(section, [*SECTIONS, *COUNTS])}")
+    if key != "metrics" and section not in (*SECTIONS, "search", "second_searches", *COUNTS):
+        raise UserError(f"unknown option --{key}{nearest(section, [*SECTIONS, 'metrics', *COUNTS])}")
 
 
 def _methods(path: Path, asked: Any) -> Config:
@@ -283,13 +289,19 @@ def _refuse_swept(swept: str, overrides: Mapping[str, Any]) -> None:
             raise UserError(f"--{key}: the study tries several values of it; change its 'sweep:'")
 
 
-def _metrics(path: Path, names: Any) -> list[str]:
-    for name in names if isinstance(names, list) else [names]:
+def further_metrics(path: Path, asked: Any) -> list[str]:
+    """The names in a study's `metrics:`, one or a list of them.
+
+    Raises:
+        UserError: there is no such metric, or every study has it.
+    """
+    names = asked if isinstance(asked, list) else [] if asked is None else [asked]
+    for name in names:
         row = named(str(name))
         if row is None or row[0].shown or min(row[1], default=1) < 1:
             further = [metric.key for metric in METRICS if not metric.shown]
             raise UserError(f"{path}: metrics: no metric {name!r}{nearest(str(name), further)}")
-    return list(names) if isinstance(names, list) else [names]
+    return list(names)
 
 
 def _resolve(name: str, config: Config, overrides: Mapping[str, Any]) -> Config:
