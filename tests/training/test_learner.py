@@ -162,6 +162,7 @@ OTHERS = {
     "seed": lambda: 1,
     "members": lambda: 2,
     "freeze_trunk": lambda: True,
+    "embedder_init": lambda: "pca",
 }
 
 

@@ -17,6 +17,7 @@ from levelfield.storage.without_places import without_places
 from levelfield.training.build import TrainingCLI
 from levelfield.training.callbacks.asked_rates import AskedRates, asked_rates
 from levelfield.training.callbacks.last_checkpoint import LastCheckpoint
+from levelfield.training.callbacks.validate_first import BEFORE_TRAINING
 from levelfield.training.checkpoint import read_checkpoint
 from levelfield.training.contradictions import refuse_finished, refuse_other_architecture, refuse_other_folds
 from levelfield.training.instantiation import refuse_nested
@@ -36,7 +37,8 @@ def main(argv: list[str]) -> int:
         if not cli.validated:
             print("nothing was validated or kept: no best.ckpt")
             return 0
-        print(f"best validation MAP@R {cli.best_score:.4f} in epoch {cli.best_epoch}: {cli.folder}/best.ckpt")
+        when = "before the first step" if cli.best_epoch == BEFORE_TRAINING else f"in epoch {cli.best_epoch}"
+        print(f"best validation MAP@R {cli.best_score:.4f} {when}: {cli.folder}/best.ckpt")
         trusted = "".join(f" --trust {name}" for name in sorted(own_packages(cli.config_dump)))
         print(f"next: levelfield validate --ckpt_path {cli.folder}/best.ckpt{trusted}")
     return 0

@@ -274,6 +274,12 @@ class MetricDataModule(LightningDataModule):
             **self._loading(persistent),
         )
 
+    def train_samples(self) -> DataLoader:
+        """Each training sample of the fold once, in order, without augmentation; all of them on every process."""
+        assert self.train_subset is not None
+        subset = ClassSubset(self.train_subset.dataset, self.train_subset.index, self.transform())
+        return DataLoader(subset, batch_size=self.eval_batch_size, **self._loading(persistent=False))
+
     def _loading(self, persistent: bool) -> dict[str, Any]:
         """How samples reach this process, by loader processes that end with it."""
         return {

@@ -226,7 +226,7 @@ class TrainingCLI(LightningCLI):
 
     @property
     def best_epoch(self) -> int:
-        """The epoch (from 0) whose checkpoint is `best.ckpt`."""
+        """The epoch (from 0; -1 before the first step) whose checkpoint is `best.ckpt`."""
         assert self.folder is not None
         # mapped, not read: the weights are not looked at
         return int(torch.load(self.folder / "best.ckpt", map_location="cpu", weights_only=True, mmap=True)["epoch"])

@@ -21,6 +21,7 @@ from levelfield.miners import Miner
 from levelfield.models import LinearEmbedder
 from levelfield.models.embedders import check_embedder
 from levelfield.models.ensemble import EnsembleEmbedder, EnsembleTrunk
+from levelfield.models.pca_start import OPTION, check_can_be_pca, start_at_pca
 from levelfield.models.trunks import as_trunk
 from levelfield.runtime.import_path import import_named
 from levelfield.runtime.process_group import leave_group_at_exit, stay_in_group
@@ -28,6 +29,7 @@ from levelfield.seeds import seed_of
 from levelfield.training.batches import Batch, gather_rows, samples_of
 from levelfield.training.callbacks import RecordOpening, RetrievalValidation
 from levelfield.training.checkpoint import build_learner, import_spec, learner_config, read_checkpoint, with_parts_given
+from levelfield.training.embed import embed
 from levelfield.training.frozen_trunk import KEY as FROZEN_TRUNK
 from levelfield.training.frozen_trunk import trunk_hash, with_trunk
 from levelfield.training.loss_factory import (
@@ -79,6 +81,8 @@ class MetricLearner(LightningModule):
         seed: of the random choices in dropout, losses and miners.
         members: copies of trunk and embedder side by side, each with its share of the embedding (DREML's ensemble).
         num_features: length of a feature vector, for a trunk that does not say so itself.
+        embedder_init: where a linear embedder starts: at random weights, or at the PCA of the training samples'
+            features, as a fit begins.
 
     Attributes:
         checkpoint_path: the file that the learner was loaded from; None once it is trained.
@@ -120,6 +124,7 @@ class MetricLearner(LightningModule):
         members: int = 1,
         num_features: int | None = None,
         freeze_trunk: bool = False,
+        embedder_init: Literal["random", "pca"] = "random",
     ) -> None:
         super().__init__()
         if embedding_size < 1:
@@ -134,6 +139,9 @@ class MetricLearner(LightningModule):
             if members == 1
             else EnsembleEmbedder(member.num_features, embedding_size, embedder, members)
         )
+        if embedder_init == "pca":
+            check_can_be_pca(self.embedder, self.trunk.num_features)
+        self._starts_at_pca = embedder_init == "pca"
         self.members = members
         self.embedding_size = embedding_size
         self.loss: nn.Module | None = loss if isinstance(loss, nn.Module) else None
@@ -169,6 +177,7 @@ class MetricLearner(LightningModule):
                 "members": members,
                 "num_features": num_features,
                 "freeze_trunk": freeze_trunk,
+                "embedder_init": embedder_init,
                 **_named(type(self)),
             }
         )
@@ -202,6 +211,7 @@ class MetricLearner(LightningModule):
         stay_in_group()
         if stage != "fit":
             return
+        is_new = self.checkpoint_path is None and self.trainer.ckpt_path is None
         self.checkpoint_path = None
         datamodule = getattr(self.trainer, "datamodule", None)
         self._check_modality(getattr(datamodule, "dataset", None))
@@ -210,6 +220,16 @@ class MetricLearner(LightningModule):
         if self.loss is None:
             raise UserError("this checkpoint was loaded without its loss: train a new learner with --model.loss")
         self.check_parts()
+        if self._starts_at_pca and is_new:
+            self._start_at_pca(datamodule)
+        self._starts_at_pca = False
+
+    def _start_at_pca(self, datamodule: Any) -> None:
+        if not hasattr(datamodule, "train_samples"):
+            raise UserError(f"{OPTION} needs the training samples without augmentation: fit with a MetricDataModule")
+        assert isinstance(self.embedder, LinearEmbedder)
+        features = embed(self.trunk, datamodule.train_samples(), device=self.trainer.strategy.root_device)
+        start_at_pca(self.embedder, features.embeddings)
 
     def teardown(self, stage: str) -> None:
         leave_group_at_exit()

@@ -21,7 +21,7 @@ from levelfield.study.jobs.job import study_jobs
 from levelfield.study.jobs.state import first_config
 from levelfield.training.build import build
 
-OF_THE_LOSS = ("model.loss", "model.miner", "data.samples_per_class")
+OF_THE_LOSS = ("model.loss", "model.miner", "data.samples_per_class", "seed_everything")
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def method_costs(spec: StudySpec, console: Console | None = None) -> list[Method
 
 
 def _network(config: Config) -> str:
-    """All of a configuration but what belongs to the loss."""
+    """All of a configuration but what belongs to the loss, and the seed of a second search."""
     return repr([(key, value) for key, value in flatten(config) if not key.startswith(OF_THE_LOSS)])
 
 

@@ -6,6 +6,7 @@ from levelfield.training.callbacks.last_checkpoint import LastCheckpoint
 from levelfield.training.callbacks.new_weights_first import NewWeightsFirst
 from levelfield.training.callbacks.record_opening import RecordOpening
 from levelfield.training.callbacks.retrieval_validation import RetrievalValidation
+from levelfield.training.callbacks.validate_first import ValidateFirst
 from levelfield.training.callbacks.warm_up import WarmUp
 
 __all__ = [
@@ -15,5 +16,6 @@ __all__ = [
     "NewWeightsFirst",
     "RecordOpening",
     "RetrievalValidation",
+    "ValidateFirst",
     "WarmUp",
 ]

@@ -15,6 +15,7 @@ from lightning.pytorch.loops.loop import _Loop
 
 from levelfield.errors import UserError
 from levelfield.runtime.signals import Stopped, handling
+from levelfield.training.callbacks.validate_first import BEFORE_TRAINING
 from levelfield.training.checkpoint import read_checkpoint
 from levelfield.training.run_folder import MetricsFile
 
@@ -105,7 +106,7 @@ class LastCheckpoint(Checkpoint):
         self._validation_batches = total.completed
 
     def on_validation_batch_start(self, trainer: Trainer, *_: Any, **__: Any) -> None:
-        if not trainer.sanity_checking:
+        if not trainer.sanity_checking and trainer.current_epoch != BEFORE_TRAINING:  # nothing is done yet
             self._look(trainer, VALIDATION)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -1,0 +1,54 @@
+"""Validates before the first step, so that the start of a training is among the checkpoints to choose from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+
+# What `metrics.csv` and `best_epoch` call the start: the epoch before 0.
+BEFORE_TRAINING = -1
+
+
+class ValidateFirst(Callback):
+    """Scores the validation fold before the first step; `ModelCheckpoint` keeps the start if no epoch is better.
+
+    For a training that begins at something good, such as `--model.embedder_init pca`. In `metrics.csv` the start is
+    epoch -1. Early stopping counts trained epochs alone: a training may fall below its start and come back. A training
+    that goes on from a checkpoint has begun before, and is not validated again.
+    """
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.ckpt_path is not None or trainer.fast_dev_run or not trainer.enable_validation:  # type: ignore[attr-defined]
+            return
+        callbacks = trainer.callbacks  # type: ignore[attr-defined]
+        stops = [(each, each.state_dict()) for each in callbacks if isinstance(each, EarlyStopping)]
+        with _before_epoch_0(trainer):
+            trainer.validating = True
+            trainer.fit_loop.epoch_loop.val_loop.run()
+            trainer.training = True
+            for checkpoint in callbacks:
+                if isinstance(checkpoint, ModelCheckpoint) and checkpoint.monitor in trainer.callback_metrics:
+                    # By itself it saves nothing before a step.
+                    checkpoint._save_topk_checkpoint(trainer, checkpoint._monitor_candidates(trainer))
+        trainer.should_stop = False
+        for stop, state in stops:
+            stop.load_state_dict(state)
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        if checkpoint["epoch"] == BEFORE_TRAINING:  # a fit that goes on from it begins with epoch 0
+            checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["completed"] = 0
+
+
+@contextmanager
+def _before_epoch_0(trainer: Trainer) -> Iterator[None]:
+    """Loggers and checkpoints are told epoch -1."""
+    epochs = trainer.fit_loop.epoch_progress.current
+    epochs.completed = BEFORE_TRAINING
+    try:
+        yield
+    finally:
+        epochs.completed = 0
