@@ -46,6 +46,10 @@ class Standing(StudyState):
     def jobs(self) -> list[Job]:
         return [*BASELINE, *SLOW]
 
+    @property
+    def to_do(self) -> list[Job]:
+        return [job for job in self.jobs if job not in self.results]
+
 
 def done(seconds: float, score: float) -> dict[str, Any]:
     return {"seconds": seconds, "validation": {"map_at_r": score}}

@@ -3,6 +3,7 @@
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,24 @@ def seen(record: StudyRecord) -> Values:
     return values_of(environment(r["method"], r["provenance"]) for r in results if r.get("provenance"))
 
 
+class SeenInJobs:
+    """The values of the results of a study's jobs, each looked at once however often they are asked for."""
+
+    def __init__(self, record: StudyRecord) -> None:
+        self._results = record.state.results
+        self._looked_at = 0
+        self._found: dict[str, Counter[str]] = defaultdict(Counter)
+
+    def values(self) -> Values:
+        """The values of all results that are known by now."""
+        for result in islice(self._results.values(), self._looked_at, None):
+            if result.get("provenance"):
+                for key, value in environment(result["method"], result["provenance"]).items():
+                    self._found[key][value] += 1
+        self._looked_at = len(self._results)
+        return self._found
+
+
 def _allowed(study_folder: Path) -> dict[str, list[str]]:
     """What `--mixed-versions` has allowed."""
     path = study_folder / MIXED
@@ -59,18 +78,23 @@ def _allowed(study_folder: Path) -> dict[str, list[str]]:
 
 
 def check_environment(
-    record: StudyRecord, provenances: Iterable[tuple[str, Mapping[str, Any]]], allow: bool = False
+    record: StudyRecord,
+    provenances: Iterable[tuple[str, Mapping[str, Any]]],
+    allow: bool = False,
+    there: Values | None = None,
 ) -> None:
     """Refuse to add results to those that other versions, or another kind of device, have computed.
 
     Args:
         provenances: Method and what its results will say of their origin, as computed here.
         allow: Whether to note that they may mix, instead.
+        there: The values that they are compared with; by default those of all results.
 
     Raises:
         UserError: names what differs, both values and the remedies.
     """
-    there, here = seen(record), values_of(environment(*each) for each in provenances)
+    there = seen(record) if there is None else there
+    here = values_of(environment(*each) for each in provenances)
     may = _allowed(record.folder)
     for key, counts in here.items():
         together = sorted({*counts, *there.get(key, {})})

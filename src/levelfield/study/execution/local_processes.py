@@ -9,12 +9,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from levelfield.errors import UserError
 from levelfield.runtime.processes import LOOK_SECONDS, end
 from levelfield.storage.lock import left_by_the_dead
 from levelfield.study.definition.spec import StudySpec
 from levelfield.study.execution.executor import Jobs
+from levelfield.study.jobs.job import Job
 from levelfield.study.progress import StudyProgress
 from levelfield.study.record import StudyRecord
 
@@ -132,7 +134,8 @@ def _share(pool: "Sequence[_Worker]", record: StudyRecord, progress: StudyProgre
     for worker in pool:
         worker.begin()
     while record.state.to_do:
-        progress.note_finished(record.refresh())
+        for worker in pool:
+            progress.note_finished(record.learn(worker.told()))
         for worker in pool:
             worker.look_after(record, progress)
         if record.state.to_do and all(worker.given_up for worker in pool):
@@ -160,27 +163,39 @@ class _Worker:
             self._command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
             env=self._environment,
             start_new_session=True,
         )
+        assert self.process.stdout is not None
+        os.set_blocking(self.process.stdout.fileno(), False)
+        self._unread = b""
 
     def begin(self) -> None:
         """Tell it that `study.yaml` is there."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):  # it has died: `look_after` sees to that
-            self.process.stdin.write("begin\n")
+            self.process.stdin.write(b"begin\n")
             self.process.stdin.flush()
+
+    def told(self) -> list[Job]:
+        """The jobs that it has said to be done since the last time."""
+        return [Job(**words["done"]) for words in self._words() if "done" in words]
+
+    def _words(self) -> list[dict[str, Any]]:
+        """The lines that it has written since the last time, and not the beginning of one."""
+        assert self.process.stdout is not None
+        *lines, self._unread = (self._unread + (self.process.stdout.read() or b"")).split(b"\n")
+        return [json.loads(line) for line in lines]
 
     def look_after(self, record: StudyRecord, progress: StudyProgress) -> None:
         """Raise what it ended with, or start it again if something killed it."""
         code = self.process.poll()
         if code is None or self.given_up or (code == 0 and not record.state.to_do):
             return
-        assert self.process.stdout is not None
-        words = self.process.stdout.read().strip()
-        if words:
-            raise UserError(json.loads(words)["error"])
+        for words in self._words():
+            if "error" in words:
+                raise UserError(words["error"])
+        progress.note_finished(record.refresh())  # what it did, and what it can no longer tell
         if code == 0:
             return
         how = "ended with an error, which it printed above" if code > 0 else f"died (signal {-code})"

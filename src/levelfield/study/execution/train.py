@@ -66,7 +66,7 @@ def train(
                     torn.unlink(missing_ok=True)
             elif is_first_process():
                 empty_folder(folder)
-                training.write_config()
+            training.write_config()
             callbacks = training.trainer.callbacks  # type: ignore[attr-defined]
             training.trainer.callbacks = [last.first, *callbacks, _Steps(progress), last]  # type: ignore[attr-defined]
             with interruptible(training.trainer):

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from levelfield.errors import OutOfMemory, TrainingFailed, UserError
-from levelfield.runtime.processes import LOOK_SECONDS, is_running
+from levelfield.runtime.processes import is_running
 from levelfield.storage.lock import Lock, is_held, running
 from levelfield.study.definition.spec import is_baseline
-from levelfield.study.environment import check_environment
+from levelfield.study.environment import SeenInJobs, check_environment
 from levelfield.study.execution.baseline import TrunkFeatures, fit_baseline
 from levelfield.study.execution.group import GroupDied, train_in_group
 from levelfield.study.execution.train import train
@@ -25,6 +25,10 @@ from levelfield.study.record import StudyRecord
 
 # Who holds this part does a job that must have no other beside it.
 ALONE = "alone"
+# Between two looks at whether a job that others do is done; each looks at those jobs alone.
+WAIT_SECONDS = 0.1
+# A collection of garbage that takes longer has walked over what a process has imported and keeps.
+LONG_COLLECTION_SECONDS = 0.02
 
 
 class JobError(Exception):
@@ -46,12 +50,13 @@ def work(record: StudyRecord, progress: StudyProgress, checkpoint_seconds: float
         JobError: an error ended a job of a pool's worker; it is noted, so that the others leave the job alone.
     """
     worker = _Worker(record, progress, checkpoint_seconds, keeper)
-    while record.state.to_do:
-        done_one = worker.do_next()
-        progress.note_finished(record.refresh())
-        if not done_one:
-            worker.refuse_to_wait_in_vain()
-            time.sleep(LOOK_SECONDS)
+    try:
+        while record.state.to_do:
+            if not worker.do_next():
+                worker.refuse_to_wait_in_vain()
+                time.sleep(WAIT_SECONDS)
+    finally:
+        gc.unfreeze()
 
 
 class _Worker:
@@ -66,11 +71,15 @@ class _Worker:
         self.keeper = keeper
         self.study = keeper or os.getpid()
         self.features = TrunkFeatures()
+        self.seen = SeenInJobs(record)
         self.alone = Lock(self.folder, ALONE, ALONE, keeper)
         self._locks: dict[str, Lock] = {}
 
     def do_next(self) -> bool:
-        """Do the first job that is ready and that nobody holds; False if there is none."""
+        """Do the first job that is ready and that nobody holds, or learn that it is done; False if there is none.
+
+        What others have done is found here, job by job in their order, and nowhere else is looked for it.
+        """
         later = []
         for job in self.state.ready():
             attempts = Attempts.of(self.folder, job)
@@ -95,7 +104,8 @@ class _Worker:
         if not lock.acquire():
             return False
         try:
-            if self.record.read_job(job) is not None:
+            if done := self.record.learn([job]):
+                self.progress.note_finished(done)
                 return True
             if lock.predecessor is not None and self._died_over_it(lock.predecessor):
                 lock.predecessor = None
@@ -113,7 +123,7 @@ class _Worker:
             return False
         try:
             while self._others_work():
-                time.sleep(LOOK_SECONDS)
+                time.sleep(WAIT_SECONDS)
             return self._attempt(job)
         finally:
             self.alone.release()
@@ -140,7 +150,9 @@ class _Worker:
         attempts = Attempts.of(self.folder, job)
         self.progress.start(str(job))
         try:
-            result = do_job(self.record, job, self.features, self.progress, self.checkpoint_seconds, attempts)
+            result = do_job(
+                self.record, job, self.features, self.seen, self.progress, self.checkpoint_seconds, attempts
+            )
         except OutOfMemory as error:
             attempts.note_memory(str(error))
             self.progress.line(f"{job}: {error}; it is tried again with no other job beside it")
@@ -159,7 +171,7 @@ class _Worker:
             self.state.results[job] = result
             self.progress.note_finished([job])
             return True
-        gc.collect()
+        _collect_garbage()
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
         return False
@@ -169,6 +181,7 @@ def do_job(
     record: StudyRecord,
     job: Job,
     features: TrunkFeatures,
+    seen: SeenInJobs,
     progress: StudyProgress,
     checkpoint_seconds: float,
     attempts: Attempts,
@@ -198,12 +211,23 @@ def do_job(
         found = {"failure": str(error)}
     else:
         record.check_data(found["data"])
-        check_environment(record, [(job.method, found["provenance"])])
+        check_environment(record, [(job.method, found["provenance"])], there=seen.values())
     found = {"seconds": time.monotonic() - started, **found}
     if attempts.reasons:
         found["earlier_attempts"] = attempts.reasons
-    gc.collect()  # a Trainer's objects refer to each other: without this a study grows by megabytes a job
+    _collect_garbage()
     return record.finish_job(job, parameters, found)
+
+
+def _collect_garbage() -> None:
+    """A Trainer's objects refer to each other: without this a study grows by megabytes a job.
+
+    What survives a long collection, the modules of a dozen libraries above all, is passed over by the next ones.
+    """
+    started = time.perf_counter()
+    gc.collect()
+    if time.perf_counter() - started > LONG_COLLECTION_SECONDS:
+        gc.freeze()
 
 
 @contextmanager

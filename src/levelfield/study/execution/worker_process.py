@@ -15,7 +15,10 @@ import json
 import os
 import signal
 import traceback
+from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
+from typing import TextIO
 
 from rich.console import Console
 
@@ -23,13 +26,17 @@ from levelfield.errors import UserError, refused_file
 from levelfield.runtime.processes import end_with_parent
 from levelfield.runtime.signals import Stopped, handling, stop_at_once
 from levelfield.storage.provenance import computing_files
+from levelfield.study.jobs.job import Job
 from levelfield.study.progress import StudyProgress
 from levelfield.study.record import StudyRecord
 from levelfield.study.same_study import check_code_here
 
 
 def main(parent: int, study_folder: Path, *what: str) -> int:
-    """Do jobs, or score runs, until none is left; a mistake goes to standard output as a line of JSON."""
+    """Do jobs, or score runs, until none is left.
+
+    To standard output goes a line of JSON for each job that is done, here or by another process, and for a mistake.
+    """
     end_with_parent(parent)
     answer, sys.stdout = sys.stdout, sys.stderr  # whatever a library prints is no answer
     find_own_modules()
@@ -44,7 +51,7 @@ def main(parent: int, study_folder: Path, *what: str) -> int:
         check_code_here(record.spec)
         computing_files()  # as they are now, when they are imported
         with handling(stop_at_once), open(os.devnull, "w") as nowhere, fixed_threads(record.spec.threads):
-            progress = StudyProgress(Console(file=nowhere), record.spec.name, record.state, {})
+            progress = _Told(Console(file=nowhere), record, answer)
             if what[0] == "test":
                 take_part(record, int(what[1]), progress)
             else:
@@ -65,6 +72,18 @@ def main(parent: int, study_folder: Path, *what: str) -> int:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.raise_signal(signal.SIGTERM)
     return 0
+
+
+class _Told(StudyProgress):
+    """Tells the study's process which jobs are done; it shows them."""
+
+    def __init__(self, console: Console, record: StudyRecord, answer: TextIO) -> None:
+        super().__init__(console, record.spec.name, record.state, {})
+        self._answer = answer
+
+    def note_finished(self, jobs: Iterable[Job]) -> None:
+        for job in jobs:
+            print(json.dumps({"done": asdict(job)}), file=self._answer, flush=True)
 
 
 if __name__ == "__main__":
