@@ -1,11 +1,9 @@
 """`Study`: what a person in a notebook holds, and what `levelfield study` is the face of."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
 
@@ -110,7 +108,7 @@ class Study:
         mixed_versions: bool = False,
         test_without_failed_runs: bool = False,
         console: Console | None = None,
-    ) -> Study:
+    ) -> Self:
         """Do all jobs that are to do, open the test classes once, and write `results.csv` and `summary.csv`.
 
         Args:
@@ -144,12 +142,12 @@ class Study:
         return verdict_lines(collect_rows(record), record.spec)
 
     @property
-    def results(self) -> pd.DataFrame:
+    def results(self) -> "pd.DataFrame":
         """All scores so far, as in `results.csv`."""
         return _frame(collect_rows(self.record()), ResultRow)
 
     @property
-    def summary(self) -> pd.DataFrame:
+    def summary(self) -> "pd.DataFrame":
         """Mean and interval of each test score, as in `summary.csv`."""
         return _frame(summarise(collect_rows(self.record())), SummaryRow)
 
@@ -190,7 +188,7 @@ def _default_folder(title: str) -> Path:
     return Path("outputs", title)
 
 
-def _frame(rows: Sequence[ResultRow] | Sequence[SummaryRow], kind: type[ResultRow] | type[SummaryRow]) -> pd.DataFrame:
+def _frame(rows: Sequence[ResultRow | SummaryRow], kind: type[ResultRow | SummaryRow]) -> "pd.DataFrame":
     import pandas as pd
 
     frame = pd.DataFrame([astuple(row) for row in rows], columns=[field.name for field in fields(kind)])

@@ -1,7 +1,5 @@
 """`levelfield data list|verify|prepare`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -83,7 +81,7 @@ def _names_first(argv: Sequence[str]) -> list[str]:
     return [*names, *options]
 
 
-def named_datasets() -> dict[str, type[MetricDataset]]:
+def named_datasets() -> "dict[str, type[MetricDataset]]":
     """The data sets with published counts, by the names that `levelfield data` calls them."""
     from levelfield.data import datasets
 
@@ -94,7 +92,7 @@ def named_datasets() -> dict[str, type[MetricDataset]]:
     return {kind.name: kind for kind in sorted(named, key=lambda kind: kind.name)}
 
 
-def _chosen(names: Sequence[str], root: str | None, own: bool) -> list[MetricDataset]:
+def _chosen(names: Sequence[str], root: str | None, own: bool) -> "list[MetricDataset]":
     """The named data sets, all of them without a name; with `own` a name may be the path of one's own data."""
     from levelfield.data.own import own_dataset
 
@@ -109,13 +107,13 @@ def _chosen(names: Sequence[str], root: str | None, own: bool) -> list[MetricDat
     return chosen
 
 
-def _build(kind: type[MetricDataset], root: str | None) -> MetricDataset:
+def _build(kind: "type[MetricDataset]", root: str | None) -> "MetricDataset":
     from levelfield.cli.data_cards import has_root
 
     return kind(root=root) if has_root(kind) else kind()  # type: ignore[call-arg]
 
 
-def _list(console: Console, datasets: Sequence[MetricDataset], root: str | None, asked_for: bool) -> int:
+def _list(console: Console, datasets: "Sequence[MetricDataset]", root: str | None, asked_for: bool) -> int:
     from levelfield.cli.data_cards import card_of, table_of
     from levelfield.data.places import root_in_vain
 
@@ -131,7 +129,7 @@ def _list(console: Console, datasets: Sequence[MetricDataset], root: str | None,
     return 0
 
 
-def _prepare(console: Console, dataset: MetricDataset, given: Sequence[Path]) -> int:
+def _prepare(console: Console, dataset: "MetricDataset", given: Sequence[Path]) -> int:
     from levelfield.cli.data_cards import folder_of, has_root, why_not_ready
     from levelfield.data.prepare import prepare
 
@@ -175,7 +173,7 @@ def _print(console: Console, text: str) -> None:
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-def _verify(console: Console, dataset: MetricDataset, root: str | None, asked_for: bool) -> int:
+def _verify(console: Console, dataset: "MetricDataset", root: str | None, asked_for: bool) -> int:
     from levelfield.data.duplicates import describe_duplicates
     from levelfield.data.places import root_in_vain
 

@@ -1,7 +1,5 @@
 """`validate`, `test` and `predict`: everything comes from the checkpoint, and what contradicts it is refused."""
 
-from __future__ import annotations
-
 import inspect
 import itertools
 import tempfile

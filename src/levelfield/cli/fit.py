@@ -1,7 +1,5 @@
 """`levelfield fit`: one training in a folder of its own, which a stopped fit goes on in."""
 
-from __future__ import annotations
-
 import time
 from functools import partial
 from pathlib import Path

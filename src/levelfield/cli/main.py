@@ -1,7 +1,5 @@
 """The one command line: fit, validate, test, predict; study; data."""
 
-from __future__ import annotations
-
 import os
 import sys
 import traceback

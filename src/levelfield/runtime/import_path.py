@@ -1,7 +1,5 @@
 """What an import path names, or one line that says why there is nothing."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 from typing import Any

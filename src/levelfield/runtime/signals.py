@@ -4,8 +4,6 @@ Outside of a training they end the program at once. A training ends its step and
 way the exit code is 75, and the same command goes on: a study by itself, a fit with `--resume`.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -62,7 +60,7 @@ def handling(handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
     report = sys.unraisablehook
     timers: list[threading.Timer] = []
 
-    def again(unraisable: sys.UnraisableHookArgs) -> None:
+    def again(unraisable: "sys.UnraisableHookArgs") -> None:
         """What a handler raises while an object is being deleted is lost there: the signal is sent once more, later."""
         if isinstance(unraisable.exc_value, Stopped):
             timers.append(threading.Timer(AGAIN_SECONDS, os.kill, (process, unraisable.exc_value.number)))

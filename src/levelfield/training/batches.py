@@ -1,7 +1,5 @@
 """What a loader may yield: ours yield (samples, labels, index), others' need not; and the rows of all processes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -22,7 +20,7 @@ class Batch(NamedTuple):
     index: Int[Tensor, " batch"] | None = None  # type: ignore[assignment] # a field, not tuple's method of that name
 
     @classmethod
-    def read(cls, batch: Any) -> Batch:
+    def read(cls, batch: Any) -> "Batch":
         """The batch of any loader.
 
         Raises:

@@ -1,7 +1,5 @@
 """One training as the command line and the studies build it: LightningCLI over one learner and one datamodule."""
 
-from __future__ import annotations
-
 import copy
 import json
 from argparse import SUPPRESS

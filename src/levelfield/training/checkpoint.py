@@ -1,7 +1,5 @@
 """Checkpoints that load alone: import paths and plain values, and how a learner comes out of them."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -22,7 +20,6 @@ from levelfield.models.text_files import check_architecture
 from levelfield.storage.without_places import without_places
 from levelfield.training.instantiation import instantiate, restrict_parser
 from levelfield.training.loss_factory import SUPPLIED, given_arguments, loss_class
-from levelfield.training.moved_names import named_as_now
 from levelfield.training.trust import BUILT_PARTS, Missing, check_kinds, check_names, importing_only
 
 # What stands for the parts that the caller of `load_from_checkpoint` has.
@@ -48,8 +45,6 @@ def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, An
         raise UserError(f"cannot read checkpoint '{path}' ({type(error).__name__}): is it a complete file?") from error
     if not isinstance(checkpoint, dict) or "levelfield" not in checkpoint:
         raise UserError(f"'{path}' is not a levelfield checkpoint: give the best.ckpt of a fit")
-    if isinstance(checkpoint.get("hyper_parameters"), dict):
-        checkpoint["hyper_parameters"] = named_as_now(checkpoint["hyper_parameters"])
     return checkpoint
 
 

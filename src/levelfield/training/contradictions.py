@@ -1,7 +1,5 @@
 """What contradicts a checkpoint is refused, never silently replaced by what the checkpoint holds."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Embeddings of a whole data loader, outside of a Trainer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

@@ -3,8 +3,6 @@
 A study's folder has it in `trunks/<SHA-256 of its content>.pt`, which a checkpoint in any folder below finds.
 """
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """What a configuration may build: a class stands only where the type of an argument asks for one."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import re

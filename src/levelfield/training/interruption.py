@@ -1,7 +1,5 @@
 """Ctrl-C and signals during a fit, past what Lightning and the loader processes make of them."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Iterator

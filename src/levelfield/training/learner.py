@@ -1,7 +1,5 @@
 """The LightningModule: trunk -> embedder -> L2 normalisation -> miner and loss."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -183,7 +181,7 @@ class MetricLearner(LightningModule):
         )
         self.train()
 
-    def train(self, mode: bool = True) -> MetricLearner:
+    def train(self, mode: bool = True) -> Self:
         super().train(mode)
         if self.freeze_trunk:
             self.trunk.eval()

@@ -1,7 +1,5 @@
 """A loss that is made once the training classes are known: the learner supplies `num_classes` and `embedding_size`."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from functools import partial

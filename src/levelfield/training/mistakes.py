@@ -1,7 +1,5 @@
 """One line for each mistake in words that jsonargparse parses, with the nearest right name; needs no torch."""
 
-from __future__ import annotations
-
 import inspect
 import pkgutil
 import re

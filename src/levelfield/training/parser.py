@@ -1,7 +1,5 @@
 """The parser of what a training is made of: no abbreviations, and a help of one page."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from argparse import SUPPRESS, Action
@@ -18,7 +16,6 @@ from levelfield.errors import UserError
 from levelfield.runtime.import_path import why_not_importable
 from levelfield.runtime.shipped import find_configuration, nearest_configuration
 from levelfield.training.mistakes import OneLineParser, class_names
-from levelfield.training.moved_names import named_as_now
 
 # In the options' own words or of no use on the command line.
 HIDDEN = ("help", "config", "print_config", "weights_only", "return_predictions", "verbose", "checkpoint_seconds")
@@ -48,7 +45,7 @@ class LevelfieldParser(OneLineParser, LightningArgumentParser):
     def _apply_actions(self, cfg: Any, parent_key: str = "", *more: Any, **kwargs: Any) -> Namespace:
         """Sets aside what is a study's: what it searches of a method, `search:`, and a protocol's `metrics:`."""
         if isinstance(cfg, dict) and not parent_key:
-            cfg = named_as_now({key: value for key, value in cfg.items() if key not in ("search", "metrics")})
+            cfg = {key: value for key, value in cfg.items() if key not in ("search", "metrics")}
         return super()._apply_actions(cfg, parent_key, *more, **kwargs)
 
 

@@ -1,7 +1,5 @@
 """Which folder a fit writes into: a new one, or the one that the same command began and was stopped in."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os
@@ -9,7 +7,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import yaml
 from lightning.pytorch import Trainer
@@ -61,7 +59,7 @@ class Claim:
         os.environ[TOLD] = json.dumps({"folder": str(self.folder), "state": self.state})
 
     @classmethod
-    def told(cls) -> Claim | None:
+    def told(cls) -> Self | None:
         """What the process that started this one said."""
         words = os.environ.get(TOLD)
         if words is None:

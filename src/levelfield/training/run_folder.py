@@ -1,7 +1,5 @@
 """The folder that a fit writes: `config.yaml`, `metrics.csv`, `best.ckpt`."""
 
-from __future__ import annotations
-
 import csv
 import io
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Where the trackers of a configuration write, and what a run is called there."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which classes a checkpoint may have built: known libraries', of the kind that a place asks for, and the caller's."""
 
-from __future__ import annotations
-
 import inspect
 import pkgutil
 import sys

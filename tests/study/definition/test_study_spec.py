@@ -155,12 +155,6 @@ def test_first_difference_names_missing_keys() -> None:
         ),
         ("contrastive: ", "pretrained: ", r"'pretrained' is the baseline's"),
         ("methods:", "methods: []\nname: [", r"cannot be read as YAML"),
-        ("methods:", "a_a: [arcface]\nmethods:", r"'a_a' is named 'second_searches' now"),
-        (
-            "methods:",
-            "search: {replicates: 3}\nmethods:",
-            r"is 'second_searches: all' now, 3 'second_searches: \{all: 2\}'",
-        ),
         ("methods:", "second_searches: [al]\nmethods:", r"second_searches: no method 'al'; did you mean 'all'\?"),
         ("methods:", "second_searches: {all: x}\nmethods:", r"second_searches\.all must be a whole number"),
     ],

@@ -182,8 +182,6 @@ def load_spec(
     content = read_extended(path)
     overrides = dict(overrides or {})
     for key in content:
-        if key == "a_a":
-            raise UserError(f"{path}: 'a_a' is named 'second_searches' now")
         if key not in KEYS:
             raise UserError(f"{path}: unknown key {key!r}{nearest(key, KEYS)}")
     methods = content["methods"] = _methods(path, content.get("methods"))
@@ -211,10 +209,6 @@ def load_spec(
     for name, layer in layers.items():
         if "metrics" in layer:
             raise UserError(f"method {name} of {path}: 'metrics' are the study's; name them there")
-    if "replicates" in search:
-        raise UserError(
-            f"{path}: 'search.replicates: 2' is 'second_searches: all' now, 3 'second_searches: {{all: 2}}'"
-        )
     settings = search_settings(path, search)
     shared = trained_as(path, layers)
     configs = {name: merge(base, layer) for name, layer in layers.items()}

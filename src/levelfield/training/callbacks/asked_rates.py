@@ -1,7 +1,5 @@
 """Going on from a checkpoint with other rates or another schedule: what is asked is what is used."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping, Sequence
 from typing import Any

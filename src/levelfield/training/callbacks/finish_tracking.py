@@ -1,7 +1,5 @@
 """Ends a W&B run with its training, however that ends, so that the process' next training is a run of its own."""
 
-from __future__ import annotations
-
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import WandbLogger
 

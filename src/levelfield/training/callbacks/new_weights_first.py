@@ -1,7 +1,5 @@
 """Trains the new weights alone before the pretrained ones join."""
 
-from __future__ import annotations
-
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.optim import Optimizer
 

@@ -1,7 +1,5 @@
 """Writes each test into a ledger before a test label is used."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Scores the held-out classes by retrieval each time that Lightning validates or tests."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Validates before the first step, so that the start of a training is among the checkpoints to choose from."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

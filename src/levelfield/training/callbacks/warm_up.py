@@ -1,7 +1,5 @@
 """Raises the learning rates from nearly nothing over the first steps."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
