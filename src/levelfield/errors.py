@@ -50,8 +50,6 @@ def nearest(name: str, names: Iterable[str], otherwise: str | None = None, cutof
     """The end of a message on a misspelt name: `; did you mean 'x'?`.
 
     Args:
-        name: As it was given.
-        names: What there is.
         otherwise: Said where nothing is near; by default all that there is.
         cutoff: How near, of 1 for the same.
     """
@@ -65,7 +63,6 @@ def refused_file(error: OSError, path: Path | str | None = None) -> FileRefused 
     """What to say of a file that the system will not store or open; None if the program is at fault.
 
     Args:
-        error: The system's.
         path: The file, where `error` does not know its name.
     """
     remedy = REMEDIES.get(error.errno or 0)

@@ -29,13 +29,6 @@ def test_labels_count_from_zero_in_class_order(subset: ClassSubset) -> None:
     assert (sample.shape, label, index) == ((3, 32, 32), 1, 20)
 
 
-def test_labels_follow_the_mapping_given() -> None:
-    glyphs = Glyphs(num_classes=4, image_size=32)
-    subset = ClassSubset(glyphs, glyphs.read_index(), class_to_label={3: 0, 1: 1, 0: 2, 2: 3})
-    assert subset.classes == (3, 1, 0, 2)
-    assert subset[0][1] == 2
-
-
 def test_a_view_depends_on_seed_and_draw_number_only(subset: ClassSubset) -> None:
     first = subset[Draw(3, 11)][0]
     torch.manual_seed(99)

@@ -28,8 +28,6 @@ class Comparison:
         other: Whose score is subtracted.
         kind: `pair` of different methods, `over_baseline` (`other` is the pretrained trunk, one run without
             randomness), or `second_search` (two searches of one method, each with its own seeds).
-        metric: Name of the metric.
-        embedding: `separated` or `concatenated`.
         difference: Mean over the runs, a fraction.
         low: Lower end of the 95% interval over the runs; None with too few of them or where nothing varies.
         high: Upper end, as `low`.
@@ -63,7 +61,6 @@ def compare_all(
     methods: Sequence[str],
     metric: str = SELECTED_BY,
     embedding: str = "separated",
-    stage: str = "test",
 ) -> list[Comparison]:
     """All comparisons of a study: pairs of methods, each method over the baseline, two searches of one method.
 
@@ -75,15 +72,12 @@ def compare_all(
     Args:
         rows: Scores, as `collect_rows` returns them.
         methods: The study's methods in order; the baseline is added where it has scores.
-        metric: Which metric.
-        embedding: `separated` or `concatenated`.
-        stage: `test`, or `run` for the validation folds.
 
     Returns:
         Pairs, then methods over the baseline, then second searches, each in the order of `methods`; two methods without
         a common run are not compared yet.
     """
-    scores = scores_of(rows, metric, embedding, stage)
+    scores = scores_of(rows, metric, embedding, "test")
     first_searches = [method for method in methods if method == first_search(method) and method != BASELINE]
     families = {
         PAIR: list(combinations(first_searches, 2)),

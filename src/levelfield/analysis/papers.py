@@ -41,8 +41,6 @@ class PaperBeside:
     """All rows of one paper that have a method of the study beside them.
 
     Args:
-        title: Authors, year, title and tables.
-        counterparts: Rows, in the study's order.
         differences: One sentence each; those of some rows alone name their methods.
     """
 
@@ -56,9 +54,6 @@ def papers_beside(record: StudyRecord) -> list[PaperBeside]:
 
     A method's loss is known by its class, its miner and its arguments, whatever the method is called. Of a paper's
     several rows for one loss those with the fewest differences in protocol count, and of these the closest in size.
-
-    Args:
-        record: The study; its first jobs' `config.yaml` holds every default.
     """
     spec = record.spec
     by_title: dict[str, list[Counterpart]] = {}

@@ -30,7 +30,6 @@ class ResultRow:
         run: Repetition, from 0.
         fold: Fold, from 0; None where the folds' embeddings are concatenated.
         embedding: `separated` (one fold's) or `concatenated`.
-        metric: Name of the metric.
         value: The score, a fraction.
     """
 
@@ -54,7 +53,6 @@ class SummaryRow:
 
     Args:
         embedding: `separated`: mean of the folds' scores; `concatenated`: score of the folds' embeddings together.
-        metric: Name of the metric.
         mean: Mean over the runs, a fraction.
         ci95: Half width of the 95% t-interval; None with too few runs.
         n: Number of runs.

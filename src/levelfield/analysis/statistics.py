@@ -18,22 +18,21 @@ ROUNDING = 1e-12
 
 
 @cache
-def t_quantile(degrees: int, confidence: float) -> float:
-    """What Student's t with these degrees of freedom stays below in absolute value with probability `confidence`."""
+def t_quantile(degrees: int) -> float:
+    """What Student's t with these degrees of freedom stays below in absolute value with probability 95%."""
     from scipy.special import stdtrit  # scipy takes a while to import, and `status` needs none of it
 
-    return float(stdtrit(degrees, 0.5 + confidence / 2))
+    return float(stdtrit(degrees, 0.975))
 
 
-def t_interval(values: Sequence[float], confidence: float = 0.95) -> float | None:
+def t_interval(values: Sequence[float]) -> float | None:
     """Half width of Student's t-interval of the mean of independent runs.
 
-    The interval is mean ± t(1 - (1 - confidence) / 2, n - 1) · s / √n, s the sample standard deviation. By hand, for
+    The interval is mean ± t(0.975, n - 1) · s / √n, s the sample standard deviation. By hand, for
     scipy's ends give another last bit of the half width, which `summary.csv` holds.
 
     Args:
         values: One score a run.
-        confidence: Coverage, between 0 and 1.
 
     Returns:
         The half width in the unit of `values`; None for fewer than 3 runs, whose interval would say nothing.
@@ -43,7 +42,7 @@ def t_interval(values: Sequence[float], confidence: float = 0.95) -> float | Non
         return None
     centre = fmean(values)
     variance = math.fsum((value - centre) ** 2 for value in values) / (n - 1)
-    return t_quantile(n - 1, confidence) * math.sqrt(variance / n)
+    return t_quantile(n - 1) * math.sqrt(variance / n)
 
 
 @dataclass(frozen=True)

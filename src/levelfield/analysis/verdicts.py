@@ -21,7 +21,6 @@ def in_words(comparison: Comparison, second_search: Comparison | None = None) ->
     """One plain sentence; of two methods the better one comes first.
 
     Args:
-        comparison: What to put in words.
         second_search: The largest difference of two searches of one method; a difference that is shown but no larger
             is said to be so.
 

@@ -43,9 +43,6 @@ def main(args: list[str]) -> int:
 class EvaluationCLI(TrainingCLI):
     """The command line of a checkpoint that was trained before.
 
-    Args:
-        args: command-line words, `--ckpt_path FILE` among them.
-
     Raises:
         UserError: no checkpoint, or options that contradict it.
     """

@@ -23,7 +23,6 @@ def prepare(dataset: MetricDataset, root: Path, given: Sequence[Path], tell: Tel
     Downloads arrive in `.download/` there, and are removed once they are unpacked; a file in `given` stays where it is.
 
     Args:
-        dataset: a data set with archives.
         root: where named data sets lie; made if it is not there.
         given: files that a person has fetched, by the names that the publishers gave them.
         tell: told each step in a line.

@@ -1,11 +1,11 @@
 """The samples of some classes of a data set, transformed, with labels that count from 0."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool
 from torch.utils.data import Dataset
 
 from levelfield.data.cache import PreparedImages
@@ -24,11 +24,13 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
     transforms that draw from torch's generator; a plain integer counts as its own draw number.
 
     Args:
-        dataset: opens the samples.
         index: the samples to serve, as selected from `dataset.read_index()`.
         transform: applied to each sample; None leaves samples as they are.
         seed: of the transform's randomness.
-        class_to_label: the label of each class of `index`; None numbers the classes that occur from 0, in their order.
+
+    Attributes:
+        classes: the classes that occur in `index`, in their order.
+        labels: the place in `classes` of each sample's class.
     """
 
     def __init__(
@@ -37,18 +39,13 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
         index: SampleIndex,
         transform: Callable[[Any], Any] | None = None,
         seed: int = 0,
-        class_to_label: Mapping[int, int] | None = None,
     ) -> None:
-        if class_to_label is None:
-            class_to_label = {int(c): label for label, c in enumerate(np.unique(index.labels))}
         self.dataset = dataset
         self.index = index
         self.transform = transform
         self.seed = seed
-        self.classes: tuple[int, ...] = tuple(sorted(class_to_label, key=class_to_label.__getitem__))
-        self.labels: Int[np.ndarray, " samples"] = np.array(
-            [class_to_label[int(c)] for c in index.labels], dtype=np.int64
-        )
+        classes, self.labels = np.unique(index.labels, return_inverse=True)
+        self.classes: tuple[int, ...] = tuple(classes.tolist())
 
     @property
     def class_names(self) -> tuple[str, ...]:

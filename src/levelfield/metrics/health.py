@@ -50,8 +50,6 @@ def embedding_health(
     The means over all pairs come from sums: those of a class's members add up to |sum of the class|^2.
 
     Args:
-        embeddings: (N, D) floating point, any scale.
-        labels: (N,) integers.
         seed: of the draw of items for the histograms, where there are more than 4,096.
 
     Raises:

@@ -76,8 +76,6 @@ def partition_scores(
     everything against several labels has NMI = AMI = 0 whatever the average.
 
     Args:
-        clusters: (N,) integers.
-        labels: (N,) integers.
         average: of the entropies in `nmi` and `ami`, `arithmetic` or `geometric`, the literature's two.
         metrics: any of `nmi`, `nmi_geometric`, `ami` and `f1`; None for all but the second.
 

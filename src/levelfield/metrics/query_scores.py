@@ -49,16 +49,10 @@ def score_queries(
     """Score the queries `scored_Q`, each of which has a match.
 
     Args:
-        queries_ND: (N, D) as `similarity` takes them.
-        query_labels_N: (N,) integers.
-        gallery_GD: (G, D) as `similarity` takes them.
-        gallery_labels_G: (G,) integers.
         scored_Q: ascending positions of the queries to score.
-        num_relevant_N: (N,) matches of each query, as `count_relevant` gives them.
-        wanted: which scores.
+        num_relevant_N: matches of each query, as `count_relevant` gives them.
         similarity: of two blocks, symmetric.
         excludes_self: the queries are the gallery, and none retrieves itself.
-        use_faiss: search neighbours with faiss.
         memory_budget: bytes that similarities and what is made of them may take at a time.
     """
     scores = {name: torch.zeros(len(scored_Q), dtype=torch.float64, device=queries_ND.device) for name in wanted.names}

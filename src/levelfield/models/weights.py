@@ -19,7 +19,6 @@ def load_weights(model: nn.Module, source: str | None, url: str = "", sha256: st
     """Loads weights into a trunk's network and says where they came from, in words that name no place on this machine.
 
     Args:
-        model: the network, without its classification head.
         source: None (random weights stay), `pretrained` (what lies at `url`), or what `find_weights` takes.
         url: the official file.
         sha256: its checksum, or the beginning of it.

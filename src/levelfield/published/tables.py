@@ -30,7 +30,6 @@ class PublishedResult:
 
     Args:
         paper: Key in `papers.yaml`.
-        title: Authors, year, title and tables.
         method: The paper's name of the method.
         embedding: `separated` (one model's) or `concatenated` (the folds' together).
         protocol: What it was obtained with, in the keys of our configurations.

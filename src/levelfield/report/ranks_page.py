@@ -24,7 +24,6 @@ def write_ranks(folders: Sequence[Path], destination: Path) -> Path:
 
     Args:
         folders: Study folders, one a data set. Methods count that all have; a second search (`arcface@2`) does not.
-        destination: Folder of the page.
 
     Raises:
         UserError: a folder that holds no study or no test scores, two studies of one name, a method that is not the

@@ -15,6 +15,7 @@ from levelfield.analysis.results import EMBEDDING_KINDS, SummaryRow, collect_row
 from levelfield.analysis.statistics import TOO_FEW_RUNS
 from levelfield.metrics.table import SELECTED_BY, SHOWN_METRICS
 from levelfield.study.definition.conditions import differing_conditions
+from levelfield.study.definition.spec import BASELINE
 from levelfield.study.environment import mixed_lines
 from levelfield.study.integrity import changed_files, gap_lines
 from levelfield.study.record import StudyRecord
@@ -65,8 +66,6 @@ def comparison_table(
     """Test scores in percent, one row a method, separated above concatenated; it fits a terminal of 80 columns.
 
     Args:
-        title: Stands above the table.
-        methods: Rows, in order.
         test: Test scores; none before the test classes were opened.
         validation: Scores on the validation folds, shown beside the separated test scores.
     """
@@ -82,23 +81,18 @@ def comparison_table(
     return table
 
 
-def footnotes(
-    runs: int, folds: int, openings: Sequence[str], conditions: Sequence[str], baseline: str = "pretrained"
-) -> list[str]:
+def footnotes(runs: int, folds: int, openings: Sequence[str], conditions: Sequence[str]) -> list[str]:
     """What a reader must know to believe the table.
 
     Args:
-        runs: Runs of each method.
-        folds: Folds of each run.
         openings: The reason of each opening of the test classes.
         conditions: In what the methods differ besides the method.
-        baseline: Name of the row without training.
     """
     interval = "± is half a 95% t-interval over the runs" if runs >= 3 else TOO_FEW_RUNS
     notes = [
         f"Percent, mean of {runs} run{'s' * (runs != 1)} of {folds} folds; {interval}.",
         "separated: mean of the folds' scores; concatenated: the folds' embeddings side by side, normalised again.",
-        f"{baseline}: the trunk's features without training, reduced by a PCA of the training classes.",
+        f"{BASELINE}: the trunk's features without training, reduced by a PCA of the training classes.",
     ]
     if not openings:
         notes.append("The test classes have not been opened.")
@@ -122,9 +116,7 @@ def reopening(openings: Sequence[str]) -> str | None:
 class StudyTable:
     """The comparison table with its footnotes: a notebook shows it, `str` makes text of it, rich prints it.
 
-    Args:
-        table: The scores.
-        notes: What stands below; a repeated opening of the test classes comes first, above the table.
+    Of the `notes`, which stand below, a repeated opening of the test classes comes first, above the table.
     """
 
     table: Table

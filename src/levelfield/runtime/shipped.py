@@ -16,7 +16,6 @@ def find_configuration(name: str, kind: str = "", beside: Path = Path()) -> Path
     """The file of that name: a path, or a shipped one's, `configs/data/glyphs.yaml`, `data/glyphs.yaml`, `data/glyphs`.
 
     Args:
-        name: as a person, or a file, has it.
         kind: a folder of `configs` whose files are found by their bare name too: `study`.
         beside: what a path is relative to.
     """

@@ -29,7 +29,6 @@ def seconds_left(
         to_do: Jobs, the running one included.
         done: Seconds of each finished job.
         elapsed: Seconds the running jobs have taken.
-        workers: How many processes share the jobs.
 
     Returns:
         Seconds; None before any training is done, for the baseline's jobs say nothing about one.
@@ -50,8 +49,6 @@ class StudyProgress:
 
     Args:
         console: Where to show it; bars if it is a terminal.
-        name: Title of the study.
-        state: Where it stands.
         done: Seconds of each job that was finished before.
         workers: How many processes do jobs.
     """

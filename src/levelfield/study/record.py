@@ -120,7 +120,6 @@ class StudyRecord:
         """Write the job's `result.json`, its last file: from here on the job is done.
 
         Args:
-            parameters: What the search gave it.
             result: What the job found, or `failure` and why.
         """
         whole: dict[str, Any] = {

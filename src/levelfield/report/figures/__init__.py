@@ -19,8 +19,6 @@ class Results:
     """What a figure draws from.
 
     Args:
-        record: The study and its jobs.
-        rows: Its results.
         changed: Files that a result no longer stands for, with what became of them.
     """
 

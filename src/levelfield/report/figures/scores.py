@@ -21,7 +21,7 @@ RUNS_ASIDE = 0.14
 def _draw(results: Results) -> "Figure | None":
     runs = run_scores(results.rows)
     methods = results.record.spec.rows
-    return scores_figure(methods, summarise(results.rows), runs, BASELINE) if runs else None
+    return scores_figure(methods, summarise(results.rows), runs) if runs else None
 
 
 FIGURE = ReportFigure(
@@ -30,15 +30,13 @@ FIGURE = ReportFigure(
 
 
 def scores_figure(
-    methods: Sequence[str], summary: Sequence[SummaryRow], runs: dict[tuple[str, str, str], list[float]], baseline: str
+    methods: Sequence[str], summary: Sequence[SummaryRow], runs: dict[tuple[str, str, str], list[float]]
 ) -> "Figure":
     """Test scores: a panel a metric, separated and concatenated embeddings one above the other.
 
     Args:
         methods: Rows, in order; the baseline among them is drawn through all rows as a dotted line.
-        summary: Means and intervals.
         runs: Score of each run by (method, embedding, metric), fractions.
-        baseline: Name of the row without training.
     """
     figure = new_figure(1.1 + 0.4 * len(methods))
     panels = figure.subplots(1, len(SHOWN_METRICS), sharey=True)
@@ -48,15 +46,15 @@ def scores_figure(
         axes.set_xlabel("percent")
         for row in summary:
             if row.metric == metric and row.method in methods:
-                _draw_row(axes, methods.index(row.method), row, runs[row.method, row.embedding, metric], baseline)
+                _draw_row(axes, methods.index(row.method), row, runs[row.method, row.embedding, metric])
     figure.legend(handles=_legend(), loc="outside upper center", ncols=4, fontsize=8.5, handletextpad=0.3)
     return figure
 
 
-def _draw_row(axes: "Axes", place: int, row: SummaryRow, runs: Sequence[float], baseline: str) -> None:
+def _draw_row(axes: "Axes", place: int, row: SummaryRow, runs: Sequence[float]) -> None:
     colour, marker, shift = LOOKS[row.embedding]
     y, mean = place + shift, 100 * row.mean
-    if row.method == baseline:
+    if row.method == BASELINE:
         axes.axvline(mean, color=colour, linestyle=(0, (1, 2)), linewidth=1, zorder=1)
     else:
         # Beside the interval, away from the other embedding's: on it they would be hidden.

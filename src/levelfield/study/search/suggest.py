@@ -87,7 +87,6 @@ def read_space(content: Mapping[str, Any], where: str) -> Space:
     """Read a search space: dotted keys, each with `{low, high, scale, integer}`.
 
     Args:
-        content: What the file or the study's `spaces:` holds.
         where: Its name in messages.
 
     Raises:
@@ -140,7 +139,6 @@ def suggest(
     Args:
         space: What is searched; an empty one suggests nothing.
         finished: Trials that have ended, in any order.
-        number: Which trial, from 0.
         seed: The study's.
         method: Its name in the study; two names of one loss search differently.
         sampler: `gp` (Gaussian process, expected improvement), `tpe` or `random`.
