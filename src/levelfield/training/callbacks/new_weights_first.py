@@ -1,5 +1,7 @@
 """Trains the new weights alone before the pretrained ones join."""
 
+from typing import Any
+
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.optim import Optimizer
 
@@ -9,7 +11,8 @@ from levelfield.errors import UserError
 class NewWeightsFirst(Callback):
     """In the first `epochs` embedder and loss train and the trunk's weights stay (Zhai and Wu 2019, section 4.1).
 
-    The trunk's gradients are computed and dropped: processes of a DDP run wait for each gradient.
+    Then a training of all weights begins: the optimizer forgets its moments, the schedule goes on. Until then the
+    trunk's gradients are computed and dropped: processes of a DDP run wait for each gradient.
 
     Args:
         epochs: how many epochs the trunk waits.
@@ -22,6 +25,13 @@ class NewWeightsFirst(Callback):
         if epochs < 1:
             raise UserError(f"NewWeightsFirst.epochs is {epochs}: give 1 or more, or leave the callback out")
         self.epochs = epochs
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, *args: Any
+    ) -> None:
+        if trainer.current_epoch == self.epochs and batch_idx == 0:
+            for optimizer in trainer.optimizers:
+                optimizer.state.clear()
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         if trainer.current_epoch < self.epochs:
