@@ -71,8 +71,10 @@ def prepare_images(
     """
     if dataset.modality == "text":
         raise UserError(f"--data.cache is for images, and {dataset.name} holds texts: leave it out")
-    folder = cache_root() / f"{dataset.name}-{_digest(_place(dataset), dict(purpose))[:16]}"
-    stamp = _stamp(dataset, index)
+    folder = cache_root() / f"{dataset.name}-{_digest(place_of(dataset), dict(purpose))[:16]}"
+    if any(dataset.file_of(key) is None for key in index.keys[:1]):
+        raise UserError(f"--data.cache is for image files, and {dataset.name} draws its images: leave it out")
+    stamp = stamp_of(dataset, index)
     try:
         with Lock(folder, "cache", f"cache of {dataset.name}"):
             prepared = _read(folder, stamp)
@@ -94,7 +96,7 @@ def cache_root() -> Path:
     return Path(os.environ.get("LEVELFIELD_CACHE") or Path.home() / ".cache" / "levelfield")
 
 
-def _place(dataset: MetricDataset) -> dict[str, Any]:
+def place_of(dataset: MetricDataset) -> dict[str, Any]:
     """The data set's class and where it lies: what stays when its images change."""
     kind = type(dataset)
     arguments = {name: value for name, value in vars(dataset).items() if not name.startswith("_")}
@@ -105,13 +107,15 @@ def _place(dataset: MetricDataset) -> dict[str, Any]:
     }
 
 
-def _stamp(dataset: MetricDataset, index: SampleIndex) -> str:
-    """What the pixels depend on: the files, and the versions of what decodes and reduces them."""
+def stamp_of(dataset: MetricDataset, index: SampleIndex) -> str:
+    """What the samples of `index` depend on: texts themselves, or the files, and the versions of what decodes them."""
+    if dataset.modality == "text":
+        return dataset.fingerprint(index)
     files = []
     for key in index.keys:
         file = dataset.file_of(key)
-        if file is None:
-            raise UserError(f"--data.cache is for image files, and {dataset.name} draws its images: leave it out")
+        if file is None:  # drawn by the program
+            return _digest(dataset.fingerprint(index), [PIL.__version__, torchvision.__version__])
         size = dataset.size_of(key)  # names the row where there is no such file
         files.append((key, str(file.absolute()), size, file.stat().st_mtime_ns))
     return _digest(files, [PIL.__version__, torchvision.__version__])

@@ -4,17 +4,21 @@ import hashlib
 import inspect
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from jaxtyping import Float
 from lightning.pytorch import LightningDataModule
+from torch import Tensor
 from torch.utils.data import DataLoader, default_collate
 
 from levelfield.data.cache import PreparedImages, prepare_images
 from levelfield.data.datasets.base import MetricDataset
+from levelfield.data.features import Extractor, Features, FeatureSubset, Views, prepare_features, whole_batch
 from levelfield.data.index import SampleIndex
 from levelfield.data.places import dataset_without_ways, root_in_vain
 from levelfield.data.samplers import EvalSampler, MPerClassBatchSampler, TrainingBatchSampler
@@ -23,7 +27,9 @@ from levelfield.data.splits import Split, check_validation_classes, class_folds,
 from levelfield.data.subset import ClassSubset
 from levelfield.data.transforms import ImageTransforms
 from levelfield.errors import UserError
+from levelfield.runtime.own_code import own_code
 from levelfield.runtime.processes import end_with_parent
+from levelfield.storage.provenance import computing_files
 
 
 class SamplerFactory(Protocol):
@@ -69,6 +75,9 @@ class MetricDataModule(LightningDataModule):
         cache: decode and reduce the images once, into a file that is then read instead (`levelfield.data.cache`); the
             results are the same. The test half has a file of its own, made when it is opened.
         seed: of batches and augmentation.
+        features: train and evaluate on what a frozen trunk makes of each sample, computed once and kept
+            (`levelfield.data.features`), e.g. `{views: 1}`; needs `--model.freeze_trunk true`. The test half has a file
+            of its own, made when it is opened.
 
     Attributes:
         notes: how the training batches differ from what was asked for, once they are made; empty if they do not.
@@ -102,6 +111,7 @@ class MetricDataModule(LightningDataModule):
         transforms: ImageTransforms | None = None,
         cache: bool = False,
         seed: int = 0,
+        features: Features | None = None,
     ) -> None:
         super().__init__()
         if not 0 <= fold < num_folds:
@@ -111,6 +121,8 @@ class MetricDataModule(LightningDataModule):
                 raise UserError(f"--data.{name} {given}: give {smallest} or more")
         if transforms is not None and dataset.modality == "text":
             raise UserError(f"--data.transforms is for images, and {dataset.name} holds texts: leave it out")
+        if features is not None and features.views > 1 and dataset.modality == "text":
+            raise UserError(f"--data.features.views {features.views}: all views of a text are the same; give 1")
         self.dataset = dataset
         self.root = root
         if root is not None and getattr(dataset, "root", root) is None:
@@ -128,6 +140,7 @@ class MetricDataModule(LightningDataModule):
         self.transforms = transforms or ImageTransforms()
         self.cache = cache
         self.seed = seed
+        self.features = features
         self.train_subset: ClassSubset | None = None
         self.val_subset: ClassSubset | None = None
         self.test_subset: ClassSubset | None = None
@@ -150,6 +163,7 @@ class MetricDataModule(LightningDataModule):
             images = self._source(trainval, f"{split}, training half")
             self.train_subset = self._subset(images, index, train_classes, train=True)
             self.val_subset = self._subset(images, index, val_classes)
+            self._trainval = trainval
         if stage == "test":
             test = index.select(np.isin(index.labels, test_classes))
             self.test_subset = self._subset(self._source(test, f"{split}, test half"), index, test_classes)
@@ -168,6 +182,56 @@ class MetricDataModule(LightningDataModule):
                 "train_classes": [index.class_names[c] for c in train_classes],
                 "val_classes": [index.class_names[c] for c in val_classes],
             }
+
+    def use_features(self, extractor: Extractor) -> None:
+        """Has the samples that are set up come as features: the training half's from now on, made here where they are
+        not there yet; the test half's when the first batch is asked for.
+
+        Args:
+            extractor: a frozen trunk; a `MetricLearner` gives its own when it is set up.
+        """
+        assert self.features is not None
+        if self.train_subset is not None and self.val_subset is not None:
+            half, views = self._trainval, self.features.views
+            self._evaluated = self._features_of(half, extractor)
+            training = self._evaluated if views == 1 else self._features_of(half, extractor, views)
+            self.train_subset = _as_features(self.train_subset, half, lambda: training)
+            self.val_subset = _as_features(self.val_subset, half, lambda: self._evaluated)
+        if self.test_subset is not None:
+            test = self.test_subset.index
+            made = cache(lambda: self._features_of(test, extractor))
+            self.test_subset = _as_features(self.test_subset, test, made)
+
+    def evaluated(self, subset: ClassSubset | None) -> Float[Tensor, "samples features"]:
+        """The features of the training or validation samples by the evaluation transform, in their order."""
+        assert isinstance(subset, FeatureSubset)
+        return self._evaluated[0].index_select(0, subset.rows)
+
+    def _features_of(self, index: SampleIndex, extractor: Extractor, views: int = 0) -> Tensor:
+        """Features of a half: by the evaluation transform, or of so many views by the training transform."""
+        assert self.features is not None
+        transform, seed = self.transform(train=views > 0), self.features.seed if views else 0
+
+        def batches(view: int) -> Iterator[np.ndarray]:
+            samples = Views(self.dataset, index, transform, seed, view)
+            yield from extractor(DataLoader(samples, batch_size=self.eval_batch_size, **self._loading(False)))
+
+        purpose = {
+            "transforms": self._transform_in_words(train=views > 0),
+            "seed": seed,
+            "batch_size": self.eval_batch_size,  # the last bits of a feature depend on who comes along
+            "files": computing_files(Path(__file__).parent),
+            "own_code": own_code(f"{type(self.dataset).__module__}.{type(self.dataset).__qualname__}"),
+            "extractor": extractor.identity,
+        }
+        return prepare_features(self.dataset, index, purpose, max(views, 1), batches)
+
+    def _transform_in_words(self, train: bool) -> dict[str, Any]:
+        """What of the transforms a view depends on."""
+        if self.dataset.modality == "text":
+            return {}
+        every = asdict(self.transforms)
+        return every if train else {name: every[name] for name in ("crop_size", "resize", "square", "interpolation")}
 
     def identity(self) -> dict[str, Any]:
         """What a checkpoint must know to be validated and tested on the same classes, as plain values.
@@ -230,8 +294,7 @@ class MetricDataModule(LightningDataModule):
             self.train_subset,
             batch_size=None,  # the sampler's are whole batches; a batch sampler Lightning would not leave alone
             sampler=sampler,
-            collate_fn=default_collate,
-            **self._loading(persistent=True),
+            **self._coming(self.train_subset, persistent=True),
         )
 
     def training_batches(self, labels: np.ndarray) -> TrainingBatchSampler:
@@ -271,14 +334,22 @@ class MetricDataModule(LightningDataModule):
             subset,
             batch_size=self.eval_batch_size,
             sampler=EvalSampler(len(subset), rank=self._rank, world_size=self._world_size),
-            **self._loading(persistent),
+            **self._coming(subset, persistent),
         )
 
     def train_samples(self) -> DataLoader:
         """Each training sample of the fold once, in order, without augmentation; all of them on every process."""
         assert self.train_subset is not None
         subset = ClassSubset(self.train_subset.dataset, self.train_subset.index, self.transform())
-        return DataLoader(subset, batch_size=self.eval_batch_size, **self._loading(persistent=False))
+        if isinstance(self.train_subset, FeatureSubset):
+            subset = FeatureSubset(subset, self.train_subset.rows.numpy(), lambda: self._evaluated)
+        return DataLoader(subset, batch_size=self.eval_batch_size, **self._coming(subset, persistent=False))
+
+    def _coming(self, subset: ClassSubset, persistent: bool) -> dict[str, Any]:
+        """How a subset's samples become batches of this process; features need no other process for it."""
+        if isinstance(subset, FeatureSubset):
+            return {"collate_fn": whole_batch, "pin_memory": self._on_gpu}
+        return {"collate_fn": default_collate, **self._loading(persistent)}
 
     def _loading(self, persistent: bool) -> dict[str, Any]:
         """How samples reach this process, by loader processes that end with it."""
@@ -318,7 +389,7 @@ class MetricDataModule(LightningDataModule):
 
     def _source(self, index: SampleIndex, half: str) -> MetricDataset | PreparedImages:
         """What opens the samples of a half, and of no other."""
-        if not self.cache:
+        if not self.cache or self.features is not None:  # features are kept, so that no sample is read twice
             return self.dataset
         images = self.transforms
         purpose = {"half": half, "reduce": [images.reduced, images.square, images.interpolation]}
@@ -341,6 +412,7 @@ class MetricDataModule(LightningDataModule):
         """The arguments of this datamodule as a configuration holds them, without the root."""
         names = inspect.signature(MetricDataModule).parameters
         given = {name: getattr(self, name) for name in names if name != "sampler"}
+        given["features"] = None if self.features is None else asdict(self.features)
         transforms = {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(self.transforms).items()}
         text = self.dataset.modality == "text"
         path = f"{self.sampler.__module__}.{getattr(self.sampler, '__qualname__', '<locals>')}"
@@ -348,3 +420,10 @@ class MetricDataModule(LightningDataModule):
         named = {} if "<locals>" in path else {"sampler": {"class_path": path}}
         plain = {**given, "dataset": self._dataset_spec(), "root": None, "transforms": None if text else transforms}
         return {**plain, **named}
+
+
+def _as_features(
+    subset: ClassSubset, half: SampleIndex, features: Callable[[], Float[Tensor, "views samples features"]]
+) -> FeatureSubset:
+    """A subset of a half, all of whose samples `features` gives."""
+    return FeatureSubset(subset, np.flatnonzero(np.isin(half.labels, subset.classes)), features)

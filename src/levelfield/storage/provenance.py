@@ -13,6 +13,7 @@ import levelfield
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
+    from torch.nn import Module
 
 # What a training and a search compute with; a package whose classes a learner holds is recorded beside them.
 LIBRARIES = ("torch", "torchvision", "lightning", "timm", "numpy", "scipy", "optuna", "pillow")
@@ -113,19 +114,24 @@ def software() -> dict[str, Any]:
     }
 
 
+def package_versions(module: "Module") -> dict[str, str]:
+    """Versions of the packages, levelfield aside, whose classes a network holds."""
+    packages = {type(part).__module__.partition(".")[0].replace("_", "-") for part in module.modules()}
+    versions = {}
+    for package in sorted(packages - {"levelfield"}):
+        with suppress(PackageNotFoundError):  # one's own code, which is part of a study's identity
+            versions[package] = version(package)
+    return versions
+
+
 def provenance(trainer: "Trainer", learner: "LightningModule") -> dict[str, Any]:
     """Code, libraries and devices behind a result."""
     import torch
 
     device = trainer.strategy.root_device
-    libraries = library_versions()
-    packages = {type(module).__module__.partition(".")[0].replace("_", "-") for module in learner.modules()}
-    for package in sorted(packages - {"levelfield"}):
-        with suppress(PackageNotFoundError):  # one's own code, which is part of a study's identity
-            libraries = {**libraries, package: version(package)}
     return {
         **software(),
-        "libraries": libraries,
+        "libraries": {**library_versions(), **package_versions(learner)},
         "device": str(device),
         "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
         "weights": getattr(learner.trunk, "weights_origin", None),  # a trunk of one's own may know none

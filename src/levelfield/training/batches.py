@@ -13,11 +13,15 @@ FORMS = "(samples, labels), (samples, labels, index) or a dictionary with these 
 
 
 class Batch(NamedTuple):
-    """Samples with their labels and, where the loader tells, their positions in the data set."""
+    """Samples with their labels and, where the loader tells, their positions in the data set.
+
+    With `are_features` the samples are what a trunk has made of them.
+    """
 
     samples: Any
     labels: Int[Tensor, " batch"]
     index: Int[Tensor, " batch"] | None = None  # type: ignore[assignment] # a field, not tuple's method of that name
+    are_features: bool = False
 
     @classmethod
     def read(cls, batch: Any) -> "Batch":
@@ -27,6 +31,8 @@ class Batch(NamedTuple):
             UserError: it is neither a pair, nor a triple, nor a dictionary with `samples` and `labels`.
         """
         if isinstance(batch, Mapping):
+            if "features" in batch and "labels" in batch:
+                return cls(batch["features"], batch["labels"], batch.get("index"), are_features=True)
             missing = [key for key in ("samples", "labels") if key not in batch]
             if missing:
                 found = ", ".join(str(key) for key in batch)

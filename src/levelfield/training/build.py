@@ -147,6 +147,8 @@ class TrainingCLI(LightningCLI):
         self.config_init = instantiate(self.parser, config)
         self.datamodule = self._get(self.config_init, "data")
         self.model = self._get(self.config_init, "model")
+        if self.datamodule.features is not None:
+            self.model.check_features()
         self.config_dump = self.plain_config()
         self.model.save_hyperparameters(without_places(self.config_dump["model"]))
         self.datamodule.save_hyperparameters(_without_roots(self.config_dump["data"]))

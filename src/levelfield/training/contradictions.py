@@ -7,7 +7,7 @@ from typing import Any
 from levelfield.errors import UserError
 
 DATA_MUST_AGREE = ("num_folds", "split", "fold", "train_classes", "val_classes", "fingerprint")
-DATA_MAY_DIFFER = ("root", "dataset", "eval_batch_size", "num_workers", "cache")  # where and how, not what
+DATA_MAY_DIFFER = ("root", "dataset", "eval_batch_size", "num_workers", "cache", "features")  # where and how, not what
 ARCHITECTURE = ("trunk", "embedder", "embedding_size", "members", "freeze_trunk")
 
 

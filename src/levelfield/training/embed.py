@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from levelfield.models.trunks import Trunk
 from levelfield.training.batches import Batch
 
 
@@ -28,6 +29,8 @@ def embed(
 ) -> EmbeddedSet:
     """What `module` makes of each sample of `dataloader`; without an index, samples count in their order.
 
+    A loader may give the features of samples instead, of which a learner makes what it makes of the samples.
+
     Args:
         module: a `MetricLearner` (embeddings) or a trunk (features); its training mode is restored afterwards.
         dataloader: batches in any order.
@@ -41,11 +44,15 @@ def embed(
     parts = []
     seen = 0
     for number, batch in enumerate(dataloader, start=1):
-        samples, labels, index = Batch.read(batch)
+        samples, labels, index, are_features = Batch.read(batch)
         index = torch.arange(seen, seen + len(labels)) if index is None else index
         seen += len(labels)
         samples = samples.to(device) if isinstance(samples, Tensor) else samples
-        parts.append((module(samples).float().cpu(), labels, index))
+        if not are_features:
+            embeddings = module(samples)
+        else:  # which are what a trunk would make of them
+            embeddings = samples if isinstance(module, Trunk) else module.embed_features(samples)  # type: ignore[operator]
+        parts.append((embeddings.float().cpu(), labels, index))
         if progress is not None:
             progress(number, len(dataloader))
     for part, training in modes:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from levelfield.data.datamodule import MetricDataModule
 from levelfield.errors import TrainingFailed, UserError
 from levelfield.losses.base import MetricLoss
 from levelfield.miners import Miner
@@ -28,6 +29,7 @@ from levelfield.training.batches import Batch, gather_rows, samples_of
 from levelfield.training.callbacks import RecordOpening, RetrievalValidation
 from levelfield.training.checkpoint import build_learner, import_spec, learner_config, read_checkpoint, with_parts_given
 from levelfield.training.embed import embed
+from levelfield.training.features import TrunkExtractor, check_features
 from levelfield.training.frozen_trunk import KEY as FROZEN_TRUNK
 from levelfield.training.frozen_trunk import trunk_hash, with_trunk
 from levelfield.training.loss_factory import (
@@ -205,13 +207,20 @@ class MetricLearner(LightningModule):
         embeddings = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
         return nn.functional.normalize(embeddings) if self.normalize else embeddings
 
+    def embed_batch(self, batch: Batch) -> Float[Tensor, "batch embedding"]:
+        """Embeddings of a batch of samples, or of features."""
+        return self.embed_features(batch.samples) if batch.are_features else self(batch.samples)
+
     def setup(self, stage: str) -> None:
         stay_in_group()
+        datamodule = getattr(self.trainer, "datamodule", None)
+        if stage != "predict" and isinstance(datamodule, MetricDataModule) and datamodule.features is not None:
+            self.check_features()
+            datamodule.use_features(TrunkExtractor(self.trunk, self.trainer.strategy.root_device))
         if stage != "fit":
             return
         is_new = self.checkpoint_path is None and self.trainer.ckpt_path is None
         self.checkpoint_path = None
-        datamodule = getattr(self.trainer, "datamodule", None)
         self._check_modality(getattr(datamodule, "dataset", None))
         num_classes = getattr(datamodule, "num_train_classes", None)
         self.build_loss(num_classes)
@@ -231,6 +240,16 @@ class MetricLearner(LightningModule):
 
     def teardown(self, stage: str) -> None:
         leave_group_at_exit()
+
+    def has_frozen_trunk_of(self, checkpoint_path: Path) -> bool:
+        """Whether the trunk here is frozen and the one that a checkpoint was trained on."""
+        if not self.freeze_trunk:
+            return False
+        return read_checkpoint(checkpoint_path)["levelfield"].get(FROZEN_TRUNK) == trunk_hash(self.trunk)
+
+    def check_features(self) -> None:
+        """Raises UserError for a learner that cannot be trained on features of its trunk (`--data.features`)."""
+        check_features(self, MetricLearner.forward)
 
     def check_parts(self) -> None:
         """Raises UserError for a loss, miner or embedder that cannot be called as the learner calls it."""
@@ -272,11 +291,11 @@ class MetricLearner(LightningModule):
             self.loss.set_num_classes(num_classes)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        samples, labels, _ = Batch.read(batch)
+        labels = (read := Batch.read(batch)).labels
         # Of the batches whose gradients are accumulated into one step, each draws its own.
         draw = ("step", self.seed, self.global_step, batch_idx % self.trainer.accumulate_grad_batches)
         torch.manual_seed(seed_of(*draw, "trunk", self.global_rank))
-        embeddings = self(samples)
+        embeddings = self.embed_batch(read)
         # Every process computes the full loss of the gathered batch; the gather's backward sums over processes and DDP
         # divides by as many, so the gradient is exactly that of one process.
         embeddings, labels = gather_rows(self, embeddings, sync_grads=True), gather_rows(self, labels)
@@ -314,8 +333,8 @@ class MetricLearner(LightningModule):
         self._check_finite()
 
     def validation_step(self, batch: Any) -> dict[str, Tensor | None]:
-        samples, labels, index = Batch.read(batch)
-        return {"embeddings": self(samples), "labels": labels, "index": index}
+        read = Batch.read(batch)
+        return {"embeddings": self.embed_batch(read), "labels": read.labels, "index": read.index}
 
     def test_step(self, batch: Any) -> dict[str, Tensor | None]:
         return self.validation_step(batch)

@@ -48,6 +48,7 @@ CASES: dict[str, dict[str, Any]] = {
         }
     },
     "frozen trunk": {"model": {"freeze_trunk": True}},
+    "views of features": {"model": {"freeze_trunk": True}, "data": {"features": {"views": 2}}},
     "schedule": {
         "model": {
             "freeze_batch_norm": False,
@@ -73,8 +74,14 @@ CASES: dict[str, dict[str, Any]] = {
 USUAL = (
     "class weights",
     "memory",
+    "views of features",
     "validations within an epoch",
 )  # of them in `make test`; the others in `make test-full`
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path / "cache"))
 
 
 class KilledError(Exception):

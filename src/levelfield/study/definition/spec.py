@@ -99,6 +99,8 @@ class StudySpec:
                 del config["trainer"]["devices"]
             if config.get("model", {}).get("freeze_trunk") is False:  # as where nothing is said of it
                 del config["model"]["freeze_trunk"]
+            if config.get("data", {}).get("features", ...) is None:
+                del config["data"]["features"]
             for place in (config.get("data", {}), _init_args(config.get("data", {}).get("dataset"))):
                 for key in NOT_IDENTITY:
                     place.pop(key, None)

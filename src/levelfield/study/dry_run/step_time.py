@@ -21,12 +21,17 @@ TEXT = "what is the shortest way to the station from here on foot"
 def network_step(training: TrainingCLI) -> Callable[[], None]:
     """Trunk, embedder and normalisation, forward and backward, and the optimiser's step."""
     learner, optimizer = training.model, _prepared(training)
-    samples = _random_samples(training.datamodule, learner.device)
+    if training.datamodule.features is None:
+        forward, samples = learner, _random_samples(training.datamodule, learner.device)
+    else:
+        size = training.datamodule.batch_size, learner.trunk.num_features
+        forward, samples = learner.embed_features, torch.rand(size, device=learner.device)
 
     def step() -> None:
         with training.trainer.precision_plugin.train_step_context():
-            embeddings = learner(samples)
-        embeddings.backward(torch.ones_like(embeddings))
+            embeddings = forward(samples)
+        if embeddings.requires_grad:  # not of an embedder without weights on a frozen trunk
+            embeddings.backward(torch.ones_like(embeddings))
         optimizer.step()
         optimizer.zero_grad()
 
@@ -103,7 +108,9 @@ def _random_samples(datamodule: MetricDataModule, device: torch.device) -> Any:
 def batch_in_words(training: TrainingCLI, threads: int) -> str:
     """What a step is measured on: `32 random images of 227 px (cpu, 1 thread)`."""
     device, datamodule = training.trainer.strategy.root_device, training.datamodule
-    if datamodule.dataset.modality == "text":
+    if datamodule.features is not None:
+        samples = f"random vectors of {training.model.trunk.num_features:,} features"
+    elif datamodule.dataset.modality == "text":
         samples = f"texts of {len(TEXT.split())} words"
     else:
         samples = f"random images of {datamodule.transforms.crop_size} px"

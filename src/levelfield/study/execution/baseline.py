@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from levelfield.data.index import SampleIndex
@@ -19,6 +19,7 @@ from levelfield.study.jobs.job import Job, empty_folder, job_config
 from levelfield.study.jobs.projection import reduce, save_pca
 from levelfield.study.record import StudyRecord
 from levelfield.training.embed import embed
+from levelfield.training.features import TrunkExtractor
 
 if TYPE_CHECKING:
     from levelfield.training.build import TrainingCLI
@@ -37,8 +38,8 @@ class TrunkFeatures:
 
     def of(
         self, method: str, training: "TrainingCLI", progress: Callable[[int, int], Any]
-    ) -> tuple[dict[tuple[int, str], int], Tensor]:
-        """Position of each (class, key) and the features (samples, F) of the training half of `training`'s data.
+    ) -> tuple[Float[Tensor, "training features"], Float[Tensor, "validation features"]]:
+        """The features of the training and of the validation samples of `training`'s fold.
 
         Args:
             method: The baseline, which says the trunk.
@@ -56,7 +57,9 @@ class TrunkFeatures:
             loader = data.eval_dataloader(subset)
             self._features = embed(training.model.trunk, loader, device=device, progress=progress).embeddings
             self._known = method, keys
-        return {key: position for position, key in enumerate(keys)}, self._features
+        positions = {key: position for position, key in enumerate(keys)}
+        rows = [[positions[int(c), key] for c, key in zip(i.labels, i.keys, strict=True)] for i in parts]
+        return self._features[rows[0]], self._features[rows[1]]
 
 
 def fit_baseline(
@@ -72,15 +75,12 @@ def fit_baseline(
     training.write_config()
     data = training.datamodule
     data.setup("fit")
-    positions, features_NF = features.of(job.method, training, progress)
-
-    def of(subset: ClassSubset) -> tuple[Float[Tensor, "samples features"], Int[Tensor, " samples"]]:
-        index = subset.index
-        rows = [positions[int(c), key] for c, key in zip(index.labels, index.keys, strict=True)]
-        return features_NF[rows], torch.from_numpy(subset.labels)
-
-    train_NF, _ = of(data.train_subset)
-    val_NF, val_labels = of(data.val_subset)
+    if data.features is not None:
+        data.use_features(TrunkExtractor(training.model.trunk, training.trainer.strategy.root_device))
+        train_NF, val_NF = data.evaluated(data.train_subset), data.evaluated(data.val_subset)
+    else:
+        train_NF, val_NF = features.of(job.method, training, progress)
+    val_labels = torch.from_numpy(data.val_subset.labels)
     pca = PCA(min(training.model.embedding_size, *train_NF.shape)).fit(train_NF)
     save_pca(pca, record.folder / job.checkpoint)
     scores = retrieval_metrics(reduce(pca, val_NF), val_labels, metrics=(SELECTED_BY,))

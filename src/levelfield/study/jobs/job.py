@@ -106,6 +106,8 @@ def job_config(spec: StudySpec, job: Job, parameters: Mapping[str, Any]) -> Conf
     config["data"]["num_folds"] = spec.folds
     config["trainer"].setdefault("devices", 1)  # a study begun before studies said so
     config["seed_everything"] = job_seed(spec.seed, job)
+    if config["data"].get("features"):  # views are those of the study, for all its jobs
+        config["data"]["features"] = {"seed": spec.seed, **config["data"]["features"]}
     return config
 
 

@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from levelfield.data.features import FeatureSubset
 from levelfield.data.subset import ClassSubset
 from levelfield.errors import UserError
 from levelfield.runtime.processes import LOOK_SECONDS
@@ -30,6 +31,7 @@ from levelfield.study.same_study import check_whole_study
 from levelfield.study.sealed_test.scores import EmbeddedTest, score_run
 from levelfield.study.tested import read_test, tested_hash, tested_path
 from levelfield.training.embed import EmbeddedSet, embed
+from levelfield.training.features import TrunkExtractor
 from levelfield.training.learner import MetricLearner
 from levelfield.training.trust import own_packages
 
@@ -228,12 +230,17 @@ class _Opening:
         training, loader = self.read_test_data(jobs[0].method)
         device = training.trainer.strategy.root_device
         steps = self.progress.advance
+        paths = [self.folder / job.checkpoint for job in jobs]
+        frozen = is_baseline(jobs[0].method) or all(map(training.model.has_frozen_trunk_of, paths))
+        if frozen and training.datamodule.features is not None:
+            loader = training.datamodule.eval_dataloader(self.test_features(jobs[0].method))
         if is_baseline(jobs[0].method):
             features = embed(training.model.trunk, loader, device=device, progress=steps)
-            projections = (load_pca(self.folder / job.checkpoint) for job in jobs)
+            projections = map(load_pca, paths)
             return [features._replace(embeddings=reduce(pca, features.embeddings)) for pca in projections]
         trust = own_packages(training.config_dump)  # the study's file is the user's
-        learners = [MetricLearner.load_from_checkpoint(self.folder / job.checkpoint, trust=trust) for job in jobs]
+        shared = {"trunk": training.model.trunk} if frozen else {}  # it need not be built for each of them
+        learners = [MetricLearner.load_from_checkpoint(path, trust=trust, **shared) for path in paths]
         together = embed(_SideBySide(learners), loader, device=device, progress=steps)
         return [together._replace(embeddings=each.contiguous()) for each in together.embeddings.unbind(1)]
 
@@ -248,6 +255,14 @@ class _Opening:
         training, loader = self.read_test_data(method)
         assert isinstance(loader.dataset, ClassSubset)
         return training.datamodule.dataset.fingerprint(loader.dataset.index)
+
+    def test_features(self, method: str) -> ClassSubset:
+        """The test samples as features of the method's trunk, made when the first is asked for."""
+        training, _ = self.read_test_data(method)
+        data = training.datamodule
+        if not isinstance(data.test_subset, FeatureSubset):
+            data.use_features(TrunkExtractor(training.model.trunk, training.trainer.strategy.root_device))
+        return data.test_subset
 
     def read_test_data(self, method: str) -> "tuple[TrainingCLI, DataLoader]":
         """The test samples as a method's configuration reads them."""
@@ -266,4 +281,10 @@ class _SideBySide(nn.Module):
         self.learners = nn.ModuleList(learners)
 
     def forward(self, samples: Any) -> Float[Tensor, "batch learners embedding"]:
+        trunks = {id(learner.trunk): learner.trunk for learner in self.learners}
+        if len(trunks) == 1 and type(self.learners[0]).forward is MetricLearner.forward:
+            return self.embed_features(self.learners[0].trunk(samples))  # type: ignore[operator]
         return torch.stack([learner(samples) for learner in self.learners], dim=1)
+
+    def embed_features(self, features: Float[Tensor, "batch features"]) -> Float[Tensor, "batch learners embedding"]:
+        return torch.stack([learner.embed_features(features) for learner in self.learners], dim=1)  # type: ignore[operator]

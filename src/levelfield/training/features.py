@@ -1,0 +1,87 @@
+"""Features of a frozen trunk, computed once: who makes them, and whether a learner can train on them."""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from lightning.pytorch import LightningModule
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+import levelfield.models
+from levelfield.errors import UserError
+from levelfield.models.trunks import ModuleTrunk, Trunk
+from levelfield.runtime.own_code import own_code
+from levelfield.storage.provenance import computing_files, library_versions, package_versions, processor
+from levelfield.storage.without_places import without_places
+from levelfield.training.frozen_trunk import trunk_hash
+
+
+def check_features(learner: LightningModule, forward: Callable[..., Any]) -> None:
+    """Refuse to train on features where the trunk, or another step before the embedder, could make others of a sample.
+
+    Args:
+        learner: a `MetricLearner`.
+        forward: the one that features stand in for.
+
+    Raises:
+        UserError: the trunk is not frozen, or the learner has a `forward` of its own.
+    """
+    if not learner.freeze_trunk:
+        raise UserError(
+            "--data.features keeps what the trunk makes of each sample, and this trunk trains: give "
+            "--model.freeze_trunk true, or leave --data.features out"
+        )
+    if type(learner).forward is not forward:
+        raise UserError(
+            f"--data.features passes by the forward of {type(learner).__name__}: override embed_features, which gets "
+            "the trunk's output, or leave --data.features out"
+        )
+
+
+class TrunkExtractor:
+    """The features of a trunk in eval mode, in float32, without gradients.
+
+    Args:
+        trunk: its weights must not change while this is used.
+        device: where it computes.
+    """
+
+    def __init__(self, trunk: Trunk, device: torch.device) -> None:
+        self.trunk, self.device = trunk, device
+
+    @cached_property
+    def identity(self) -> Mapping[str, Any]:
+        """All but the samples that the features' bits depend on, as plain values."""
+        trunk = self.trunk
+        kind = type(trunk.module if isinstance(trunk, ModuleTrunk) else trunk)
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        arguments = {key: value for key, value in trunk.init_args.items() if key != "weights"}
+        on_gpu = self.device.type == "cuda"
+        return {
+            "trunk": trunk_hash(trunk),
+            "class": name,
+            "arguments": [without_places(arguments), dict(trunk.checkpoint_args), trunk.mean, trunk.std],
+            "own_code": own_code(name),
+            "files": computing_files(Path(levelfield.models.__file__).parent),
+            "libraries": {**library_versions(), **package_versions(trunk)},
+            "device": torch.cuda.get_device_name(self.device) if on_gpu else processor(),
+            "threads": None if on_gpu else torch.get_num_threads(),
+        }
+
+    @torch.no_grad()
+    def __call__(self, loader: DataLoader) -> Iterator[Float[np.ndarray, "batch features"]]:
+        """Features of each of the loader's batches of samples."""
+        modes = [(part, part.training) for part in self.trunk.modules()]
+        self.trunk.to(self.device).eval()
+        try:
+            for samples in loader:
+                moved = samples.to(self.device) if isinstance(samples, Tensor) else samples
+                yield self.trunk(moved).float().cpu().numpy()
+        finally:
+            for part, training in modes:
+                part.training = training

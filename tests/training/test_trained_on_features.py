@@ -1,0 +1,315 @@
+"""Training on features of a frozen trunk: the numbers of training through it, and the test classes stay sealed."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from lightning.pytorch import Trainer
+from tiny_text import own_texts, tiny_text_model
+from toy_study import run_study
+
+from levelfield.data import ImageTable, ImageTransforms, TextTable
+from levelfield.data.datamodule import MetricDataModule
+from levelfield.data.datasets import Glyphs
+from levelfield.data.features import Features
+from levelfield.errors import UserError
+from levelfield.losses import ArcFaceLoss, ContrastiveLoss
+from levelfield.models import MLPEmbedder, TimmTrunk, TransformersTrunk
+from levelfield.seeds import seed_of
+from levelfield.study.definition.spec import load_spec
+from levelfield.training.embed import embed
+from levelfield.training.learner import MetricLearner
+
+pytestmark = pytest.mark.usefixtures("quiet")
+
+# A training image is what an evaluation image is.
+FIXED = {"crop_size": 32, "resize": 32, "square": True, "random_crop": True, "horizontal_flip": False}
+VARIED = {"crop_size": 32, "resize": 32, "scale": (0.3, 1.0), "horizontal_flip": False}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def files(cache: Path) -> list[str]:
+    return sorted(path.name for path in cache.glob("features/*.npy"))
+
+
+def learner_of(trunk=None, loss=ArcFaceLoss, **arguments) -> MetricLearner:
+    torch.manual_seed(0)
+    trunk = trunk or TimmTrunk("test_resnet", weights=None)
+    settings = {"embedding_size": 16, "freeze_trunk": True, "embedder": MLPEmbedder, **arguments}
+    return MetricLearner(trunk, loss=loss, **settings)
+
+
+def letters(features: Features | None, transforms=FIXED, **arguments) -> MetricDataModule:
+    settings = {"batch_size": 16, "steps_per_epoch": 3, **arguments}
+    return MetricDataModule(
+        Glyphs(num_classes=40), transforms=ImageTransforms(**transforms), features=features, **settings
+    )
+
+
+def trainer_of(folder: Path | None = None) -> Trainer:
+    return Trainer(
+        accelerator="cpu", max_epochs=2, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, num_sanity_val_steps=0, default_root_dir=folder,
+    )  # fmt: skip
+
+
+def fit(learner: MetricLearner, data: MetricDataModule) -> float:
+    trainer = trainer_of()
+    torch.manual_seed(1)  # of class weights
+    trainer.fit(learner, datamodule=data)
+    return float(trainer.callback_metrics["val/map_at_r"])
+
+
+def assert_same_head(one: MetricLearner, other: MetricLearner) -> None:
+    for name, value in one.state_dict().items():
+        if torch.is_tensor(value):
+            torch.testing.assert_close(other.state_dict()[name], value, rtol=0, atol=1e-5)
+
+
+def test_one_view_of_images_is_training_through_the_trunk():
+    through, on_features = learner_of(), learner_of()
+    score = fit(through, letters(None))
+    assert fit(on_features, letters(Features())) == pytest.approx(score, abs=1e-5)
+    assert_same_head(through, on_features)
+    assert not torch.allclose(learner_of().embedder.layers[0].weight, through.embedder.layers[0].weight)
+
+
+def test_one_view_of_texts_is_training_through_the_trunk(tmp_path: Path):
+    trunk = TransformersTrunk(str(tiny_text_model(tmp_path / "model")), weights=None, max_length=60)
+    table = own_texts(tmp_path)
+    outcomes = []
+    for features in (None, Features()):
+        learner = learner_of(trunk, ContrastiveLoss)
+        data = MetricDataModule(TextTable(table), batch_size=8, steps_per_epoch=2, eval_batch_size=5, features=features)
+        outcomes.append((learner, fit(learner, data)))
+    (through, score), (on_features, found) = outcomes
+    assert found == pytest.approx(score, abs=1e-5)
+    assert_same_head(through, on_features)
+
+
+def test_a_learner_of_features_embeds_images(cache: Path):
+    learner, data = learner_of(), letters(Features())
+    fit(learner, data)
+    images = letters(None)
+    images.setup("validate")
+    through = embed(learner, images.eval_dataloader(images.val_subset))
+    features = embed(learner, data.eval_dataloader(data.val_subset))
+    torch.testing.assert_close(features.embeddings, through.embeddings, atol=1e-5, rtol=0)
+    assert torch.equal(features.labels, through.labels)
+    assert torch.equal(features.index, through.index)
+    torch.testing.assert_close(learner.embed_features(data.evaluated(data.val_subset)), through.embeddings)
+
+
+def test_folds_seeds_augmentations_and_methods_share_a_file_and_open_no_image(cache: Path, monkeypatch):
+    fit(learner_of(), letters(Features()))
+    (made,) = files(cache)
+    monkeypatch.setattr(Glyphs, "load", lambda *_: pytest.fail("opened an image"))
+    monkeypatch.setattr(TimmTrunk, "forward", lambda *_: pytest.fail("ran the trunk"))
+    other = {**FIXED, "scale": (0.5, 1.0), "horizontal_flip": True}
+    fit(learner_of(loss=ContrastiveLoss), letters(Features(), other, fold=2, seed=5))
+    assert files(cache) == [made]
+
+
+def test_other_weights_or_images_have_another_file(cache: Path):
+    fit(learner_of(), letters(Features()))
+    changed = learner_of()
+    with torch.no_grad():
+        next(changed.trunk.parameters()).add_(1e-3)
+    fit(changed, letters(Features()))
+    assert len(files(cache)) == 2
+    fit(learner_of(), letters(Features(), {**FIXED, "crop_size": 28}))
+    assert len(files(cache)) == 3
+
+
+def test_one_datamodule_follows_the_learner_that_it_is_given():
+    data, other = letters(Features()), learner_of()
+    with torch.no_grad():
+        next(other.trunk.parameters()).add_(0.1)
+    fit(learner_of(), data)
+    before = data.evaluated(data.val_subset).clone()
+    fit(other, data)
+    images = letters(None)
+    images.setup("validate")
+    expected = embed(other.trunk, images.eval_dataloader(images.val_subset)).embeddings
+    assert not torch.allclose(before, expected, atol=1e-3)
+    torch.testing.assert_close(data.evaluated(data.val_subset), expected, atol=1e-5, rtol=0)
+
+
+def test_views_are_drawn_by_seed_view_and_sample_and_one_is_taken_at_each_draw(cache: Path):
+    learner, data = learner_of(), letters(Features(views=3, seed=11), VARIED, seed=4)
+    fit(learner, data)
+    assert len(files(cache)) == 2  # the views, and the evaluation transform's to validate on
+    sampler = data.training_batches(data.train_subset.labels)
+    draws = next(iter(sampler))
+    batch = data.train_subset[draws]
+    transform, taken, keys = data.transform(train=True), set(), data.train_subset.index.keys
+    for draw, features in zip(draws, batch["features"], strict=True):
+        view = seed_of("view taken", 4, draw.number) % 3
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed_of("view", 11, view, keys[int(draw)]))
+            image = transform(data.dataset.load(keys[int(draw)]))
+        with torch.no_grad():
+            expected = learner.trunk.eval()(image[None])[0]
+        torch.testing.assert_close(features, expected, atol=1e-5, rtol=1e-5)
+        taken.add(view)
+    assert taken == {0, 1, 2}
+    assert batch["labels"].tolist() == [data.train_subset.labels[int(draw)] for draw in draws]
+    fit(learner_of(), letters(Features(views=3, seed=11), VARIED, seed=5, fold=1))
+    assert len(files(cache)) == 2
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """16 classes of 4 pictures of noise."""
+    from PIL import Image
+
+    rows = ["path,label"]
+    for number in range(64):
+        noise = np.random.default_rng(number).integers(0, 255, (32, 32, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(tmp_path / f"{number}.png")
+        rows.append(f"{number}.png,{number // 4:02d}")
+    (tmp_path / "table.csv").write_text("\n".join(rows))
+    return tmp_path / "table.csv"
+
+
+def pictures(table: Path) -> MetricDataModule:
+    return MetricDataModule(
+        ImageTable(table), transforms=ImageTransforms(**FIXED), batch_size=8, steps_per_epoch=1, features=Features()
+    )
+
+
+def test_the_test_half_is_read_after_the_ledger_has_its_opening(table: Path, cache: Path, monkeypatch):
+    learner, data, trainer = learner_of(), pictures(table), trainer_of(table.parent)
+    trainer.fit(learner, datamodule=data)
+    ledger, load, opened = table.parent / "ledger.jsonl", ImageTable.load, []
+    half = files(cache)
+
+    def watched(self, key):
+        opened.append(ledger.exists())
+        return load(self, key)
+
+    monkeypatch.setattr(ImageTable, "load", watched)
+    found = trainer.test(learner, datamodule=data, verbose=False)[0]["test/map_at_r"]
+    assert opened == [True] * 32
+    assert len(files(cache)) == len(half) + 1
+    images = MetricDataModule(ImageTable(table), transforms=ImageTransforms(**FIXED))
+    images.setup("test")
+    other = trainer_of(table.parent / "other")
+    assert other.test(learner, datamodule=images, verbose=False)[0]["test/map_at_r"] == pytest.approx(found, abs=1e-6)
+    for file in cache.glob("features/*.npy"):
+        file.unlink()
+    opened.clear()
+    with pytest.raises(UserError, match="opened once already"):
+        trainer_of(table.parent).test(learner, datamodule=pictures(table), verbose=False)
+    assert opened == []
+
+
+def test_a_changed_picture_is_embedded_again(table: Path, cache: Path):
+    fit(learner_of(), pictures(table))
+    picture = table.parent / "3.png"
+    picture.write_bytes(picture.read_bytes() + b" ")
+    fit(learner_of(), pictures(table))
+    assert len(files(cache)) == 2
+
+
+class OwnForward(MetricLearner):
+    """Somebody's learner, which looks at the images."""
+
+    def forward(self, samples):
+        return super().forward(samples.flip(-1))
+
+
+def test_what_cannot_be_trained_on_features_is_refused(tmp_path: Path, tiny, run):
+    with pytest.raises(UserError, match=r"give --model\.freeze_trunk true, or leave --data\.features out"):
+        fit(learner_of(freeze_trunk=False), letters(Features()))
+    with pytest.raises(UserError, match="passes by the forward of OwnForward: override embed_features"):
+        fit(OwnForward(TimmTrunk("test_resnet", weights=None), ArcFaceLoss, freeze_trunk=True), letters(Features()))
+    with pytest.raises(UserError, match=r"--data\.features\.views 0: give 1 or more"):
+        Features(views=0)
+    with pytest.raises(UserError, match=r"--data\.features\.views 2: all views of a text are the same"):
+        MetricDataModule(TextTable(own_texts(tmp_path)), features=Features(views=2))
+    words = ["--model.loss", "ArcFaceLoss", "--data.features.views", "1", "--output", tmp_path]
+    code, _, complaint = run("fit", *tiny, *words)
+    assert code == 2
+    assert "--model.freeze_trunk true" in complaint
+    assert len(complaint.splitlines()) == 1
+
+
+def test_the_commands_train_on_features_and_embed_images(tiny, run, cache: Path, tmp_path: Path):
+    words = ["--model.loss", "ArcFaceLoss", "--model.freeze_trunk", "true", "--data.features", "{views: 1}"]
+    code, _, complaint = run("fit", *tiny, *words, "--output", tmp_path, "--name", "it")
+    assert code == 0, complaint
+    checkpoint = tmp_path / "fit/it/0/best.ckpt"
+    (made,) = files(cache)
+    scores = []
+    for more in ([], ["--data.features", "null"]):
+        code, printed, complaint = run("validate", "--ckpt_path", checkpoint, *more)
+        assert code == 0, complaint
+        scores.append([line for line in printed.splitlines() if "map_at_r" in line])
+    assert files(cache) == [made]
+    assert scores[0] == scores[1]
+    code, _, complaint = run("predict", "--ckpt_path", checkpoint)
+    assert code == 0, complaint
+    assert files(cache) == [made]
+    code, _, complaint = run("test", "--ckpt_path", checkpoint)
+    assert code == 0, complaint
+    assert len(files(cache)) == 2
+
+
+@pytest.fixture(scope="module")
+def trunk_file(tmp_path_factory) -> Path:
+    torch.manual_seed(3)
+    path = tmp_path_factory.mktemp("weights") / "trunk.pth"
+    torch.save(TimmTrunk("test_resnet", weights=None).model.state_dict(), path)
+    return path
+
+
+def test_a_study_on_features_has_the_scores_of_one_through_the_trunk(toy_file: Path, trunk_file, tmp_path, cache):
+    content = yaml.safe_load(toy_file.read_text())
+    base = content["base"][0]
+    base["model"] |= {"freeze_trunk": True}
+    base["model"]["trunk"]["init_args"]["weights"] = str(trunk_file)
+    base["data"]["transforms"] = FIXED
+    del content["methods"]["contrastive"], content["spaces"], content["search"]
+    content["runs"] = 1
+    scores = []
+    for features in (None, {"views": 1}):
+        base["data"] |= {"features": features, "steps_per_epoch": 1}
+        path = tmp_path / "on_features.yaml"
+        path.write_text(yaml.safe_dump(content))
+        spec = load_spec(path)
+        folder = tmp_path / str(bool(features))
+        run_study(folder, spec)
+        rows = [line.split(",") for line in (folder / "results.csv").read_text().splitlines()[1:]]
+        scores.append({tuple(row[:-1]): float(row[-1]) for row in rows})
+    through, on_features = scores
+    assert on_features.keys() == through.keys()
+    for key, value in through.items():
+        assert on_features[key] == pytest.approx(value, abs=1e-3), key
+    assert len(files(cache)) == 2  # the training half and the test half, for both folds and the baseline
+    job = yaml.safe_load((folder / "jobs/arcface/run0/fold0/config.yaml").read_text())
+    assert job["data"]["features"] == {"views": 1, "seed": 0}
+
+
+def test_settings_that_are_not_used_leave_a_methods_identity(toy_file: Path, tmp_path: Path):
+    content = yaml.safe_load(toy_file.read_text())
+    content["base"][0]["model"]["freeze_trunk"] = False
+    content["base"][0]["data"]["features"] = None
+    path = tmp_path / "toy.yaml"
+    path.write_text(yaml.safe_dump(content))
+    plain, said = load_spec(toy_file), load_spec(path)
+    assert said.method_hash("arcface") == plain.method_hash("arcface")
+    assert said.baseline_hash() == plain.baseline_hash()
+    content["base"][0]["model"]["freeze_trunk"] = True
+    path.write_text(yaml.safe_dump(content))
+    frozen = load_spec(path).method_hash("arcface")
+    content["base"][0]["data"]["features"] = {"views": 1}
+    path.write_text(yaml.safe_dump(content))
+    assert len({plain.method_hash("arcface"), frozen, load_spec(path).method_hash("arcface")}) == 3
