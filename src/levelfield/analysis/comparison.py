@@ -70,7 +70,6 @@ def compare_all(
     it is compared with the first alone; else that method would be tried twice against every other.
 
     Args:
-        rows: Scores, as `collect_rows` returns them.
         methods: The study's methods in order; the baseline is added where it has scores.
 
     Returns:

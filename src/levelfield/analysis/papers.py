@@ -114,12 +114,7 @@ def _loss_of(model: Mapping[str, Any]) -> tuple[str | None, str | None, dict[str
 
 
 def protocol_differences(protocol: Mapping[str, Any], config: Mapping[str, Any], spec: StudySpec) -> list[str]:
-    """One sentence for each setting of a paper's protocol that the study does not share.
-
-    Args:
-        protocol: The paper's, in the keys of our configurations.
-        config: A method's whole configuration.
-    """
+    """One sentence for each setting of a paper's protocol, which has our configurations' keys, that is another here."""
     ours = {**dict(flatten(dict(config))), **dict(flatten(spec.to_dict())), "stopping": _stopping(config)}
     named = {key: config["model"].get(key.removeprefix("model.")) for key in NAMED}
     ours |= {key: value and _name(value) for key, value in named.items()}

@@ -31,9 +31,6 @@ def t_interval(values: Sequence[float]) -> float | None:
     The interval is mean ± t(0.975, n - 1) · s / √n, s the sample standard deviation. By hand, for
     scipy's ends give another last bit of the half width, which `summary.csv` holds.
 
-    Args:
-        values: One score a run.
-
     Returns:
         The half width in the unit of `values`; None for fewer than 3 runs, whose interval would say nothing.
     """

@@ -34,10 +34,7 @@ def fetch(archive: Archive, folder: Path, remedy: str, progress: Progress, pause
     """The file of an archive in `folder`; what an earlier call left in `<file>.part` is not fetched again.
 
     Args:
-        archive: with a `url`.
-        folder: exists.
         remedy: how to come by the file otherwise; ends each message.
-        progress: told of each chunk.
         pause: seconds before the second attempt; twice as many before each further one.
 
     Raises:

@@ -42,9 +42,7 @@ def unpack(archive: Path, folder: Path, inside: str, progress: Progress) -> None
 
     Args:
         archive: a zip file, or a tar file, compressed or not.
-        folder: exists.
         inside: the folder of the archive that is taken, without its own name; "" takes everything.
-        progress: told of each file.
 
     Raises:
         BadArchive: a file that is no whole archive, or unpacks to more than a hundred times its size; a member with an

@@ -25,14 +25,13 @@ def prepare(dataset: MetricDataset, root: Path, given: Sequence[Path], tell: Tel
     Args:
         root: where named data sets lie; made if it is not there.
         given: files that a person has fetched, by the names that the publishers gave them.
-        tell: told each step in a line.
         bar: shows the bytes of a transfer or of an unpacking.
 
     Raises:
         UserError: a file that has to be fetched by hand, or what `fetch`, `check` and `unpack` raise.
     """
     folder = root / (dataset.folder_name or dataset.name)
-    missing = [archive for archive in dataset.archives if not (folder / archive.gives).exists()]
+    missing = [archive for archive in dataset.archives if not (folder / archive.place).exists()]
     by_hand = _match(dataset, missing, given)
     waiting = [archive.file for archive in missing if archive.url is None and archive not in by_hand]
     if waiting:
@@ -44,12 +43,12 @@ def prepare(dataset: MetricDataset, root: Path, given: Sequence[Path], tell: Tel
     arriving = folder / ".download"
     arriving.mkdir(parents=True, exist_ok=True)
     # What is unpacked is at least as large as the archive, and both are there for a while.
-    check_room(folder, sum((archive.size or 0) * (2 if archive.unpack else 1) for archive in missing))
+    check_room(folder, sum((archive.size or 0) * (2 if archive.gives else 1) for archive in missing))
     for archive in missing:
         file = by_hand.get(archive) or _download(dataset, archive, arriving, tell, bar)
         try:
             tell(f"  {archive.file}: {check(file, archive, folder)}")
-            if archive.unpack:
+            if archive.gives:
                 with bar(f"unpacking {archive.file}") as progress:
                     unpack(file, folder, archive.inside, progress)
                 if not (folder / archive.gives).exists():
@@ -60,10 +59,10 @@ def prepare(dataset: MetricDataset, root: Path, given: Sequence[Path], tell: Tel
             file.unlink()
             raise BadArchive(f"{error} (it has been deleted)") from None
         record(file, archive, folder)
-        if not archive.unpack:
+        if not archive.gives:
             if archive in by_hand:
                 file = Path(shutil.copyfile(file, arriving / archive.file))
-            file.rename(folder / archive.gives)
+            file.rename(folder / archive.file)
         elif archive not in by_hand:
             file.unlink()
     shutil.rmtree(arriving)

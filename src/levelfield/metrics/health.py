@@ -42,15 +42,10 @@ class EmbeddingHealth:
     inter_class_histogram: Int64[Tensor, " bins"]
 
 
-def embedding_health(
-    embeddings: Num[Tensor, "items dim"], labels: Integer[Tensor, " items"], seed: int = 0
-) -> EmbeddingHealth:
+def embedding_health(embeddings: Num[Tensor, "items dim"], labels: Integer[Tensor, " items"]) -> EmbeddingHealth:
     """Measure the spread of (N, D) embeddings, L2-normalised first, in O(N D^2).
 
     The means over all pairs come from sums: those of a class's members add up to |sum of the class|^2.
-
-    Args:
-        seed: of the draw of items for the histograms, where there are more than 4,096.
 
     Raises:
         ValueError: empty or non-finite embeddings, shapes that do not go together, fewer than two labels, or no two
@@ -75,7 +70,7 @@ def embedding_health(
     variances_D = torch.linalg.eigvalsh(exact_ND.T @ exact_ND).flip(0).clamp(min=0)
     singular_D = variances_D.sqrt()
     spectrum_D = singular_D / singular_D.sum()
-    histograms = similarity_histograms(unit_ND, slots_N, seed)
+    histograms = similarity_histograms(unit_ND, slots_N)
     return EmbeddingHealth(
         intra_class_similarity=float(intra / num_intra),
         inter_class_similarity=float((everything - intra) / num_inter),
@@ -87,11 +82,11 @@ def embedding_health(
 
 
 def similarity_histograms(
-    unit_ND: Num[Tensor, "items dim"], slots_N: Int64[Tensor, " items"], seed: int
+    unit_ND: Num[Tensor, "items dim"], slots_N: Int64[Tensor, " items"]
 ) -> tuple[Int64[Tensor, " bins"], Int64[Tensor, " bins"]]:
     """Counts of the cosines of same-label and other pairs, each unordered pair once."""
     if len(unit_ND) > MAX_HISTOGRAM_ITEMS:
-        generator = torch.Generator().manual_seed(seed_of("histograms", seed))
+        generator = torch.Generator().manual_seed(seed_of("histograms", 0))
         drawn = torch.randperm(len(unit_ND), generator=generator)[:MAX_HISTOGRAM_ITEMS]
         unit_ND, slots_N = unit_ND[drawn.to(unit_ND.device)], slots_N[drawn.to(unit_ND.device)]
     with full_precision(unit_ND.device):

@@ -1,6 +1,6 @@
 """Text trunks: encoders of transformers that tokenise their texts themselves."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -111,7 +111,8 @@ class TransformersTrunk(Trunk):
         ids = [self.tokenizer.encode(text).ids for text in samples]
         order = sorted(range(len(ids)), key=lambda position: len(ids[position]))
         at_once = TEXTS_AT_ONCE if device.type == "cpu" else len(ids)
-        features_NF = torch.cat([self._features(part, device) for part in _parts([ids[i] for i in order], at_once)])
+        parts = ([ids[i] for i in order[start : start + at_once]] for start in range(0, len(order), at_once))
+        features_NF = torch.cat([self._features(part, device) for part in parts])
         return features_NF[torch.argsort(torch.tensor(order, device=device))]
 
     def _features(self, ids: list[list[int]], device: torch.device) -> Float[Tensor, "texts features"]:
@@ -156,8 +157,3 @@ def _make_tokenizer(content: str, max_length: int) -> Any:
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_length)
     return tokenizer
-
-
-def _parts(ids: list[list[int]], size: int) -> Iterator[list[list[int]]]:
-    for start in range(0, len(ids), size):
-        yield ids[start : start + size]

@@ -52,7 +52,6 @@ class TrainingCLI(LightningCLI):
         args: command-line words, or a configuration as a dictionary.
         run: whether `args` begins with a subcommand.
         folder: where a training writes; None writes nothing.
-        progress: whether Lightning's progress bars show.
         group: the study that this training belongs to, for W&B.
         name: what this training is called in the trackers.
         trunks: where a frozen trunk is kept once for several trainings; None has each checkpoint hold its own.
@@ -165,12 +164,7 @@ class TrainingCLI(LightningCLI):
         return section
 
     def identity(self, config: Mapping[str, Any], own_code: Mapping[str, str]) -> dict[str, Any]:
-        """What determines a training's numbers: its configuration wherever it lies, the data, the code, the machine.
-
-        Args:
-            config: What it was built from.
-            own_code: What `own_code` says of that.
-        """
+        """What determines a training's numbers: its configuration wherever it lies, the data, the code, the machine."""
         return {
             "configuration": determining(config),
             "data": self.datamodule.identity(),

@@ -74,7 +74,6 @@ def learner_config(
     A loss or miner that was an object, or that is of a library which is not installed here, is left out.
 
     Args:
-        origin: where it lies, for messages.
         kind_of: the learner's class, given the one that the checkpoint names.
         trust: modules, or classes, that may be used beside the known libraries'.
 
@@ -155,7 +154,6 @@ def build_learner(
     """The learner of a configuration, with random weights.
 
     Args:
-        origin: where the checkpoint lies, for messages.
         parts: objects in place of what the checkpoint says.
 
     Raises:

@@ -80,11 +80,6 @@ class _Asked(NamedTuple):
 def check_names(section: str, arguments: dict[str, Any], trusted: Iterable[str], origin: str) -> None:
     """Looks at the name of every class that a checkpoint asks for; imports none.
 
-    Args:
-        section: `model` or `data`.
-        trusted: modules and classes that the caller names.
-        origin: the checkpoint, for messages.
-
     Raises:
         UserError: a class that nobody trusts, or one where none belongs.
     """

@@ -15,19 +15,22 @@ class Archive:
 
     Attributes:
         file: its name.
-        gives: what lies in the data set's folder once the file is unpacked, or the file itself.
+        gives: what lies in the data set's folder once the file is unpacked; None for a file that is used as it is.
         url: where it is fetched; None where its publishers ask for an agreement or a sign-in first.
         size: in bytes; None where it is not known with certainty.
         sha256: None where it is not known with certainty: the first file fetched is then recorded, and called
             unverified.
-        unpack: False for a file that is used as it is.
         inside: the folder of the archive that is taken, without its own name; "" takes everything.
     """
 
     file: str
-    gives: str
+    gives: str | None = None
     url: str | None = None
     size: int | None = None
     sha256: str | None = None
-    unpack: bool = True
     inside: str = ""
+
+    @property
+    def place(self) -> str:
+        """What the data set reads, in its folder."""
+        return self.gives or self.file

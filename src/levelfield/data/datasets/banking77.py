@@ -31,19 +31,15 @@ class Banking77(TextDataset, NamedDataset):
     archives = (
         Archive(
             file="train.csv",
-            gives="train.csv",
             url=f"{URL}/train.csv",
             size=839073,
             sha256="b06e26ac675513959a63135f11b94ea7786ed02da65db93a5650d8838cbc664b",
-            unpack=False,
         ),
         Archive(
             file="test.csv",
-            gives="test.csv",
             url=f"{URL}/test.csv",
             size=239961,
             sha256="d12d6e3bc4c3103966ae786dc435913c0c563dfa328f5a3646d0e62cfeeb474d",
-            unpack=False,
         ),
     )
     num_classes_published = 77

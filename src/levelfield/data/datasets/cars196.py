@@ -64,11 +64,9 @@ class Cars196(NamedDataset):
         ),
         Archive(
             TEST_IMAGES,
-            gives=TEST_IMAGES,
             url=f"https://ai.stanford.edu/~jkrause/car196/{TEST_IMAGES}",
             size=185758,
             sha256="790f75be8ea34eeded134cc559332baf23e30e91367e9ddca97d26ed9b895f05",
-            unpack=False,
         ),
     )
 

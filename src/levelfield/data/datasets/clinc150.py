@@ -36,12 +36,10 @@ class CLINC150(TextDataset, NamedDataset):
     archives = (
         Archive(
             file="data_full.json",
-            gives="data_full.json",
             url="https://raw.githubusercontent.com/clinc/oos-eval/"
             "828f8093932c8fe6ca7936c3d2e52903b1c523de/data/data_full.json",
             size=2495390,
             sha256="36923c3705a59e08fe9c3883d8bc2dd966ef93e22cb78ac41171782a698d56e0",
-            unpack=False,
         ),
     )
     num_classes_published = 150

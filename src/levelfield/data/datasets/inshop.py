@@ -37,7 +37,7 @@ class InShopClothes(NamedDataset):
     own_split_by_default = True
     num_classes_published = 7982
     num_samples_published = 52712
-    archives = (Archive("img.zip", gives="img"), Archive(PARTITION, gives=PARTITION, unpack=False))
+    archives = (Archive("img.zip", gives="img"), Archive(PARTITION))
 
     def read_index(self) -> SampleIndex:
         remedy = self.remedy

@@ -43,10 +43,8 @@ class News20(TextDataset, NamedDataset):
     archives = (
         Archive(
             file=ARCHIVE,
-            gives=ARCHIVE,
             url="http://qwone.com/~jason/20Newsgroups/20news-bydate.tar.gz",
             sha256="8f1b2514ca22a5ade8fbb9cfa5727df95fa587f4c87b786e15c759fa66d95610",
-            unpack=False,
         ),
     )
     num_classes_published = 20

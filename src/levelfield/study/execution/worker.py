@@ -41,8 +41,6 @@ def work(record: StudyRecord, progress: StudyProgress, checkpoint_seconds: float
     A job that memory did not suffice for, or that processes died over, comes after the others and has none beside it.
 
     Args:
-        progress: Shows what is done, by whomever.
-        checkpoint_seconds: How often a job's last state is written.
         keeper: The study's process where this one is a worker of its pool.
 
     Raises:
