@@ -8,7 +8,7 @@ from typing import Any
 
 from levelfield.published.tables import PublishedResult, published
 from levelfield.study.definition.configuration import flatten
-from levelfield.study.definition.spec import BASELINE, StudySpec, is_baseline
+from levelfield.study.definition.spec import BASELINE, StudySpec, is_baseline, reference_of
 from levelfield.study.jobs.written_config import class_name, whole_config
 from levelfield.study.record import StudyRecord
 
@@ -57,7 +57,7 @@ def papers_beside(record: StudyRecord) -> list[PaperBeside]:
     """
     spec = record.spec
     by_title: dict[str, list[Counterpart]] = {}
-    for method in spec.rows:
+    for method in (row for row in spec.rows if reference_of(row) is None):
         config = _whole_config(record, method)
         for row in _nearest_rows(method, config, spec) if config else []:
             by_title.setdefault(row.result.title, []).append(row)

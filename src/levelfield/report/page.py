@@ -73,7 +73,11 @@ def _contents(record: StudyRecord, rows: Sequence[ResultRow], changed: Mapping[P
         "metrics": SHOWN_METRICS,
         "table": score_lines(spec.rows, test, summarise(rows, stage="run")),
         "notes": [
-            *(note for note in footnotes(spec.runs, spec.folds, reasons, []) if note != reopened),
+            *(
+                note
+                for note in footnotes(spec.runs, spec.folds, reasons, [], references=spec.references)
+                if note != reopened
+            ),
             *mixed_lines(record),
             *gap_lines(changed),
         ],

@@ -15,6 +15,7 @@ from levelfield.analysis.results import EMBEDDING_KINDS, SummaryRow, collect_row
 from levelfield.analysis.statistics import TOO_FEW_RUNS
 from levelfield.metrics.table import SELECTED_BY, SHOWN_METRICS
 from levelfield.study.definition.conditions import differing_conditions
+from levelfield.study.definition.references import said
 from levelfield.study.definition.spec import BASELINE
 from levelfield.study.environment import mixed_lines
 from levelfield.study.integrity import changed_files, gap_lines
@@ -81,18 +82,22 @@ def comparison_table(
     return table
 
 
-def footnotes(runs: int, folds: int, openings: Sequence[str], conditions: Sequence[str]) -> list[str]:
+def footnotes(
+    runs: int, folds: int, openings: Sequence[str], conditions: Sequence[str], references: Sequence[str] = ()
+) -> list[str]:
     """What a reader must know to believe the table.
 
     Args:
         openings: The reason of each opening of the test classes.
         conditions: In what the methods differ besides the method.
+        references: What else the baseline's features are read by.
     """
     interval = "± is half a 95% t-interval over the runs" if runs >= 3 else TOO_FEW_RUNS
     notes = [
         f"Percent, mean of {runs} run{'s' * (runs != 1)} of {folds} folds; {interval}.",
         "separated: mean of the folds' scores; concatenated: the folds' embeddings side by side, normalised again.",
         f"{BASELINE}: the trunk's features without training, reduced by a PCA of the training classes.",
+        *said(references, BASELINE),
     ]
     if not openings:
         notes.append("The test classes have not been opened.")
@@ -143,5 +148,5 @@ def study_table(record: StudyRecord) -> StudyTable:
     spec, rows = record.spec, collect_rows(record)
     table = comparison_table(spec.name, spec.rows, summarise(rows), summarise(rows, stage="run"))
     openings = [entry["reason"] for entry in record.ledger.openings]
-    notes = footnotes(spec.runs, spec.folds, openings, differing_conditions(spec))
+    notes = footnotes(spec.runs, spec.folds, openings, differing_conditions(spec), references=spec.references)
     return StudyTable(table, [*notes, *mixed_lines(record), *gap_lines(changed_files(record))])

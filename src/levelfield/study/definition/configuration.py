@@ -198,6 +198,9 @@ def read_extended(path: Path, extended_by: tuple[Path, ...] = ()) -> Config:
         elif key == "overrides":
             value = merge(below.get(key), value)
         below[key] = value
+    if isinstance(below.get("methods"), dict) and isinstance(below.get("spaces"), dict):
+        left_out = {name for name, layers in below["methods"].items() if layers is None}
+        below["spaces"] = {name: space for name, space in below["spaces"].items() if name not in left_out}
     return below
 
 

@@ -22,15 +22,28 @@ from levelfield.study.definition.configuration import (
     stack,
     whole_number,
 )
+from levelfield.study.definition.references import is_reference, read_references
 from levelfield.study.definition.search_settings import SearchSettings, read_spaces, search_settings, second_searches
-from levelfield.study.definition.sweep import NAME, sweep_methods, trained_as, without_value
+from levelfield.study.definition.sweep import NAME, sweep_methods, trained_as, value_of, without_value
 from levelfield.study.search.suggest import Space, read_space
 
 STUDY = "study.yaml"
 BASELINE = "pretrained"
 COUNTS = {"folds": 4, "runs": 2, "seed": 0, "threads": 2}
 SMALLEST = {"folds": 2, "seed": 0}
-KEYS = ("name", "base", "overrides", "methods", "sweep", "search", "spaces", "second_searches", "metrics", *COUNTS)
+KEYS = (
+    "name",
+    "base",
+    "overrides",
+    "methods",
+    "sweep",
+    "search",
+    "spaces",
+    "second_searches",
+    "references",
+    "metrics",
+    *COUNTS,
+)
 SECTIONS = ("model", "data", "trainer")
 # Where the data lies, how many processes read it and from what prepared file change no number.
 NOT_IDENTITY = ("root", "num_workers", "cache")
@@ -58,6 +71,7 @@ class StudySpec:
             uses levelfield and installed packages alone.
         trained_as: Method to the one whose trainings it shares: what is trained once is tested in two ways.
         sweep: The dotted key that the study tries several values of, `softmax[64]` and `softmax[128]`; empty for none.
+        references: What the baseline's trunk is read by besides the PCA: rows `pretrained[lda]` and the like.
     """
 
     name: str
@@ -72,6 +86,7 @@ class StudySpec:
     own_code: dict[str, dict[str, str]] = field(default_factory=dict)
     trained_as: dict[str, str] = field(default_factory=dict)
     sweep: str = ""
+    references: list[str] = field(default_factory=list)
 
     def trials(self, method: str) -> int:
         """Number of trials of a method, 0 for one that is not searched."""
@@ -91,7 +106,12 @@ class StudySpec:
         """All that determines the results: the definition without name, roots and executor."""
         plain = self.to_dict()
         del plain["name"], plain["sweep"]  # its methods say what it is
-        for key in ("metrics", "own_code", "trained_as"):  # a study without them is what it was before there were any
+        for key in (
+            "metrics",
+            "own_code",
+            "trained_as",
+            "references",
+        ):  # a study without them is what it was before there were any
             if not plain[key]:
                 del plain[key]
         for config in plain["methods"].values():
@@ -114,6 +134,7 @@ class StudySpec:
         """SHA-256 of what determines one method's jobs, so that adding a method leaves the others' valid."""
         identity = self.identity()
         identity.pop("metrics", None)  # of the test alone
+        identity.pop("references", None)
         if code := identity.pop("own_code", {}).get(method):
             identity["own_code"] = code
         if trained := identity.pop("trained_as", {}).get(method):
@@ -123,8 +144,8 @@ class StudySpec:
         del identity["runs"]
         return digest(identity)
 
-    def baseline_hash(self) -> str:
-        """SHA-256 of what determines the pretrained baseline: its trunk, the embedding size and the data."""
+    def baseline_hash(self, reference: str | None = None) -> str:
+        """SHA-256 of what determines the pretrained baseline, or a reference: trunk, embedding size and data."""
         identity = self.identity()
         config = identity["methods"][next(iter(self.methods))]
         plain = {
@@ -135,6 +156,8 @@ class StudySpec:
             "data": {key: value for key, value in config["data"].items() if key not in TRAINING_BATCHES},
         }
         code = self.own_code.get(BASELINE)
+        if reference is not None:
+            plain["reference"] = reference
         return digest({**plain, "own_code": code} if code else plain)
 
     def with_own_code(self) -> "StudySpec":
@@ -147,7 +170,8 @@ class StudySpec:
     @property
     def rows(self) -> list[str]:
         """The methods of a table: the pretrained baseline first, unless the study has baselines of its own."""
-        return [*([] if any(map(is_baseline, self.methods)) else [BASELINE]), *self.methods]
+        references = [f"{BASELINE}[{name}]" for name in self.references]
+        return [*([] if any(map(is_baseline, self.methods)) else [BASELINE, *references]), *self.methods]
 
     @property
     def baseline_config(self) -> Config:
@@ -158,6 +182,12 @@ class StudySpec:
 def is_baseline(method: str) -> bool:
     """Whether a method is a trunk without training: the study's baseline, or one of several, `pretrained[resnet50]`."""
     return without_value(method) == BASELINE
+
+
+def reference_of(method: str) -> str | None:
+    """What a baseline does to its features: `lda` of `pretrained[lda]`; None for the PCA to the methods' size."""
+    name = value_of(method) if is_baseline(method) else None
+    return name if is_reference(name) else None
 
 
 def digest(plain: Any) -> str:
@@ -247,6 +277,7 @@ def load_spec(
         metrics=further_metrics(path, metrics),
         trained_as=shared,
         sweep=swept,
+        references=_references(path, content.get("references"), resolved),
     ).with_own_code()
 
 
@@ -277,6 +308,12 @@ def _methods(path: Path, asked: Any) -> Config:
         if not re.fullmatch(f"(?![_.-]){NAME}", str(name)):
             raise UserError(f"method name {name!r}: use letters, digits, '_', '-' and '.'")
     return {name: layers for name, layers in asked.items() if layers is not None}
+
+
+def _references(path: Path, asked: Any, methods: Config) -> list[str]:
+    if asked and any(map(is_baseline, methods)):
+        raise UserError(f"{path}: references are of one trunk, and {BASELINE!r} is several here; leave one of them out")
+    return read_references(path, asked)
 
 
 def _refuse_swept(swept: str, overrides: Mapping[str, Any]) -> None:

@@ -85,7 +85,7 @@ def summary(spec: StudySpec, costs: list[MethodCost]) -> list[str]:
     pruned = " (fewer, as trials are pruned)" if spec.search.prune else ""
     lines = [
         f"{jobs:,} jobs: {trials:,} trainings in the search{pruned}, {runs:,} in the runs, {jobs - trials - runs} fits "
-        "of the pretrained baseline",
+        "of the pretrained baseline" + " and its references" * bool(spec.references),
         "a step was measured here, on the machine as busy as it is, on "
         + ", ".join(sorted({cost.batch for cost in costs})),
     ]

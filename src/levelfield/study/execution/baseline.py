@@ -1,4 +1,4 @@
-"""The pretrained baseline: trunk features, reduced to the embedding size by a PCA of the fold's training classes."""
+"""Pretrained baselines: trunk features, projected by what the fold's training classes say: a PCA, or a reference."""
 
 import time
 from collections.abc import Callable
@@ -12,11 +12,11 @@ from torch import Tensor
 from levelfield.data.index import SampleIndex
 from levelfield.data.subset import ClassSubset
 from levelfield.metrics import retrieval_metrics
-from levelfield.metrics.pca import PCA
 from levelfield.metrics.table import SELECTED_BY
 from levelfield.storage.provenance import provenance
+from levelfield.study.definition.spec import BASELINE, reference_of
+from levelfield.study.execution.references import fit_projection
 from levelfield.study.jobs.job import Job, empty_folder, job_config
-from levelfield.study.jobs.projection import reduce, save_pca
 from levelfield.study.record import StudyRecord
 from levelfield.training.embed import embed
 from levelfield.training.features import TrunkExtractor
@@ -65,7 +65,7 @@ class TrunkFeatures:
 def fit_baseline(
     record: StudyRecord, job: Job, features: TrunkFeatures, progress: Callable[[int, int], Any]
 ) -> dict[str, Any]:
-    """Fit the PCA on a fold's training classes and score it on its validation classes: the job's part of its result."""
+    """Fit a projection on a fold's training classes and score its validation classes: the job's part of its result."""
     from levelfield.training.build import build
 
     folder = record.folder / job.path
@@ -79,11 +79,12 @@ def fit_baseline(
         data.use_features(TrunkExtractor(training.model.trunk, training.trainer.strategy.root_device))
         train_NF, val_NF = data.evaluated(data.train_subset), data.evaluated(data.val_subset)
     else:
-        train_NF, val_NF = features.of(job.method, training, progress)
-    val_labels = torch.from_numpy(data.val_subset.labels)
-    pca = PCA(min(training.model.embedding_size, *train_NF.shape)).fit(train_NF)
-    save_pca(pca, record.folder / job.checkpoint)
-    scores = retrieval_metrics(reduce(pca, val_NF), val_labels, metrics=(SELECTED_BY,))
+        of_trunk = job.method if job.method in record.spec.methods else BASELINE  # whose features references share
+        train_NF, val_NF = features.of(of_trunk, training, progress)
+    train_labels, val_labels = (torch.from_numpy(part.labels) for part in (data.train_subset, data.val_subset))
+    project = fit_projection(reference_of(job.method), train_NF, train_labels, training.model.embedding_size)
+    project.save(record.folder / job.checkpoint)
+    scores = retrieval_metrics(project(val_NF), val_labels, metrics=(SELECTED_BY,))
     return {
         "validation": {SELECTED_BY: scores[SELECTED_BY]},
         "seconds": time.monotonic() - started,

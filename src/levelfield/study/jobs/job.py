@@ -14,12 +14,13 @@ from levelfield.storage.atomic import storing
 from levelfield.storage.file_hash import file_hash
 from levelfield.study.definition.configuration import Config, set_dotted
 from levelfield.study.definition.search_settings import SECOND_SEARCH_MARK
-from levelfield.study.definition.spec import BASELINE, StudySpec, is_baseline
+from levelfield.study.definition.spec import StudySpec, is_baseline, reference_of
 from levelfield.study.definition.sweep import method_folder
 
 RESULT = "result.json"
 CHECKPOINT = "best.ckpt"
 BASELINE_CHECKPOINT = "pca.safetensors"
+REFERENCE_CHECKPOINT = "projection.safetensors"
 CONFIG = "config.yaml"
 METRICS_FILE = "metrics.csv"
 LOGS = (CONFIG, METRICS_FILE)
@@ -51,6 +52,8 @@ class Job:
     @property
     def checkpoint(self) -> Path:
         """What the job learnt, relative to the study's folder: a learner, or the baseline's projection."""
+        if reference_of(self.method) is not None:
+            return self.path / REFERENCE_CHECKPOINT
         return self.path / (BASELINE_CHECKPOINT if is_baseline(self.method) else CHECKPOINT)
 
     def __str__(self) -> str:
@@ -97,7 +100,7 @@ def job_config(spec: StudySpec, job: Job, parameters: Mapping[str, Any]) -> Conf
     Args:
         parameters: What the search gives it, dotted key to value; laid over the method's own.
     """
-    config = copy.deepcopy(spec.baseline_config if job.method == BASELINE else spec.methods[job.method])
+    config = copy.deepcopy(spec.methods.get(job.method, spec.baseline_config))
     if is_baseline(job.method):
         config["model"].setdefault("loss", "levelfield.losses.ContrastiveLoss")  # a learner has one; nothing trains it
     for key, value in parameters.items():
@@ -112,7 +115,8 @@ def job_config(spec: StudySpec, job: Job, parameters: Mapping[str, Any]) -> Conf
 
 
 def job_hash(spec: StudySpec, job: Job) -> str:
-    return spec.baseline_hash() if job.method == BASELINE else spec.method_hash(job.method)
+    in_methods = job.method in spec.methods
+    return spec.method_hash(job.method) if in_methods else spec.baseline_hash(reference_of(job.method))
 
 
 def checkpoint_hash(study_folder: Path, job: Job, result: dict[str, Any]) -> str:

@@ -1,32 +1,38 @@
-"""What a baseline job learns: the projection of trunk features to the embedding size."""
+"""What a baseline job learns: a projection of trunk features."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 import safetensors.torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from levelfield.metrics.pca import PCA
 from levelfield.storage.atomic import write_atomically
 
 
-def save_pca(pca: PCA, path: Path) -> None:
-    """Write a fitted projection."""
-    assert pca.mean_D is not None
-    assert pca.components_DC is not None
-    tensors = {"mean": pca.mean_D, "components": pca.components_DC.contiguous()}
-    write_atomically(path, safetensors.torch.save(tensors))
+class Projection(NamedTuple):
+    """A centred linear map of features, in float64; without components the features stay as they are.
 
+    Shapes: F features, C components.
+    """
 
-def load_pca(path: Path) -> PCA:
-    """The projection of a finished baseline job."""
-    tensors = safetensors.torch.load(path.read_bytes())
-    pca = PCA(tensors["components"].shape[1])
-    pca.mean_D, pca.components_DC = tensors["mean"], tensors["components"]
-    return pca
+    mean_F: Float[Tensor, " features"] | None = None
+    components_FC: Float[Tensor, "features components"] | None = None
 
+    def __call__(self, features_NF: Float[Tensor, "samples features"]) -> Float[Tensor, "samples components"]:
+        """Project and L2-normalise, in float32."""
+        if self.mean_F is None or self.components_FC is None:
+            return normalize(features_NF)
+        return normalize(((features_NF.double() - self.mean_F) @ self.components_FC).float())
 
-def reduce(pca: PCA, features_NF: Float[Tensor, "samples features"]) -> Float[Tensor, "samples components"]:
-    """Project and L2-normalise."""
-    return normalize(pca.transform(features_NF))
+    def save(self, path: Path) -> None:
+        tensors = {"mean": self.mean_F, "components": self.components_FC}
+        whole = {name: tensor.contiguous() for name, tensor in tensors.items() if tensor is not None}
+        write_atomically(path, safetensors.torch.save(whole))
+
+    @classmethod
+    def load(cls, path: Path) -> "Projection":
+        """The projection of a finished baseline job."""
+        tensors = safetensors.torch.load(path.read_bytes())
+        return cls(tensors.get("mean"), tensors.get("components"))

@@ -24,7 +24,7 @@ from levelfield.study.definition.spec import BASELINE, StudySpec, is_baseline
 from levelfield.study.environment import check_environment
 from levelfield.study.integrity import result_hashes
 from levelfield.study.jobs.job import EMBEDDINGS_FILE, RESULT, Job, checkpoint_hash, folds_of, job_config
-from levelfield.study.jobs.projection import load_pca, reduce
+from levelfield.study.jobs.projection import Projection
 from levelfield.study.progress import StudyProgress
 from levelfield.study.record import StudyRecord
 from levelfield.study.same_study import check_whole_study
@@ -236,8 +236,8 @@ class _Opening:
             loader = training.datamodule.eval_dataloader(self.test_features(jobs[0].method))
         if is_baseline(jobs[0].method):
             features = embed(training.model.trunk, loader, device=device, progress=steps)
-            projections = map(load_pca, paths)
-            return [features._replace(embeddings=reduce(pca, features.embeddings)) for pca in projections]
+            projections = map(Projection.load, paths)
+            return [features._replace(embeddings=project(features.embeddings)) for project in projections]
         trust = own_packages(training.config_dump)  # the study's file is the user's
         shared = {"trunk": training.model.trunk} if frozen else {}  # it need not be built for each of them
         learners = [MetricLearner.load_from_checkpoint(path, trust=trust, **shared) for path in paths]

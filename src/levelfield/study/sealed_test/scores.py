@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 from levelfield.metrics import clustering_metrics, retrieval_metrics
 from levelfield.metrics.table import PARTITION_METRICS, SHOWN_METRICS
 from levelfield.storage.atomic import write_atomically
-from levelfield.study.definition.spec import BASELINE, StudySpec
+from levelfield.study.definition.spec import StudySpec
 from levelfield.training.embed import EmbeddedSet
 
 # Samples up to which k-means runs its exact iterations; what it takes must not depend on what is installed.
@@ -69,7 +69,8 @@ def score_run(spec: StudySpec, method: str, folds: list[EmbeddedTest]) -> dict[s
     for other in folds[1:]:
         assert torch.equal(other.samples.index, folds[0].samples.index)
         assert torch.equal(other.samples.labels, labels)
-    distance: Distance = "cosine" if method == BASELINE else spec.methods[method]["model"].get("distance", "cosine")
+    model = spec.methods[method]["model"] if method in spec.methods else {}  # a baseline's is none of theirs
+    distance: Distance = model.get("distance", "cosine")
     wanted = (*SHOWN_METRICS, *spec.metrics)
     separated = [score_samples(fold.samples.embeddings, labels, is_query, distance, wanted) for fold in folds]
     together = concatenate([fold.samples.embeddings for fold in folds])
