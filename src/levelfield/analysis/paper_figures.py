@@ -1,6 +1,6 @@
 """What the Reality Check's figures say, from what is published: its tables and searches, and others' claims."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -13,13 +13,8 @@ DATASETS = ("cub200", "cars196", "sop")
 LEFT_OUT = ("Pretrained", "Contrastive", "Triplet", "FastAP")
 
 
-def relative_improvement(scores: Mapping[str, float], over: str, without: Collection[str] = LEFT_OUT) -> float:
-    """Mean over methods of (score / score of `over`) - 1, a fraction.
-
-    Args:
-        scores: Method to score.
-        over: The method that the others are compared with.
-        without: Methods whose improvement does not count.
+def relative_improvement(scores: Mapping[str, float], over: str) -> float:
+    """Mean over methods, but for `LEFT_OUT`, of (score / score of the method `over`) - 1, a fraction.
 
     Raises:
         ValueError: no method is left.
@@ -31,7 +26,7 @@ def relative_improvement(scores: Mapping[str, float], over: str, without: Collec
         >>> round(relative_improvement(scores, over="Contrastive"), 2)
         0.15
     """
-    counted = [score for method, score in scores.items() if method != over and method not in without]
+    counted = [score for method, score in scores.items() if method != over and method not in LEFT_OUT]
     if not counted:
         raise ValueError(f"no method but {over} and those left out has a score")
     return fmean(score / scores[over] for score in counted) - 1
@@ -54,10 +49,14 @@ def claimed_trend(dataset: str) -> list[Point]:
     return [Point(claim.method, claim.year, claim.recall_at_1) for claim in claims(dataset)]
 
 
-def measured_trend(dataset: str, embedding: str = "concatenated") -> list[Point]:
-    """Figure 2b: the Reality Check's P@1 of each method against the year of its paper (Table 7)."""
+def measured_trend(dataset: str) -> list[Point]:
+    """Figure 2b: the Reality Check's concatenated P@1 of each method against the year of its paper (Table 7)."""
+    return points_of(reality_check_scores(dataset, embedding="concatenated"))
+
+
+def points_of(scores: Mapping[str, float]) -> list[Point]:
+    """The methods, by the Reality Check's names, whose paper's year it gives (Table 7)."""
     methods = papers()["reality_check"]["methods"]
-    scores = reality_check_scores(dataset, embedding=embedding)
     return [Point(name, methods[name]["year"], score) for name, score in scores.items() if "year" in methods[name]]
 
 
@@ -66,8 +65,6 @@ class Improvement:
     """A group of bars in Figure 3: relative improvements of P@1 over a baseline, fractions.
 
     Args:
-        dataset: `cub200`, `cars196` or `sop`.
-        over: `Contrastive` or `Triplet`.
         claimed: of the papers that Zhai and Wu collected, over the contrastive loss that they report; None where they
             report no such baseline.
         separated: measured by the Reality Check, 128 dimensions.
@@ -82,11 +79,7 @@ class Improvement:
 
 
 def improvements(over: str) -> list[Improvement]:
-    """Figure 3: how much the methods improve on `over`, claimed and measured, a data set each.
-
-    Args:
-        over: `Contrastive` (Figure 3a) or `Triplet` (3b).
-    """
+    """Figure 3: how much the methods improve on `Contrastive` (3a) or `Triplet`, claimed and measured, by data set."""
     found = []
     for dataset in DATASETS:
         separated, concatenated = (
@@ -104,11 +97,8 @@ class Agreement:
     """Validation against test over the methods of one data set.
 
     Args:
-        dataset: `cub200`, `cars196` or `sop`.
-        batch_size: 32 or 256.
         validation: The paper's name of a method to the validation MAP@R of its best trial, a fraction.
         test: Method to its test score, a fraction.
-        spearman: Their rank correlation.
     """
 
     dataset: str

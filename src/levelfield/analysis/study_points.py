@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from statistics import fmean
 
-from levelfield.analysis.paper_figures import LEFT_OUT, Improvement, Point, relative_improvement
+from levelfield.analysis.paper_figures import LEFT_OUT, Improvement, Point, points_of, relative_improvement
 from levelfield.analysis.papers import dataset_name, papers_beside
 from levelfield.analysis.results import EMBEDDING_KINDS, collect_rows, summarise
 from levelfield.errors import UserError
 from levelfield.metrics import lag_one_autocorrelation
 from levelfield.metrics.table import SHOWN_METRICS
-from levelfield.published.tables import papers
 from levelfield.study.definition.spec import BASELINE
 from levelfield.study.integrity import changed_files, validation_scores
 from levelfield.study.jobs.job import METRICS_FILE, failed
@@ -48,24 +47,17 @@ def validation_autocorrelations(records: Sequence[StudyRecord]) -> dict[str, tup
     return {metric: (fmean(values), len(values)) for metric, values in found.items() if values}
 
 
-def study_scores(record: StudyRecord, embedding: str, metric: str = "precision_at_1") -> dict[str, float]:
-    """A study's mean test scores by the Reality Check's names of its methods; empty on a data set that it has not.
-
-    Args:
-        record: A study with test scores.
-        embedding: `separated` or `concatenated`.
-        metric: Name of the metric.
-    """
-    rows = {(row.method, row.embedding, row.metric): row.mean for row in summarise(collect_rows(record))}
+def study_scores(record: StudyRecord, embedding: str) -> dict[str, float]:
+    """A study's mean test P@1 by the Reality Check's names of its methods; empty on a data set that it has not."""
+    found = summarise(collect_rows(record))
+    rows = {row.method: row.mean for row in found if (row.embedding, row.metric) == (embedding, "precision_at_1")}
     names = {
         counterpart.method: counterpart.result.method
         for paper in papers_beside(record)
         for counterpart in paper.counterparts
         if counterpart.result.paper == "reality_check"
     }
-    return {
-        name: rows[method, embedding, metric] for method, name in names.items() if (method, embedding, metric) in rows
-    }
+    return {name: rows[method] for method, name in names.items() if method in rows}
 
 
 def study_dataset(record: StudyRecord) -> str | None:
@@ -74,12 +66,9 @@ def study_dataset(record: StudyRecord) -> str | None:
     return dataset_name(config["data"]["dataset"]["class_path"]) if config else None
 
 
-def study_trend(record: StudyRecord, embedding: str = "concatenated") -> tuple[str | None, list[Point]]:
+def study_trend(record: StudyRecord) -> tuple[str | None, list[Point]]:
     """A study's points in Figure 2b: its data set, and those of its methods that the Reality Check has."""
-    methods = papers()["reality_check"]["methods"]
-    scores = study_scores(record, embedding)
-    points = [Point(name, methods[name]["year"], score) for name, score in scores.items() if "year" in methods[name]]
-    return study_dataset(record), points
+    return study_dataset(record), points_of(study_scores(record, "concatenated"))
 
 
 def study_improvements(record: StudyRecord) -> list[Improvement]:
