@@ -30,10 +30,8 @@ class PublishedResult:
 
     Args:
         paper: Key in `papers.yaml`.
-        method: The paper's name of the method.
         embedding: `separated` (one model's) or `concatenated` (the folds' together).
         protocol: What it was obtained with, in the keys of our configurations.
-        remarks: What else was different there.
         scores: Metric to (mean, half width of the 95% interval or None), fractions.
     """
 

@@ -32,7 +32,6 @@ class Lock:
     """Holds one job, or another part, of a folder for this process, and says so in a file beside the lock.
 
     Args:
-        folder: The study's folder, or a cache's.
         part: Path of the job within `jobs`, or the name of the part.
         title: What is done, for `study status`.
         keeper: The process that started this one for its work, if one did: without it this one ends.

@@ -28,12 +28,7 @@ from levelfield.study.search.asked_once import AskedOnce
 
 
 class StudyRecord:
-    """A study's folder and definition, with the jobs that are done there.
-
-    Args:
-        folder: Where everything is written; there need be none yet.
-        spec: What is compared and how.
-    """
+    """A study's folder, which need not be there yet, and its definition, with the jobs that are done there."""
 
     def __init__(self, folder: Path, spec: StudySpec) -> None:
         self.folder = folder

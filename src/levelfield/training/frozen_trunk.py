@@ -59,8 +59,6 @@ def with_trunk(
     """The checkpoint with its trunk, from the study's folder if it does not hold it.
 
     Args:
-        path: where the checkpoint lies.
-        map_location: device of the trunk's tensors.
         given: a trunk that may be the one; its weights then count, without a file.
 
     Raises:

@@ -27,7 +27,6 @@ class Claim:
     """A folder that one fit holds; while it is unfinished, `locks/` stands in it.
 
     Args:
-        folder: `outputs/fit/<name>/<n>`.
         state: Whether the fit begins here, goes on here, or has nothing left to do.
     """
 

@@ -11,7 +11,6 @@ def place_trackers(loggers: Any, folder: Path, name: str, group: str) -> None:
 
     Args:
         loggers: `trainer.logger` of a parsed configuration: one, a list, or none.
-        name: of the run in W&B.
         group: of runs in W&B: the study, or the fits of one name.
     """
     for logger in loggers if isinstance(loggers, list) else [loggers]:

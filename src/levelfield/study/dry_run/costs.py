@@ -57,9 +57,6 @@ class MethodCost:
 def dry_run(console: Console, spec: StudySpec) -> int:
     """Print the study's jobs and the hours of their training steps; trains nothing and opens no image or text.
 
-    Returns:
-        The exit code, 0.
-
     Raises:
         UserError: a method that cannot be built.
     """

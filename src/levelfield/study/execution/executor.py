@@ -39,7 +39,6 @@ def executor(name: str = DEFAULT, options: Mapping[str, Any] | None = None) -> E
 
     Args:
         name: a class of this folder, or the import path of one's own.
-        options: its fields.
 
     Raises:
         UserError: no such executor, an unknown key or a value that is not accepted.

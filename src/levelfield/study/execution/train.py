@@ -37,7 +37,6 @@ def train(
     Args:
         config: What `levelfield fit --config` would take to do it.
         progress: Called with (steps done, steps in all).
-        checkpoint_seconds: How often `last.ckpt` is written.
 
     Returns:
         The training's part of `result.json`.

@@ -28,7 +28,6 @@ class Attempts:
     """Earlier attempts at a job, in a file that is there only where one went wrong.
 
     Args:
-        path: The file.
         deaths: Processes that died over the job since its last state was written.
         state: Time of that last state, in nanoseconds; 0 for none.
         alone: Whether the next attempt comes after the other jobs and has no other beside it.

@@ -280,7 +280,6 @@ def is_unpromising(score: float, earlier: Sequence[float]) -> bool:
     """Whether to give a trial up after its first fold: it is below the median of the earlier trials' first folds.
 
     Args:
-        score: The trial's validation MAP@R on fold 0.
-        earlier: The same of the trials before it; with fewer than 5 of them no trial is given up.
+        earlier: The validation MAP@R on fold 0 of the trials before it; with fewer than 5 of them no trial is given up.
     """
     return len(earlier) >= PRUNE_AFTER and score < statistics.median(earlier)
