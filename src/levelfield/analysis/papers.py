@@ -8,7 +8,7 @@ from typing import Any
 
 from levelfield.published.tables import PublishedResult, published
 from levelfield.study.definition.configuration import flatten
-from levelfield.study.definition.spec import BASELINE, StudySpec, is_baseline, reference_of
+from levelfield.study.definition.spec import BASELINE, StudySpec, is_baseline, one_pca, reference_of
 from levelfield.study.jobs.written_config import class_name, whole_config
 from levelfield.study.record import StudyRecord
 
@@ -26,6 +26,12 @@ class Counterpart:
     method: str
     result: PublishedResult
     differences: tuple[str, ...]
+
+    @property
+    def row(self) -> str:
+        """The row of our tables beside the paper's: the Reality Check's concatenated baseline is one PCA."""
+        concatenated_baseline = is_baseline(self.method) and self.result.embedding == "concatenated"
+        return one_pca(self.method) if concatenated_baseline else self.method
 
     @property
     def said_name(self) -> str:

@@ -11,9 +11,10 @@ from typing import Any
 from levelfield.analysis.statistics import t_interval
 from levelfield.storage.atomic import write_atomically
 from levelfield.storage.lock import Lock
+from levelfield.study.definition.spec import one_pca
 from levelfield.study.jobs.job import failed
 from levelfield.study.record import StudyRecord
-from levelfield.study.tested import read_tests
+from levelfield.study.tested import ONE_PCA_KEY, read_tests
 
 # How a run's folds are scored: each alone, or their embeddings side by side.
 EMBEDDING_KINDS = ("separated", "concatenated")
@@ -24,7 +25,8 @@ class ResultRow:
     """One score: a line of `results.csv`.
 
     Args:
-        method: Name in the study, `pretrained` for the baseline.
+        method: Name in the study, `pretrained` for the baseline; `pretrained_one_pca` for its concatenated embedding
+            by one PCA to folds x size, where `pretrained` is the folds' PCAs side by side.
         stage: `trial` or `run` (scores of the validation fold), or `test`.
         trial: Trial of the search; None outside it.
         run: Repetition, from 0.
@@ -87,6 +89,8 @@ def collect_rows(record: StudyRecord, tests: Mapping[tuple[str, int], dict[str, 
                 rows.append(ResultRow(method, "test", None, run, fold, "separated", metric, value))
         for metric, value in tested["concatenated"].items():
             rows.append(ResultRow(method, "test", None, run, None, "concatenated", metric, value))
+        for metric, value in tested.get(ONE_PCA_KEY, {}).items():
+            rows.append(ResultRow(one_pca(method), "test", None, run, None, "concatenated", metric, value))
     return sorted(rows, key=ResultRow.sort_key)
 
 

@@ -19,7 +19,7 @@ from levelfield.study.record import StudyRecord
 from levelfield.study.same_study import changed_code
 from levelfield.study.sealed_test.scores import EmbeddedTest, score_run
 from levelfield.study.search.suggest import best_trial
-from levelfield.study.tested import check_ledger, read_tests, tested_path
+from levelfield.study.tested import ONE_PCA_KEY, check_ledger, read_tests, tested_path
 
 # Differing lines of a table that are shown; the others are counted.
 SHOWN_LINES = 5
@@ -147,6 +147,7 @@ def _differing_scores(path: Path, stored: Mapping[str, Any], recomputed: Mapping
     for fold, (before, now) in enumerate(folds):
         yield from _differing(f"{path}: fold {fold}", before, now)
     yield from _differing(f"{path}: concatenated", stored["concatenated"], recomputed["concatenated"])
+    yield from _differing(f"{path}: {ONE_PCA_KEY}", stored.get(ONE_PCA_KEY, {}), recomputed.get(ONE_PCA_KEY, {}))
 
 
 def _differing(place: str, stored: Mapping[str, float], recomputed: Mapping[str, float]) -> Iterator[str]:

@@ -20,7 +20,8 @@ from levelfield.storage.atomic import write_atomically
 from levelfield.storage.ledger import Ledger
 from levelfield.storage.lock import Lock
 from levelfield.study.definition.conditions import differing_conditions
-from levelfield.study.definition.spec import StudySpec
+from levelfield.study.definition.spec import ONE_PCA, StudySpec
+from levelfield.study.definition.sweep import without_value
 from levelfield.study.environment import mixed_lines
 from levelfield.study.integrity import changed_files, gap_lines
 from levelfield.study.record import StudyRecord
@@ -66,6 +67,8 @@ def _contents(record: StudyRecord, rows: Sequence[ResultRow], changed: Mapping[P
     test = summarise(rows)
     reasons = [opening["reason"] for opening in ledger.openings]
     reopened = reopening(reasons)
+    by_one_pca = any(without_value(row.method) == ONE_PCA for row in rows)
+    notes = footnotes(spec.runs, spec.folds, reasons, [], spec.references, by_one_pca)
     return {
         "name": spec.name,
         "reopened": reopened,
@@ -73,11 +76,7 @@ def _contents(record: StudyRecord, rows: Sequence[ResultRow], changed: Mapping[P
         "metrics": SHOWN_METRICS,
         "table": score_lines(spec.rows, test, summarise(rows, stage="run")),
         "notes": [
-            *(
-                note
-                for note in footnotes(spec.runs, spec.folds, reasons, [], references=spec.references)
-                if note != reopened
-            ),
+            *(note for note in notes if note != reopened),
             *mixed_lines(record),
             *gap_lines(changed),
         ],
@@ -142,9 +141,9 @@ def _papers(record: StudyRecord, test: Sequence[SummaryRow]) -> list[dict[str, A
         groups: dict[str, list[dict[str, Any]]] = {embedding: [] for embedding in EMBEDDING_KINDS}
         for row in paper.counterparts:
             embedding = row.result.embedding
-            ours = [percent(scores.get((row.method, embedding, metric))) for metric in SHOWN_METRICS]
+            ours = [percent(scores.get((row.row, embedding, metric))) for metric in SHOWN_METRICS]
             theirs = [row.result.percent(metric) for metric in SHOWN_METRICS]
-            groups[embedding].append({"method": row.method, "ours": ours, "name": row.said_name, "theirs": theirs})
+            groups[embedding].append({"method": row.row, "ours": ours, "name": row.said_name, "theirs": theirs})
         tables = [{"embedding": embedding, "rows": rows} for embedding, rows in groups.items() if rows]
         found.append({"title": paper.title, "differences": paper.differences, "groups": tables})
     return found

@@ -36,8 +36,8 @@ def paper_table(paper: PaperBeside, test: Sequence[SummaryRow]) -> Table:
         if rows:
             table.add_row(Text(embedding, style="bold"))
         for row in rows:
-            ours = (percent(scores.get((row.method, embedding, metric))) for metric in SHOWN_METRICS)
-            table.add_row(Text(f"  {row.method}"), *ours)
+            ours = (percent(scores.get((row.row, embedding, metric))) for metric in SHOWN_METRICS)
+            table.add_row(Text(f"  {row.row}"), *ours)
             theirs = (row.result.percent(metric) for metric in SHOWN_METRICS)
             table.add_row(Text(f"    {row.said_name}"), *theirs, style="dim", end_section=row is rows[-1])
     return table

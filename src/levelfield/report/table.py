@@ -16,7 +16,8 @@ from levelfield.analysis.statistics import TOO_FEW_RUNS
 from levelfield.metrics.table import SELECTED_BY, SHOWN_METRICS
 from levelfield.study.definition.conditions import differing_conditions
 from levelfield.study.definition.references import said
-from levelfield.study.definition.spec import BASELINE
+from levelfield.study.definition.spec import BASELINE, ONE_PCA, is_baseline, one_pca
+from levelfield.study.definition.sweep import without_value
 from levelfield.study.environment import mixed_lines
 from levelfield.study.integrity import changed_files, gap_lines
 from levelfield.study.record import StudyRecord
@@ -44,12 +45,20 @@ class ScoreLine(NamedTuple):
 def score_lines(
     methods: Sequence[str], test: Sequence[SummaryRow], validation: Sequence[SummaryRow]
 ) -> dict[str, list[ScoreLine]]:
-    """The rows of each kind of embedding; the validation scores stand beside the separated test scores."""
+    """The rows of each kind of embedding; the validation scores stand beside the separated test scores.
+
+    A baseline's concatenated embedding by one PCA has a row of its own below the folds' side by side.
+    """
     scores = {(row.method, row.embedding, row.metric): row for row in test}
+    by_one_pca = {row.method for row in test} & {one_pca(method) for method in methods if is_baseline(method)}
     validated = {row.method: row for row in validation if row.metric == SELECTED_BY}
     lines: dict[str, list[ScoreLine]] = {embedding: [] for embedding in EMBEDDING_KINDS}
     for embedding, found in lines.items():
-        for method in methods:
+        shown = methods
+        if embedding == "concatenated":
+            pairs = (name for method in methods for name in (method, one_pca(method)))
+            shown = [name for name in dict.fromkeys(pairs) if name in methods or name in by_one_pca]
+        for method in shown:
             tested = [scores.get((method, embedding, metric)) for metric in SHOWN_METRICS]
             beside = validated.get(method)
             runs = next((row.n for row in [*tested, beside] if row is not None), 0)
@@ -83,7 +92,12 @@ def comparison_table(
 
 
 def footnotes(
-    runs: int, folds: int, openings: Sequence[str], conditions: Sequence[str], references: Sequence[str] = ()
+    runs: int,
+    folds: int,
+    openings: Sequence[str],
+    conditions: Sequence[str],
+    references: Sequence[str] = (),
+    with_one_pca: bool = False,
 ) -> list[str]:
     """What a reader must know to believe the table.
 
@@ -91,12 +105,14 @@ def footnotes(
         openings: The reason of each opening of the test classes.
         conditions: In what the methods differ besides the method.
         references: What else the baseline's features are read by.
+        with_one_pca: Whether there is a row of the baseline by one PCA.
     """
     interval = "± is half a 95% t-interval over the runs" if runs >= 3 else TOO_FEW_RUNS
     notes = [
         f"Percent, mean of {runs} run{'s' * (runs != 1)} of {folds} folds; {interval}.",
         "separated: mean of the folds' scores; concatenated: the folds' embeddings side by side, normalised again.",
         f"{BASELINE}: the trunk's features without training, reduced by a PCA of the training classes.",
+        *([f"{ONE_PCA}: these features by one PCA to folds x size, as in the Reality Check."] if with_one_pca else []),
         *said(references, BASELINE),
     ]
     if not openings:
@@ -148,5 +164,6 @@ def study_table(record: StudyRecord) -> StudyTable:
     spec, rows = record.spec, collect_rows(record)
     table = comparison_table(spec.name, spec.rows, summarise(rows), summarise(rows, stage="run"))
     openings = [entry["reason"] for entry in record.ledger.openings]
-    notes = footnotes(spec.runs, spec.folds, openings, differing_conditions(spec), references=spec.references)
+    by_one_pca = any(without_value(row.method) == ONE_PCA for row in rows)
+    notes = footnotes(spec.runs, spec.folds, openings, differing_conditions(spec), spec.references, by_one_pca)
     return StudyTable(table, [*notes, *mixed_lines(record), *gap_lines(changed_files(record))])

@@ -8,6 +8,9 @@ from levelfield.study.definition.spec import StudySpec, digest
 from levelfield.study.jobs.job import EMBEDDINGS_FILE, RESULT, Job, check_whole, job_hash, method_runs, read_result
 from levelfield.study.record import StudyRecord
 
+# In a baseline's test scores: those of its concatenated embedding by one PCA, beside the folds' PCAs side by side.
+ONE_PCA_KEY = "one_pca"
+
 
 def tested_path(method: str, run: int) -> Path:
     """Where the test scores of one run of a method are, relative to the study folder."""

@@ -78,6 +78,7 @@ def test_spaces_and_second_searches_are_those_of_the_method(tmp_path: Path) -> N
         ("methods: {a: {}, b: {trained_as: a, model: {trunk_lr: 1}}}\n", "it cannot set model.trunk_lr"),
         ("methods: {a: {sweep: {}}, b: {trained_as: a, sweep: {x.y: [1]}}}\nsweep: {x.y: [1]}\n", "cannot set sweep"),
         ("methods: {pretrained: {}}\n", "'pretrained' is the baseline's name"),
+        ("methods: {pretrained_one_pca: {}}\n", "'pretrained_one_pca' is the baseline's name"),
     ],
 )
 def test_mistakes_name_file_and_remedy(text: str, said: str, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from levelfield.analysis.results import EMBEDDING_KINDS, SummaryRow, run_scores,
 from levelfield.metrics.table import SHOWN_METRICS
 from levelfield.report.figures import ReportFigure, Results
 from levelfield.report.figures.style import BLUE, INK, VERMILION, new_figure, rows_of_methods
-from levelfield.study.definition.spec import BASELINE
+from levelfield.study.definition.spec import BASELINE, ONE_PCA
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,9 +35,12 @@ def scores_figure(
     """Test scores: a panel a metric, separated and concatenated embeddings one above the other.
 
     Args:
-        methods: Rows, in order; the baseline among them is drawn through all rows as a dotted line.
+        methods: Rows, in order; the baseline among them is drawn through all rows as a dotted line, its concatenated
+            embedding by one PCA where there is one (both have their mark).
         runs: Score of each run by (method, embedding, metric), fractions.
     """
+    by_one_pca = any(row.method == ONE_PCA for row in summary)
+    dotted = {(BASELINE, "separated"), (ONE_PCA if by_one_pca else BASELINE, "concatenated")}
     figure = new_figure(1.1 + 0.4 * len(methods))
     panels = figure.subplots(1, len(SHOWN_METRICS), sharey=True)
     for axes, (metric, title) in zip(panels, SHOWN_METRICS.items(), strict=True):
@@ -45,18 +48,19 @@ def scores_figure(
         axes.set_title(title, fontweight="bold")
         axes.set_xlabel("percent")
         for row in summary:
-            if row.metric == metric and row.method in methods:
-                _draw_row(axes, methods.index(row.method), row, runs[row.method, row.embedding, metric])
+            place = BASELINE if row.method == ONE_PCA else row.method
+            if row.metric == metric and place in methods:
+                _draw_row(axes, methods.index(place), row, runs[row.method, row.embedding, metric], dotted)
     figure.legend(handles=_legend(), loc="outside upper center", ncols=4, fontsize=8.5, handletextpad=0.3)
     return figure
 
 
-def _draw_row(axes: "Axes", place: int, row: SummaryRow, runs: Sequence[float]) -> None:
+def _draw_row(axes: "Axes", place: int, row: SummaryRow, runs: Sequence[float], dotted: set[tuple[str, str]]) -> None:
     colour, marker, shift = LOOKS[row.embedding]
     y, mean = place + shift, 100 * row.mean
-    if row.method == BASELINE:
+    if (row.method, row.embedding) in dotted:
         axes.axvline(mean, color=colour, linestyle=(0, (1, 2)), linewidth=1, zorder=1)
-    else:
+    if row.method not in (BASELINE, ONE_PCA):
         # Beside the interval, away from the other embedding's: on it they would be hidden.
         beside = [y + RUNS_ASIDE * (1 if shift > 0 else -1)] * len(runs)
         axes.plot([100 * run for run in runs], beside, "o", color=colour, alpha=0.35, markersize=3.5, mew=0)

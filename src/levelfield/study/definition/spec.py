@@ -29,6 +29,7 @@ from levelfield.study.search.suggest import Space, read_space
 
 STUDY = "study.yaml"
 BASELINE = "pretrained"
+ONE_PCA = "pretrained_one_pca"
 COUNTS = {"folds": 4, "runs": 2, "seed": 0, "threads": 2}
 SMALLEST = {"folds": 2, "seed": 0}
 KEYS = (
@@ -190,6 +191,16 @@ def reference_of(method: str) -> str | None:
     return name if is_reference(name) else None
 
 
+def one_pca(baseline: str) -> str:
+    """What a table calls a baseline whose concatenated embedding is one PCA, not those of the folds side by side.
+
+    Example:
+        >>> one_pca("pretrained[resnet50]")
+        'pretrained_one_pca[resnet50]'
+    """
+    return baseline.replace(BASELINE, ONE_PCA, 1)
+
+
 def digest(plain: Any) -> str:
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
@@ -248,9 +259,10 @@ def load_spec(
     given = read_spaces(path, content, {name: searches[name] for name in searches if name not in shared}, settings)
     given |= {name: given[other] for name, other in shared.items() if other in given}
     swept, configs = sweep_methods(path, content.get("sweep"), configs)
-    if BASELINE in configs:
+    if taken := {BASELINE, ONE_PCA} & set(configs):
         raise UserError(
-            f"{path}: {BASELINE!r} is the baseline's name; as a method it is several trunks, in a sweep of model.trunk"
+            f"{path}: {taken.pop()!r} is the baseline's name; as a method {BASELINE!r} is several trunks, in a sweep "
+            "of model.trunk"
         )
     _refuse_swept(swept, overrides)
     resolved = {name: _resolve(name, config, overrides) for name, config in configs.items()}

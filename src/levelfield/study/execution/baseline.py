@@ -65,7 +65,10 @@ class TrunkFeatures:
 def fit_baseline(
     record: StudyRecord, job: Job, features: TrunkFeatures, progress: Callable[[int, int], Any]
 ) -> dict[str, Any]:
-    """Fit a projection on a fold's training classes and score its validation classes: the job's part of its result."""
+    """Fit a projection on a fold's training classes and score its validation classes: the job's part of its result.
+
+    The first fold's job fits the PCA of the baseline's concatenated embedding too, on the whole training half.
+    """
     from levelfield.training.build import build
 
     folder = record.folder / job.path
@@ -82,8 +85,12 @@ def fit_baseline(
         of_trunk = job.method if job.method in record.spec.methods else BASELINE  # whose features references share
         train_NF, val_NF = features.of(of_trunk, training, progress)
     train_labels, val_labels = (torch.from_numpy(part.labels) for part in (data.train_subset, data.val_subset))
-    project = fit_projection(reference_of(job.method), train_NF, train_labels, training.model.embedding_size)
-    project.save(record.folder / job.checkpoint)
+    reference, size, folds = reference_of(job.method), training.model.embedding_size, record.spec.folds
+    project, one = fit_projection(reference, train_NF, train_labels, size), None
+    if reference is None and folds > 1 and job.fold == 0:
+        half_NF, half_labels = torch.cat([train_NF, val_NF]), torch.cat([train_labels, val_labels])
+        one = fit_projection(None, half_NF, half_labels, folds * size)
+    project.save(record.folder / job.checkpoint, one)
     scores = retrieval_metrics(project(val_NF), val_labels, metrics=(SELECTED_BY,))
     return {
         "validation": {SELECTED_BY: scores[SELECTED_BY]},

@@ -215,8 +215,8 @@ class _Opening:
         missing = [job for job, embedded in found.items() if embedded is None or embedded.data != data]
         if missing:
             self.progress.start(f"test: {missing[0].method} run {missing[0].number}")
-            for job, samples in zip(missing, self.embed(missing), strict=True):
-                embedded = EmbeddedTest(samples, self.is_query(job.method), data)
+            for job, (samples, one_pca) in zip(missing, self.embed(missing), strict=True):
+                embedded = EmbeddedTest(samples, self.is_query(job.method), data, one_pca)
                 embedded.save(self.folder / job.path / EMBEDDINGS_FILE, self.origin(job))
                 found[job] = embedded
         return [embedded for embedded in found.values() if embedded is not None]
@@ -225,8 +225,12 @@ class _Opening:
         """What an embeddings file must say it was made from to be used in this opening."""
         return {"checkpoint": self.checkpoints[str(job.path)], "opening": str(self.number)}
 
-    def embed(self, jobs: list[Job]) -> list[EmbeddedSet]:
-        """Embed the test samples with the checkpoints of folds of one method, reading each sample once for all."""
+    def embed(self, jobs: list[Job]) -> list[tuple[EmbeddedSet, Tensor | None]]:
+        """Embed the test samples with the checkpoints of folds of one method, reading each sample once for all.
+
+        Returns:
+            A fold each, with the embeddings of the PCA for all folds together where the fold's job kept one.
+        """
         training, loader = self.read_test_data(jobs[0].method)
         device = training.trainer.strategy.root_device
         steps = self.progress.advance
@@ -236,13 +240,17 @@ class _Opening:
             loader = training.datamodule.eval_dataloader(self.test_features(jobs[0].method))
         if is_baseline(jobs[0].method):
             features = embed(training.model.trunk, loader, device=device, progress=steps)
-            projections = map(Projection.load, paths)
-            return [features._replace(embeddings=project(features.embeddings)) for project in projections]
+            found: list[tuple[EmbeddedSet, Tensor | None]] = []
+            for path in paths:
+                one = Projection.load_one(path)
+                reduced = features._replace(embeddings=Projection.load(path)(features.embeddings))
+                found.append((reduced, None if one is None else one(features.embeddings)))
+            return found
         trust = own_packages(training.config_dump)  # the study's file is the user's
         shared = {"trunk": training.model.trunk} if frozen else {}  # it need not be built for each of them
         learners = [MetricLearner.load_from_checkpoint(path, trust=trust, **shared) for path in paths]
         together = embed(_SideBySide(learners), loader, device=device, progress=steps)
-        return [together._replace(embeddings=each.contiguous()) for each in together.embeddings.unbind(1)]
+        return [(together._replace(embeddings=each.contiguous()), None) for each in together.embeddings.unbind(1)]
 
     def is_query(self, method: str) -> Bool[Tensor, " samples"] | None:
         """Which test samples are searched for among the others; None where each is, among all others."""

@@ -14,6 +14,7 @@ from levelfield.metrics import clustering_metrics, retrieval_metrics
 from levelfield.metrics.table import PARTITION_METRICS, SHOWN_METRICS
 from levelfield.storage.atomic import write_atomically
 from levelfield.study.definition.spec import StudySpec
+from levelfield.study.tested import ONE_PCA_KEY
 from levelfield.training.embed import EmbeddedSet
 
 # Samples up to which k-means runs its exact iterations; what it takes must not depend on what is installed.
@@ -26,18 +27,22 @@ DATA_KEY = "data"
 class EmbeddedTest(NamedTuple):
     """A fold's embeddings of the test samples, and which of these are searched for among the others.
 
-    `is_query` is None where each sample is searched for, among all others; `data` is the samples' fingerprint.
+    `is_query` is None where each sample is searched for, among all others; `data` is the samples' fingerprint. The
+    first fold of a baseline has the embeddings by one PCA to folds x size too, `one_pca`.
     """
 
     samples: EmbeddedSet
     is_query: Bool[Tensor, " samples"] | None
     data: str
+    one_pca: Float[Tensor, "samples components"] | None = None
 
     def save(self, path: Path, origin: dict[str, str]) -> None:
         """Write `embeddings.safetensors`, with what the embeddings were made from as its metadata."""
         tensors = self.samples._asdict()
         if self.is_query is not None:
             tensors[QUERIES] = self.is_query
+        if self.one_pca is not None:
+            tensors[ONE_PCA_KEY] = self.one_pca
         write_atomically(path, safetensors.torch.save(tensors, metadata={**origin, DATA_KEY: self.data}))
 
     @classmethod
@@ -56,11 +61,14 @@ class EmbeddedTest(NamedTuple):
                 return None
             samples = EmbeddedSet(*(file.get_tensor(name) for name in EmbeddedSet._fields))
             is_query = file.get_tensor(QUERIES) if QUERIES in file.keys() else None  # noqa: SIM118 # no dict
-            return cls(samples, is_query, data)
+            one_pca = file.get_tensor(ONE_PCA_KEY) if ONE_PCA_KEY in file.keys() else None  # noqa: SIM118
+            return cls(samples, is_query, data, one_pca)
 
 
 def score_run(spec: StudySpec, method: str, folds: list[EmbeddedTest]) -> dict[str, Any]:
     """Scores of each fold's embeddings and of all folds' side by side, as in the run's `result.json`.
+
+    Those of a baseline's one PCA for all folds come as `one_pca`, where there is one.
 
     Args:
         folds: Embeddings of the same samples in the same order, by fold.
@@ -77,11 +85,15 @@ def score_run(spec: StudySpec, method: str, folds: list[EmbeddedTest]) -> dict[s
     # They are of unit length, so that euclidean ranks as cosine does.
     signs_or_cosine: Distance = "hamming" if distance == "hamming" else "cosine"
     concatenated = score_samples(together, labels, is_query, signs_or_cosine, wanted)
-    return {
+    found: dict[str, Any] = {
         "separated": [{metric: float(fold[metric]) for metric in wanted} for fold in separated],
         "concatenated": {metric: float(concatenated[metric]) for metric in wanted},
         "num_skipped": int(concatenated["num_skipped"]),
     }
+    if folds[0].one_pca is not None:
+        scores = score_samples(folds[0].one_pca, labels, is_query, signs_or_cosine, wanted)
+        found[ONE_PCA_KEY] = {metric: float(scores[metric]) for metric in wanted}
+    return found
 
 
 def score_samples(
