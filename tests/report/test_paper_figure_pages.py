@@ -1,5 +1,6 @@
 """The papers' figures that need no training: the pages in docs/papers are what the code says, and all are drawn."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -26,3 +27,12 @@ def test_a_figure_is_the_same_twice() -> None:
     figure = paper_figures()["reality_check/figure3"]
     with style():
         assert to_png(figure.draw(())) == to_png(figure.draw(()))
+
+
+def test_what_the_pages_link_to_is_there() -> None:
+    for page in PAGES.glob("*.md"):
+        links = re.findall(r"\]\(([\w./]+)\)", page.read_text())
+        assert links
+        assert [link for link in links if not (PAGES / link).exists()] == []
+        named = re.findall(r"`(configs/[\w./]+)`", page.read_text())
+        assert [file for file in named if not Path(file).exists()] == []

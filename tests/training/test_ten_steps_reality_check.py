@@ -32,17 +32,14 @@ def loss_of(name: str, embeddings: Tensor, labels: list[int], own: Tensor | None
         logits = embeddings @ directions.T / TEMPERATURE
         own_logits = logits[torch.arange(len(labels)), torch.tensor(labels)]
         return (logits.logsumexp(1) - own_logits).mean()
-    active = []
-    for a, label in enumerate(labels):
-        d = (embeddings[a] - embeddings).square().sum(1)
-        for p in (i for i, other in enumerate(labels) if other == label and i != a):
-            for n in (i for i, other in enumerate(labels) if other != label):
-                d_ap, d_an = d[p].sqrt(), d[n].sqrt()
-                terms = [d_ap - d_an + MARGIN]  # equation 2
-                if name == "margin":  # equation 1 with m_pos = beta - alpha and m_neg = beta + alpha
-                    terms = [d_ap - (own - MARGIN), (own + MARGIN) - d_an]
-                active += [term.reshape(()) for term in terms if term > 0]
-    return torch.stack(active).mean()
+    same = torch.tensor([[one == other for other in labels] for one in labels])
+    positives = same & ~torch.eye(len(labels), dtype=torch.bool)
+    a, p, n = (positives[:, :, None] & ~same[:, None, :]).nonzero(as_tuple=True)  # every triplet of the batch
+    d_ap, d_an = ((embeddings[a] - embeddings[other]).square().sum(1).sqrt() for other in (p, n))
+    terms = d_ap - d_an + MARGIN  # equation 2
+    if name == "margin":  # equation 1 with m_pos = beta - alpha and m_neg = beta + alpha
+        terms = torch.cat([d_ap - (own - MARGIN), (own + MARGIN) - d_an])
+    return terms[terms > 0].mean()
 
 
 def rmsprop(weight: Tensor, gradient: Tensor, state: dict[str, Tensor], lr: float, decay: float) -> Tensor:
