@@ -84,10 +84,11 @@ class Study:
     def __repr__(self) -> str:
         spec = self.asked.spec
         trials = f"{spec.search.trials} trial{'s' * (spec.search.trials != 1)} of each, " if spec.search.trials else ""
+        folds = "the whole training half" if spec.whole_half else f"{spec.folds} folds"
         unsearched = [name for name in spec.methods if spec.search.trials and not spec.trials(name)]
         why = "trained as they are, for nothing says what to search"
         return (
-            f"{spec.name}: pretrained baseline and {', '.join(spec.methods)}; {trials}{spec.folds} folds, {spec.runs} "
+            f"{spec.name}: pretrained baseline and {', '.join(spec.methods)}; {trials}{folds}, {spec.runs} "
             f"run{'s' * (spec.runs != 1)}, {len(study_jobs(spec))} jobs in {self.folder}"
         ) + (f"\n{why}: {', '.join(unsearched)} (docs/losses.md)" if unsearched else "")
 

@@ -185,6 +185,24 @@ def test_a_fit_takes_another_sampler_and_its_checkpoint_keeps_it(tiny, run, tmp_
     refused(run("validate", "--ckpt_path", checkpoint, "--data.sampler", "ShuffledBatchSampler"), "--data.sampler")
 
 
+def test_a_final_fit_trains_on_the_whole_half_for_a_fixed_time(tiny, run, tmp_path):
+    stop = ["--trainer.callbacks", "EarlyStopping", "--trainer.callbacks.monitor", "val/map_at_r"]
+    words = ["fit", *tiny, "--model.loss", "ArcFaceLoss", "--data.fold", "none", *stop, "--output", tmp_path]
+    code, printed, complaint = run(*words, "--name", "final")
+    assert code == 0, complaint
+    assert "the whole training half: 20 classes trained on, none validated" in printed
+    checkpoint = tmp_path / "fit" / "final" / "0" / "best.ckpt"
+    assert f"trained for 2 epochs, the last one kept: {checkpoint}" in printed
+    stored = torch.load(checkpoint, weights_only=True)
+    assert stored["epoch"] == 1
+    assert stored["levelfield"]["num_classes"] == 20
+    refused(run("validate", "--ckpt_path", checkpoint), "--data.fold none", "nothing to validate on")
+    code, printed, complaint = run("test", "--ckpt_path", checkpoint)
+    assert code == 0, complaint
+    assert "test/map_at_r" in printed
+    refused(run(*words, "--trainer.max_epochs", "-1"), "fixed time: give --trainer.max_epochs")
+
+
 @pytest.mark.parametrize("options", [["fast_dev_run", "true"], ["max_epochs", "0"], ["limit_val_batches", "0"]])
 @pytest.mark.filterwarnings("ignore:.*could not find the monitored key")
 def test_a_fit_without_validation_says_so(tiny, run, tmp_path, options):

@@ -84,6 +84,22 @@ def test_no_argument_is_forgotten_above() -> None:
     assert OTHERS.keys() | elsewhere == inspect.signature(MetricDataModule).parameters.keys()
 
 
+def test_without_a_fold_every_class_of_the_training_half_trains() -> None:
+    folds = [datamodule(fold=fold) for fold in range(4)]
+    whole = datamodule(fold="none")
+    for data in (*folds, whole):
+        data.setup("fit")
+    validated = {name for data in folds for name in data.val_subset.class_names}
+    assert len(validated) == 20, "half of 40"
+    assert set(whole.train_subset.class_names) == validated
+    assert whole.num_train_classes == 20
+    assert (len(whole.val_subset), whole.val_dataloader(), whole.identity()["val_classes"]) == (0, [], [])
+    assert whole.identity()["fingerprint"] == folds[0].identity()["fingerprint"]
+    assert whole.sealed_list_hash() == folds[0].sealed_list_hash()
+    with pytest.raises(UserError, match=r"num_folds is 1: give 2 or more \(--data\.fold none"):
+        datamodule(num_folds=1).setup("fit")
+
+
 def test_the_root_is_where_a_named_data_set_lies_that_was_given_none() -> None:
     assert MetricDataModule(Omniglot(), root="here").dataset.root == "here"
     assert MetricDataModule(Omniglot(root="there"), root="here").dataset.root == "there"

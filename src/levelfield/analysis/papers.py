@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from levelfield.analysis.results import embedding_kinds
+from levelfield.data.splits import NO_FOLD
 from levelfield.published.tables import PublishedResult, published
 from levelfield.study.definition.configuration import flatten
 from levelfield.study.definition.spec import BASELINE, StudySpec, is_baseline, one_pca, reference_of
@@ -87,6 +89,8 @@ def _nearest_rows(method: str, config: Mapping[str, Any], spec: StudySpec) -> li
         return []
     rows: dict[tuple[str, str], list[Counterpart]] = {}
     for result in published(dataset, loss, miner, arguments):
+        if result.embedding not in embedding_kinds(spec):
+            continue
         differences = tuple(protocol_differences(result.protocol, config, spec))
         rows.setdefault((result.paper, result.embedding), []).append(Counterpart(method, result, differences))
     nearest = []
@@ -139,7 +143,7 @@ def _stopping(config: Mapping[str, Any]) -> str:
     """How the number of epochs is decided."""
     trainer = config["trainer"]
     callbacks = trainer.get("callbacks") or []
-    if any("EarlyStopping" in class_name(callback) for callback in callbacks):
+    if config["data"].get("fold") != NO_FOLD and any("EarlyStopping" in class_name(callback) for callback in callbacks):
         return "early stopping"
     return f"after {trainer['max_epochs']} epochs of {config['data']['steps_per_epoch']} steps"
 

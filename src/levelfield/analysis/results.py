@@ -11,13 +11,18 @@ from typing import Any
 from levelfield.analysis.statistics import t_interval
 from levelfield.storage.atomic import write_atomically
 from levelfield.storage.lock import Lock
-from levelfield.study.definition.spec import one_pca
+from levelfield.study.definition.spec import StudySpec, one_pca
 from levelfield.study.jobs.job import failed
 from levelfield.study.record import StudyRecord
 from levelfield.study.tested import ONE_PCA_KEY, read_tests
 
 # How a run's folds are scored: each alone, or their embeddings side by side.
 EMBEDDING_KINDS = ("separated", "concatenated")
+
+
+def embedding_kinds(spec: StudySpec) -> tuple[str, ...]:
+    """The kinds that a study has: a run of one model has nothing to lay side by side."""
+    return EMBEDDING_KINDS[:1] if spec.whole_half else EMBEDDING_KINDS
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ def validation_autocorrelations(records: Sequence[StudyRecord]) -> dict[str, tup
         changed = changed_files(record)
         for job, result in record.state.results.items():
             path = job.path / METRICS_FILE
-            if job.method == BASELINE or failed(result) or path in changed:
+            if job.method == BASELINE or failed(result) or path in changed or not result["validation"]:
                 continue
             for metric, values in found.items():
                 curve = list(validation_scores(record.folder / path, metric).values())

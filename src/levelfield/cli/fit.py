@@ -32,12 +32,16 @@ def main(argv: list[str]) -> int:
         print(cli.datamodule.summary())
         if cli.datamodule.notes:
             print(f"note: {cli.datamodule.notes}")
+        trusted = "".join(f" --trust {name}" for name in sorted(own_packages(cli.config_dump)))
+        if cli.kept_last:
+            print(f"trained for {cli.best_epoch + 1} epochs, the last one kept: {cli.folder}/best.ckpt")
+            print(f"next: levelfield predict --ckpt_path {cli.folder}/best.ckpt{trusted}")
+            return 0
         if not cli.validated:
             print("nothing was validated or kept: no best.ckpt")
             return 0
         when = "before the first step" if cli.best_epoch == BEFORE_TRAINING else f"in epoch {cli.best_epoch}"
         print(f"best validation MAP@R {cli.best_score:.4f} {when}: {cli.folder}/best.ckpt")
-        trusted = "".join(f" --trust {name}" for name in sorted(own_packages(cli.config_dump)))
         print(f"next: levelfield validate --ckpt_path {cli.folder}/best.ckpt{trusted}")
     return 0
 

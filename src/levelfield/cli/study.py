@@ -42,8 +42,8 @@ FILE is a study file; a bare name is sought in configs/study/. All but run take 
                             GPUs in turn (--executor.devices [0,1])
 
 Any setting of `levelfield fit` can be given for all jobs (--data.root DIR, --trainer.max_epochs 2), and the study's
-own: --folds, --runs, --seed, --threads, --search.trials N, --search.sampler gp|tpe|random, --search.batch N,
---search.prune true, --second_searches.all N.
+own: --folds (1: all classes train), --runs, --seed, --threads, --search.trials N, --search.folds N,
+--search.sampler gp|tpe|random, --search.batch N, --search.prune true, --second_searches.all N.
 
   levelfield study run quickstart.yaml
   levelfield study run quickstart.yaml --add-method my_loss.MyLoss

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from jaxtyping import Float
@@ -23,7 +23,7 @@ from levelfield.data.index import SampleIndex
 from levelfield.data.places import dataset_without_ways, root_in_vain
 from levelfield.data.samplers import EvalSampler, MPerClassBatchSampler, TrainingBatchSampler
 from levelfield.data.sealed_half import check_test_half
-from levelfield.data.splits import Split, check_validation_classes, class_folds, split_classes
+from levelfield.data.splits import NO_FOLD, Split, check_validation_classes, class_folds, split_classes
 from levelfield.data.subset import ClassSubset
 from levelfield.data.transforms import ImageTransforms
 from levelfield.errors import UserError
@@ -58,7 +58,8 @@ class MetricDataModule(LightningDataModule):
     Args:
         dataset: where samples and labels come from; not read before `setup`.
         root: the folder that named data sets lie in; None takes the environment variable LEVELFIELD_DATA.
-        fold: the fold whose classes are held out for validation, 0 to `num_folds` - 1.
+        fold: the fold whose classes are held out for validation, 0 to `num_folds` - 1; `none` trains on the whole
+            training half and validates nothing.
         num_folds: class-disjoint folds of the training half.
         split: `half`, `powerful-benchmarker` (the Reality Check program's exact folds), `official` (the data set's own
             halves) or `vasilev-dyakonov`; None takes `official` for a table with a column `split` and for In-shop
@@ -98,7 +99,7 @@ class MetricDataModule(LightningDataModule):
         self,
         dataset: MetricDataset,
         root: str | None = None,
-        fold: int = 0,
+        fold: int | Literal["none"] = 0,
         num_folds: int = 4,
         split: Split | None = None,
         batch_size: int = 32,
@@ -114,7 +115,7 @@ class MetricDataModule(LightningDataModule):
         features: Features | None = None,
     ) -> None:
         super().__init__()
-        if not 0 <= fold < num_folds:
+        if isinstance(fold, int) and not 0 <= fold < num_folds:
             raise UserError(f"--data.fold {fold}: there are {num_folds} folds, 0 to {num_folds - 1}")
         for name, given, smallest in (("eval_batch_size", eval_batch_size, 1), ("num_workers", num_workers, 0)):
             if given < smallest:
@@ -155,11 +156,14 @@ class MetricDataModule(LightningDataModule):
         if stage == "test" or not len(test_classes) or np.isin(test_classes, index.labels).any():
             # While nothing is tested, a folder's test images may be elsewhere.
             check_test_half(index, test_classes)
-        folds = class_folds(trainval_classes, self.num_folds, variant=split)
-        train_classes, val_classes = folds[self.fold]
+        train_classes, val_classes = trainval_classes, trainval_classes[:0]
+        if isinstance(self.fold, int):
+            folds = class_folds(trainval_classes, self.num_folds, variant=split)
+            train_classes, val_classes = folds[self.fold]
         trainval = index.select(np.isin(index.labels, trainval_classes))
         if stage in ("fit", "validate") and self.train_subset is None:
-            check_validation_classes(folds, index.labels)
+            if isinstance(self.fold, int):
+                check_validation_classes(folds, index.labels)
             images = self._source(trainval, f"{split}, training half")
             self.train_subset = self._subset(images, index, train_classes, train=True)
             self.val_subset = self._subset(images, index, val_classes)
@@ -177,7 +181,7 @@ class MetricDataModule(LightningDataModule):
                 "dataset": self._dataset_spec(),
                 "fingerprint": self.dataset.fingerprint(trainval),
                 "fold": self.fold,
-                "num_folds": self.num_folds,
+                "num_folds": self.num_folds if isinstance(self.fold, int) else 1,
                 "split": split,
                 "train_classes": [index.class_names[c] for c in train_classes],
                 "val_classes": [index.class_names[c] for c in val_classes],
@@ -267,6 +271,11 @@ class MetricDataModule(LightningDataModule):
     def summary(self) -> str:
         """One line: the split in use, the fold, and how many classes are trained on and validated."""
         identity = self.identity()
+        if self.fold == NO_FOLD:
+            return (
+                f"split {identity['split']}, the whole training half: {len(identity['train_classes'])} classes trained "
+                "on, none validated"
+            )
         return (
             f"split {identity['split']}, fold {self.fold} of {self.num_folds}: "
             f"{len(identity['train_classes'])} classes trained on, {len(identity['val_classes'])} validated"
@@ -314,8 +323,12 @@ class MetricDataModule(LightningDataModule):
             replacement=self.replacement,
         )
 
-    def val_dataloader(self) -> DataLoader:
-        return self.eval_dataloader(self.val_subset, persistent=True)
+    def val_dataloader(self) -> DataLoader | list[DataLoader]:
+        if self.fold != NO_FOLD:
+            return self.eval_dataloader(self.val_subset, persistent=True)
+        if self.trainer is not None and self.trainer.state.fn == "validate":
+            raise UserError("--data.fold none: the whole training half trained, so there is nothing to validate on")
+        return []
 
     def test_dataloader(self) -> DataLoader:
         return self.eval_dataloader(self.test_subset)

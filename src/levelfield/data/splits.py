@@ -8,6 +8,8 @@ from jaxtyping import Int, Shaped
 
 from levelfield.errors import UserError
 
+# In place of a fold's number: all classes of the training half train, and none validates.
+NO_FOLD = "none"
 Split = Literal["half", "powerful-benchmarker", "official", "vasilev-dyakonov"]
 Fold = tuple[Shaped[np.ndarray, " train"], Shaped[np.ndarray, " val"]]
 
@@ -79,7 +81,7 @@ def class_folds(
     _check_variant(variant)
     classes = np.unique(np.asarray(trainval_classes))
     if num_folds < 2:
-        raise UserError(f"num_folds is {num_folds}: give 2 or more")
+        raise UserError(f"num_folds is {num_folds}: give 2 or more (--data.fold none trains on all classes)")
     if len(classes) < MIN_VALIDATION_CLASSES * num_folds:
         raise UserError(
             f"{len(classes)} classes in the half that is trained and validated on are too few for {num_folds} folds: "

@@ -31,11 +31,13 @@ def compared(record: StudyRecord) -> Facts:
         facts.append(("trunk", f"{_call(model['trunk'], ('mean', 'std'))}; {frozen}"))
         facts.append(("embedding", f"{model['embedding_size']} numbers from {_call(model['embedder'])}"))
         facts.append(("batch", f"{batches['batch_size']} samples, {_batches(batches)}"))
-        facts.append(("training", f"at most {trainer['max_epochs']} epochs of {batches['steps_per_epoch']} steps"))
+        at_most = "" if spec.whole_half else "at most "
+        facts.append(("training", f"{at_most}{trainer['max_epochs']} epochs of {batches['steps_per_epoch']} steps"))
         facts.append(("optimizer", f"{class_name(model['optimizer'])}, learning rate {_rate(model)}"))
     again = [method for method in spec.methods if SECOND_SEARCH_MARK in method]
     seeds = "the same seeds for all methods" + (f" but {', '.join(again)}" if again else "")
-    facts.append(("repetitions", f"{spec.runs} run{'s' * (spec.runs != 1)} of {spec.folds} folds, {seeds}"))
+    trained = "on the whole training half" if spec.whole_half else f"of {spec.folds} folds"
+    facts.append(("repetitions", f"{spec.runs} run{'s' * (spec.runs != 1)} {trained}, {seeds}"))
     return facts
 
 
@@ -67,7 +69,8 @@ def _say(value: Any) -> str:
 
 def _split(data: Mapping[str, Any], spec: StudySpec, test: tuple[int, int] | None) -> str:
     classes = len({*data["train_classes"], *data["val_classes"]})
-    text = f"{data['split']}: {classes} classes train and validate in {spec.folds} class-disjoint folds"
+    folds = "all, without validation" if spec.whole_half else f"and validate in {spec.folds} class-disjoint folds"
+    text = f"{data['split']}: {classes} classes train {folds}"
     return text if test is None else f"{text}; {test[0]} test classes with {test[1]:,} samples"
 
 

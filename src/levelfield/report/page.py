@@ -7,7 +7,14 @@ from typing import Any
 
 from levelfield.analysis.comparison import OVER_BASELINE, PAIR, SECOND_SEARCH, compare_all
 from levelfield.analysis.papers import papers_beside
-from levelfield.analysis.results import EMBEDDING_KINDS, ResultRow, SummaryRow, collect_rows, summarise
+from levelfield.analysis.results import (
+    EMBEDDING_KINDS,
+    ResultRow,
+    SummaryRow,
+    collect_rows,
+    embedding_kinds,
+    summarise,
+)
 from levelfield.analysis.selection import selected
 from levelfield.analysis.verdicts import CAVEAT, all_in_words
 from levelfield.metrics.table import SHOWN_METRICS
@@ -74,7 +81,7 @@ def _contents(record: StudyRecord, rows: Sequence[ResultRow], changed: Mapping[P
         "reopened": reopened,
         "compared": compared(record),
         "metrics": SHOWN_METRICS,
-        "table": score_lines(spec.rows, test, summarise(rows, stage="run")),
+        "table": score_lines(spec.rows, test, summarise(rows, stage="run"), embedding_kinds(spec)),
         "notes": [
             *(note for note in notes if note != reopened),
             *mixed_lines(record),
@@ -84,7 +91,7 @@ def _contents(record: StudyRecord, rows: Sequence[ResultRow], changed: Mapping[P
         "comparisons": _verdicts(spec, rows),
         "many": MANY,
         "conditions": differing_conditions(spec),
-        "budget": f"{spec.search.trials} trials a method ({spec.search.sampler}), each on all {spec.folds} folds",
+        "budget": f"{spec.search.trials} trials a method ({spec.search.sampler}), {spec.folds_of('trial')} folds each",
         "searches": _searches(record) if spec.search.trials else [],
         "papers": _papers(record, test),
         "failed_runs": [(str(job), why) for job, why in state.failures("run").items()],

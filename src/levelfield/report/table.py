@@ -11,7 +11,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from levelfield.analysis.results import EMBEDDING_KINDS, SummaryRow, collect_rows, summarise
+from levelfield.analysis.results import EMBEDDING_KINDS, SummaryRow, collect_rows, embedding_kinds, summarise
 from levelfield.analysis.statistics import TOO_FEW_RUNS
 from levelfield.metrics.table import SELECTED_BY, SHOWN_METRICS
 from levelfield.study.definition.conditions import differing_conditions
@@ -43,7 +43,10 @@ class ScoreLine(NamedTuple):
 
 
 def score_lines(
-    methods: Sequence[str], test: Sequence[SummaryRow], validation: Sequence[SummaryRow]
+    methods: Sequence[str],
+    test: Sequence[SummaryRow],
+    validation: Sequence[SummaryRow],
+    kinds: Sequence[str] = EMBEDDING_KINDS,
 ) -> dict[str, list[ScoreLine]]:
     """The rows of each kind of embedding; the validation scores stand beside the separated test scores.
 
@@ -52,7 +55,7 @@ def score_lines(
     scores = {(row.method, row.embedding, row.metric): row for row in test}
     by_one_pca = {row.method for row in test} & {one_pca(method) for method in methods if is_baseline(method)}
     validated = {row.method: row for row in validation if row.metric == SELECTED_BY}
-    lines: dict[str, list[ScoreLine]] = {embedding: [] for embedding in EMBEDDING_KINDS}
+    lines: dict[str, list[ScoreLine]] = {embedding: [] for embedding in kinds}
     for embedding, found in lines.items():
         shown = methods
         if embedding == "concatenated":
@@ -72,18 +75,20 @@ def comparison_table(
     methods: Sequence[str],
     test: Sequence[SummaryRow],
     validation: Sequence[SummaryRow],
+    kinds: Sequence[str] = EMBEDDING_KINDS,
 ) -> Table:
     """Test scores in percent, one row a method, separated above concatenated; it fits a terminal of 80 columns.
 
     Args:
         test: Test scores; none before the test classes were opened.
         validation: Scores on the validation folds, shown beside the separated test scores.
+        kinds: `separated` and `concatenated`, or the former alone.
     """
     table = Table(title=Text(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
     table.add_column("", no_wrap=True)
     for heading in (*SHOWN_METRICS.values(), "validation\nMAP@R", "runs"):
         table.add_column(heading, justify="right", vertical="bottom")
-    for embedding, lines in score_lines(methods, test, validation).items():
+    for embedding, lines in score_lines(methods, test, validation, kinds).items():
         table.add_row(Text(embedding, style="bold"))
         for line in lines:
             cells = (*line.scores, line.validation, str(line.runs))
@@ -102,15 +107,23 @@ def footnotes(
     """What a reader must know to believe the table.
 
     Args:
+        folds: Folds of each run; 1 for the whole training half.
         openings: The reason of each opening of the test classes.
         conditions: In what the methods differ besides the method.
         references: What else the baseline's features are read by.
         with_one_pca: Whether there is a row of the baseline by one PCA.
     """
     interval = "± is half a 95% t-interval over the runs" if runs >= 3 else TOO_FEW_RUNS
-    notes = [
-        f"Percent, mean of {runs} run{'s' * (runs != 1)} of {folds} folds; {interval}.",
+    trained, kinds = (
+        f"of {folds} folds",
         "separated: mean of the folds' scores; concatenated: the folds' embeddings side by side, normalised again.",
+    )
+    if folds == 1:
+        trained = "on the whole training half"
+        kinds = "separated: the last checkpoint of a run's one training; nothing was validated."
+    notes = [
+        f"Percent, mean of {runs} run{'s' * (runs != 1)} {trained}; {interval}.",
+        kinds,
         f"{BASELINE}: the trunk's features without training, reduced by a PCA of the training classes.",
         *([f"{ONE_PCA}: these features by one PCA to folds x size, as in the Reality Check."] if with_one_pca else []),
         *said(references, BASELINE),
@@ -162,7 +175,8 @@ class StudyTable:
 def study_table(record: StudyRecord) -> StudyTable:
     """What a study has scored so far."""
     spec, rows = record.spec, collect_rows(record)
-    table = comparison_table(spec.name, spec.rows, summarise(rows), summarise(rows, stage="run"))
+    validation = summarise(rows, stage="run")
+    table = comparison_table(spec.name, spec.rows, summarise(rows), validation, embedding_kinds(spec))
     openings = [entry["reason"] for entry in record.ledger.openings]
     by_one_pca = any(without_value(row.method) == ONE_PCA for row in rows)
     notes = footnotes(spec.runs, spec.folds, openings, differing_conditions(spec), spec.references, by_one_pca)

@@ -38,7 +38,9 @@ def changed_files(record: StudyRecord) -> dict[Path, str]:
         for name in LOGS:
             path = record.folder / job.path / name
             recorded = result.get("files", {}).get(name)
-            expected = recorded or not (failed(result) or (name == METRICS_FILE and is_baseline(job.method)))
+            # A training of few steps that validates nothing logs nothing.
+            may_lack = name == METRICS_FILE and (is_baseline(job.method) or not result.get("validation"))
+            expected = recorded or not (failed(result) or may_lack)
             if not path.is_file():
                 if expected:
                     found[job.path / name] = "is missing"
@@ -59,7 +61,7 @@ def changed_scores(record: StudyRecord) -> Iterator[str]:
     damaged = changed_files(record)
     for job, result in record.state.results.items():
         path = job.path / METRICS_FILE
-        if failed(result) or is_baseline(job.method) or path in damaged:
+        if failed(result) or is_baseline(job.method) or path in damaged or not result["validation"]:
             continue
         scores = validation_scores(record.folder / path)
         stored, best = result["validation"][SELECTED_BY], max(scores.values(), default=None)

@@ -108,8 +108,9 @@ class StudyProgress:
             if failed(result):
                 text = f"{job}: failed, {result['failure']}"
             else:
-                score = result["validation"][SELECTED_BY]
-                text = f"{job}: validation MAP@R {100 * score:.1f} after {duration(result['seconds'])}"
+                score = result["validation"].get(SELECTED_BY)  # none where all classes train
+                said = "trained for" if score is None else f"validation MAP@R {100 * score:.1f} after"
+                text = f"{job}: {said} {duration(result['seconds'])}"
             if self._bars is not None:
                 self._bars.update(self._study_bar, total=len(self.state.jobs), completed=len(self.done), note=note)
                 self._bars.console.print(text, highlight=False, markup=False)

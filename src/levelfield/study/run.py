@@ -20,6 +20,7 @@ from levelfield.study.execution.executor import Executor
 from levelfield.study.execution.group import refuse_to_be_one_of_many
 from levelfield.study.execution.local_processes import LocalProcesses
 from levelfield.study.execution.worker import fixed_threads
+from levelfield.study.jobs.job import Job, job_config
 from levelfield.study.jobs.state import first_config
 from levelfield.study.progress import StudyProgress
 from levelfield.study.record import StudyRecord
@@ -129,6 +130,8 @@ def check_methods(spec: StudySpec) -> tuple[MetricDataModule, dict[str, dict[str
     origins = {}
     with tempfile.TemporaryDirectory() as folder:
         for method in spec.methods:
+            if spec.whole_half and spec.trials(method):  # the runs take other settings than the trials
+                build(job_config(spec, Job(method, "run", 0, 0), {}), Path(folder), progress=False)
             training = build(first_config(spec, method), Path(folder), progress=False)
             origins[method] = provenance(training.trainer, training.model)
         training.datamodule.check_test_half()

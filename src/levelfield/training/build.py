@@ -11,7 +11,7 @@ import torch
 import yaml
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins.environments import SLURMEnvironment
@@ -20,6 +20,7 @@ from lightning.pytorch.plugins.io import CheckpointIO
 import levelfield.miners  # noqa: F401 a short name is found among the classes that are imported
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.places import dataset_without_ways
+from levelfield.data.splits import NO_FOLD
 from levelfield.errors import UserError
 from levelfield.runtime.own_modules import find_own_modules
 from levelfield.storage.atomic import write_atomically
@@ -179,9 +180,13 @@ class TrainingCLI(LightningCLI):
         callbacks = _as_list(config.pop("callbacks"))
         if not any(isinstance(callback, RetrievalValidation) for callback in callbacks):
             callbacks.insert(0, RetrievalValidation())
+        if self.datamodule.fold == NO_FOLD and self.subcommand in (None, "fit"):
+            callbacks = _without_validation(callbacks, config)
+            config["limit_val_batches"] = 0  # Lightning would warn of a list of no loaders
         if self.folder is not None:
             if config.get("enable_checkpointing") is not False:
-                self._best = best_checkpoint(self.folder, weights_only=self.subcommand is None)
+                weights_only = self.subcommand is None
+                self._best = best_checkpoint(self.folder, weights_only, validates=self.datamodule.fold != NO_FOLD)
                 callbacks.append(self._best)
             callbacks = self.with_callbacks_of_command([*callbacks, FinishTracking()])
             config["logger"] = [MetricsFile(str(self.folder), name="", version=""), *self._loggers()]
@@ -222,8 +227,13 @@ class TrainingCLI(LightningCLI):
 
     @property
     def validated(self) -> bool:
-        """Whether there is a `best.ckpt`: not without checkpoints, validation or an epoch."""
+        """Whether there is the best epoch's `best.ckpt`: not without checkpoints, validation or an epoch."""
         return self._best is not None and self._best.best_model_score is not None
+
+    @property
+    def kept_last(self) -> bool:
+        """Whether there is the last epoch's `best.ckpt`, of a training on the whole training half."""
+        return self._best is not None and self._best.monitor is None and bool(self._best.best_model_path)
 
     @property
     def best_score(self) -> float:
@@ -262,6 +272,18 @@ def build(
     """
     own = copy.deepcopy(dict(config))  # the parser replaces the entries of lists in place
     return TrainingCLI(args=own, run=False, folder=folder, progress=progress, group=group, name=name, trunks=trunks)
+
+
+def _without_validation(callbacks: list[Callback], trainer: Mapping[str, Any]) -> list[Callback]:
+    """The callbacks without early stopping by a validation score, of which there is none.
+
+    Raises:
+        UserError: nothing else says how long the training takes.
+    """
+    kept = [each for each in callbacks if not (isinstance(each, EarlyStopping) and each.monitor.startswith("val/"))]
+    if trainer.get("max_epochs") == -1 and trainer.get("max_steps", -1) == -1 and trainer.get("max_time") is None:
+        raise UserError("--data.fold none trains for a fixed time: give --trainer.max_epochs")
+    return kept
 
 
 def _as_list(given: Any) -> list[Any]:

@@ -92,16 +92,17 @@ class AtomicCheckpoints(TorchCheckpointIO):
         return {**checkpoint, "callbacks": moved(checkpoint.get("callbacks", {}), HERE, folder)}
 
 
-def best_checkpoint(folder: Path, weights_only: bool = False) -> ModelCheckpoint:
-    """Keeps `best.ckpt`, the epoch with the best validation MAP@R (the first of equals).
+def best_checkpoint(folder: Path, weights_only: bool = False, validates: bool = True) -> ModelCheckpoint:
+    """Keeps `best.ckpt`, the epoch with the best validation MAP@R (the first of equals); the last without validation.
 
     A study's jobs store weights alone, a third of the size; a fit's checkpoint holds what going on from it needs.
     """
     return ModelCheckpoint(
         dirpath=folder,
         filename="best",
-        monitor=MONITOR,
+        monitor=MONITOR if validates else None,
         mode="max",
+        save_on_train_epoch_end=None if validates else True,
         save_weights_only=weights_only,
         enable_version_counter=False,
     )

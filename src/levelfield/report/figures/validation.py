@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def _draw(results: Results) -> "Figure | None":
     record, curves = results.record, defaultdict(list)
     for job, result in record.state.results.items():
-        if job.stage == "run" and not is_baseline(job.method) and not failed(result):
+        if job.stage == "run" and not is_baseline(job.method) and not failed(result) and result["validation"]:
             metrics = job.path / METRICS_FILE
             if metrics not in results.changed:
                 curves[job.method].append(read_curve(record.folder / metrics, job.fold, result["best_epoch"]))

@@ -23,12 +23,14 @@ class SearchSettings:
         sampler: `gp` (Gaussian process), `tpe` or `random`.
         batch: Trials suggested at once, so that as many workers can train them; part of the study's identity.
         prune: Whether a trial whose first fold is below the median of the earlier trials' is given up.
+        folds: Class folds that each trial is trained on; None for the study's, or 4 where that trains on all classes.
     """
 
     trials: int = 0
     sampler: str = "gp"
     batch: int = 1
     prune: bool = False
+    folds: int | None = None
 
 
 def search_settings(path: Path, search: Mapping[str, Any]) -> SearchSettings:
@@ -44,6 +46,8 @@ def search_settings(path: Path, search: Mapping[str, Any]) -> SearchSettings:
     settings = SearchSettings(**search)
     whole_number(path, "search.trials", settings.trials, 0)
     whole_number(path, "search.batch", settings.batch, 1)
+    if settings.folds is not None:
+        whole_number(path, "search.folds", settings.folds, 2)
     if settings.sampler not in SAMPLERS:
         raise UserError(f"{path}: search.sampler {settings.sampler!r}{nearest(str(settings.sampler), SAMPLERS)}")
     if not isinstance(settings.prune, bool):

@@ -31,7 +31,7 @@ STUDY = "study.yaml"
 BASELINE = "pretrained"
 ONE_PCA = "pretrained_one_pca"
 COUNTS = {"folds": 4, "runs": 2, "seed": 0, "threads": 2}
-SMALLEST = {"folds": 2, "seed": 0}
+SMALLEST = {"seed": 0}
 KEYS = (
     "name",
     "base",
@@ -59,7 +59,8 @@ class StudySpec:
 
     Args:
         name: Title of the study; the default output folder is `outputs/<name>`.
-        folds: Class folds of the training classes; each is validated once.
+        folds: Class folds of the training classes; each is validated once. 1 trains on all of them for a fixed time:
+            nothing is validated and the last checkpoint is tested.
         runs: Repetitions with fresh seeds.
         seed: Every job's seed is a function of this and its run.
         threads: CPU threads of a job, whoever executes it: 1 and 2 threads give different weights.
@@ -93,6 +94,17 @@ class StudySpec:
         """Number of trials of a method, 0 for one that is not searched."""
         return self.search.trials if self.spaces.get(method) else 0
 
+    @property
+    def whole_half(self) -> bool:
+        """Whether the runs train on the whole training half, without validation."""
+        return self.folds == 1
+
+    def folds_of(self, stage: str) -> int:
+        """Trainings of a trial, or of a run, by its stage."""
+        if stage == "trial":
+            return self.search.folds or (COUNTS["folds"] if self.whole_half else self.folds)
+        return self.folds
+
     def space(self, method: str) -> Space:
         """What is searched for a method."""
         return read_space(self.spaces.get(method, {}), f"spaces of {self.name}: {method}")
@@ -115,6 +127,8 @@ class StudySpec:
         ):  # a study without them is what it was before there were any
             if not plain[key]:
                 del plain[key]
+        if plain["search"]["folds"] is None:
+            del plain["search"]["folds"]
         for config in plain["methods"].values():
             if config.get("trainer", {}).get("devices") == 1:  # as in studies from before a study said how many
                 del config["trainer"]["devices"]

@@ -35,6 +35,7 @@ class MethodCost:
         batch: What a step was measured on, in words.
         least_steps: Training steps of a job that stops as soon as early stopping can.
         most_steps: Training steps of a job that nothing stops early; infinite where the configuration has no bound.
+        fixed_runs: Whether nothing stops a run early.
     """
 
     method: str
@@ -44,10 +45,12 @@ class MethodCost:
     batch: str
     least_steps: float
     most_steps: float
+    fixed_runs: bool = False
 
     @property
     def least_hours(self) -> float:
-        return (self.trials + self.runs) * self.least_steps * self.step_seconds / 3600
+        of_runs = self.runs * (self.most_steps if self.fixed_runs else self.least_steps)
+        return (self.trials * self.least_steps + of_runs) * self.step_seconds / 3600
 
     @property
     def most_hours(self) -> float:
@@ -138,6 +141,7 @@ def method_costs(spec: StudySpec, console: Console | None = None) -> list[Method
                     batch=batch_in_words(training, spec.threads),
                     least_steps=least,
                     most_steps=most,
+                    fixed_runs=spec.whole_half,
                 )
             )
             del training

@@ -95,7 +95,7 @@ def _num_train_classes(datamodule: MetricDataModule) -> int:
         datamodule.setup("fit")
         return datamodule.num_train_classes
     trainval = published // 2
-    return trainval - trainval // datamodule.num_folds
+    return trainval - (trainval // datamodule.num_folds if isinstance(datamodule.fold, int) else 0)
 
 
 def _random_samples(datamodule: MetricDataModule, device: torch.device) -> Any:

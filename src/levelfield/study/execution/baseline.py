@@ -68,6 +68,7 @@ def fit_baseline(
     """Fit a projection on a fold's training classes and score its validation classes: the job's part of its result.
 
     The first fold's job fits the PCA of the baseline's concatenated embedding too, on the whole training half.
+    Where all classes train there is nothing to score.
     """
     from levelfield.training.build import build
 
@@ -91,9 +92,12 @@ def fit_baseline(
         half_NF, half_labels = torch.cat([train_NF, val_NF]), torch.cat([train_labels, val_labels])
         one = fit_projection(None, half_NF, half_labels, folds * size)
     project.save(record.folder / job.checkpoint, one)
-    scores = retrieval_metrics(project(val_NF), val_labels, metrics=(SELECTED_BY,))
+    validation = {}
+    if len(val_labels):
+        scores = retrieval_metrics(project(val_NF), val_labels, metrics=(SELECTED_BY,))
+        validation = {SELECTED_BY: scores[SELECTED_BY]}
     return {
-        "validation": {SELECTED_BY: scores[SELECTED_BY]},
+        "validation": validation,
         "seconds": time.monotonic() - started,
         "data": data.identity(),
         "provenance": provenance(training.trainer, training.model),

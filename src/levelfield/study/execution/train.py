@@ -77,7 +77,7 @@ def train(
             (folder / name).unlink(missing_ok=True)
         raise
     result = {
-        "validation": {SELECTED_BY: training.best_score},
+        "validation": {} if training.kept_last else {SELECTED_BY: training.best_score},
         "best_epoch": training.best_epoch,
         "seconds": last.elapsed,
         "data": training.datamodule.identity(),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from levelfield.data.splits import NO_FOLD
 from levelfield.errors import UserError
 from levelfield.seeds import seed_of
 from levelfield.storage.atomic import storing
@@ -36,7 +37,7 @@ class Job:
     Args:
         stage: What `number` counts: `trial` (of the search) or `run` (of the setting that it found).
         number: Which trial or run, from 0.
-        fold: Which fold is validated, from 0.
+        fold: Which fold is validated, from 0; 0 too where all classes train.
     """
 
     method: str
@@ -66,7 +67,7 @@ def study_jobs(spec: StudySpec) -> list[Job]:
     trials = [
         Job(method, "trial", trial, fold)
         for trial in range(spec.search.trials)
-        for fold in range(spec.folds)
+        for fold in range(spec.folds_of("trial"))
         for method in trained
         if trial < spec.trials(method)
     ]
@@ -85,7 +86,7 @@ def method_runs(spec: StudySpec) -> list[tuple[str, int]]:
 def folds_of(spec: StudySpec, method: str, number: int, stage: str = "run") -> list[Job]:
     """The jobs of one run, or trial, of a method: those of the method that it is trained as."""
     method = spec.trained_as.get(method, method)
-    return [Job(method, stage, number, fold) for fold in range(spec.folds)]
+    return [Job(method, stage, number, fold) for fold in range(spec.folds_of(stage))]
 
 
 def job_seed(study_seed: int, job: Job) -> int:
@@ -105,8 +106,8 @@ def job_config(spec: StudySpec, job: Job, parameters: Mapping[str, Any]) -> Conf
         config["model"].setdefault("loss", "levelfield.losses.ContrastiveLoss")  # a learner has one; nothing trains it
     for key, value in parameters.items():
         config = set_dotted(config, key, value)
-    config["data"]["fold"] = job.fold
-    config["data"]["num_folds"] = spec.folds
+    folds = spec.folds_of(job.stage)
+    config["data"] |= {"fold": job.fold, "num_folds": folds} if folds > 1 else {"fold": NO_FOLD}
     config["trainer"].setdefault("devices", 1)  # a study begun before studies said so
     config["seed_everything"] = job_seed(spec.seed, job)
     if config["data"].get("features"):  # views are those of the study, for all its jobs

@@ -127,7 +127,10 @@ class StudyState:
         """Every (method, run) that has a model a fold, the baseline first."""
         found = dict.fromkeys((job.method, job.number) for job in self.every_job if job.stage == "run")
         found |= dict.fromkeys((method, run) for run in range(self.spec.runs) for method in self.spec.trained_as)
-        return [each for each in found if all(self._score(job) is not None for job in folds_of(self.spec, *each))]
+        return [each for each in found if all(self._has_model(job) for job in folds_of(self.spec, *each))]
+
+    def _has_model(self, job: Job) -> bool:
+        return job in self.results and not failed(self.results[job])
 
     def _score(self, job: Job) -> float | None:
         result = self.results.get(job)

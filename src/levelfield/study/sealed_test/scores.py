@@ -68,7 +68,8 @@ class EmbeddedTest(NamedTuple):
 def score_run(spec: StudySpec, method: str, folds: list[EmbeddedTest]) -> dict[str, Any]:
     """Scores of each fold's embeddings and of all folds' side by side, as in the run's `result.json`.
 
-    Those of a baseline's one PCA for all folds come as `one_pca`, where there is one.
+    Those of a baseline's one PCA for all folds come as `one_pca`, where there is one. One model has nothing beside
+    it: its `concatenated` is empty.
 
     Args:
         folds: Embeddings of the same samples in the same order, by fold.
@@ -81,15 +82,17 @@ def score_run(spec: StudySpec, method: str, folds: list[EmbeddedTest]) -> dict[s
     distance: Distance = model.get("distance", "cosine")
     wanted = (*SHOWN_METRICS, *spec.metrics)
     separated = [score_samples(fold.samples.embeddings, labels, is_query, distance, wanted) for fold in folds]
-    together = concatenate([fold.samples.embeddings for fold in folds])
-    # They are of unit length, so that euclidean ranks as cosine does.
+    # Folds side by side are of unit length, so that euclidean ranks as cosine does.
     signs_or_cosine: Distance = "hamming" if distance == "hamming" else "cosine"
-    concatenated = score_samples(together, labels, is_query, signs_or_cosine, wanted)
     found: dict[str, Any] = {
         "separated": [{metric: float(fold[metric]) for metric in wanted} for fold in separated],
-        "concatenated": {metric: float(concatenated[metric]) for metric in wanted},
-        "num_skipped": int(concatenated["num_skipped"]),
+        "concatenated": {},
+        "num_skipped": int(separated[0]["num_skipped"]),
     }
+    if len(folds) > 1:
+        together = concatenate([fold.samples.embeddings for fold in folds])
+        concatenated = score_samples(together, labels, is_query, signs_or_cosine, wanted)
+        found["concatenated"] = {metric: float(concatenated[metric]) for metric in wanted}
     if folds[0].one_pca is not None:
         scores = score_samples(folds[0].one_pca, labels, is_query, signs_or_cosine, wanted)
         found[ONE_PCA_KEY] = {metric: float(scores[metric]) for metric in wanted}
