@@ -6,6 +6,8 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -109,16 +111,36 @@ def place_of(dataset: MetricDataset) -> dict[str, Any]:
 
 def stamp_of(dataset: MetricDataset, index: SampleIndex) -> str:
     """What the samples of `index` depend on: texts themselves, or the files, and the versions of what decodes them."""
+    decoders = [PIL.__version__, torchvision.__version__]
     if dataset.modality == "text":
-        return dataset.fingerprint(index)
+        return _digest([(key, dataset.load(key)) for key in index.keys])
+    paths = _paths(_Placed(_digest(place_of(dataset)), dataset), index.keys)
+    if paths is None:
+        return _digest(index.keys, decoders)
     files = []
-    for key in index.keys:
-        file = dataset.file_of(key)
-        if file is None:  # drawn by the program
-            return _digest(dataset.fingerprint(index), [PIL.__version__, torchvision.__version__])
-        size = dataset.size_of(key)  # names the row where there is no such file
-        files.append((key, str(file.absolute()), size, file.stat().st_mtime_ns))
-    return _digest(files, [PIL.__version__, torchvision.__version__])
+    for key, path in zip(index.keys, paths, strict=True):
+        try:
+            status = os.stat(path)
+        except OSError:
+            dataset.size_of(key)  # names the row where there is no such file
+            raise
+        files.append((key, path, status.st_size, status.st_mtime_ns))
+    return _digest(files, decoders)
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """A data set that is another's equal if both lie in one place."""
+
+    place: str
+    dataset: MetricDataset = field(compare=False)
+
+
+@lru_cache(maxsize=4)  # each job of a study asks, and has a data set of its own
+def _paths(placed: _Placed, keys: tuple[str, ...]) -> list[str] | None:
+    """The file of each sample; None where the program draws them."""
+    files = [placed.dataset.file_of(key) for key in keys]
+    return None if None in files else [os.path.abspath(str(file)) for file in files]
 
 
 def _digest(*values: Any) -> str:

@@ -104,12 +104,9 @@ class MetricDataset(Dataset[tuple[Any, int]], ABC):
 
     def fingerprint(self, index: SampleIndex) -> str:
         """SHA-256 over the class names and over key, class and file size of the samples in `index`, of no others."""
-        digest = hashlib.sha256()
-        for class_name in index.class_names:
-            digest.update(f"{class_name}\n".encode())
-        for key, label in zip(index.keys, index.labels, strict=True):
-            digest.update(f"{key}\t{label}\t{self.size_of(key)}\n".encode())
-        return digest.hexdigest()
+        lines = list(index.class_names)
+        lines += [f"{key}\t{c}\t{self.size_of(key)}" for key, c in zip(index.keys, index.labels.tolist(), strict=True)]
+        return hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
 
     def default_split(self, index: SampleIndex) -> Literal["half", "official"]:
         """The split that is used unless another is asked for."""
