@@ -1,6 +1,7 @@
 """Figures of the Reality Check from published numbers: against what it says of them, and by hand."""
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +12,19 @@ from levelfield.analysis.paper_figures import (
     improvements,
     measured_trend,
     relative_improvement,
+    reported_order,
     validation_against_test,
 )
-from levelfield.published.tables import claims
+from levelfield.published.tables import claims, fehervari_recall
 
 
 def rounded(fraction: float) -> float:
     return round(100 * fraction, 1)
+
+
+def correlation_of_ranks(*scores: Sequence[float]) -> float:
+    """Spearman's by hand: Pearson's of the ranks, equal scores sharing theirs."""
+    return float(np.corrcoef([[sum(b < a for b in s) + (s.count(a) - 1) / 2 for a in s] for s in scores])[0, 1])
 
 
 def test_the_improvement_over_the_classic_losses_is_the_papers() -> None:
@@ -72,13 +79,38 @@ def test_the_order_of_methods_on_validation_and_test_classes(dataset: str, spear
     assert "FastAP" not in found.validation  # it has no recorded trials
     assert len(found.validation) == 13
     assert round(found.spearman, 2) == spearman
-    # By hand: Pearson's correlation of the ranks, equal scores sharing theirs.
     validation, test = ([scores[method] for method in found.test] for scores in (found.validation, found.test))
-    ranks = [[sum(b < a for b in s) + (s.count(a) - 1) / 2 for a in s] for s in (validation, test)]
-    assert found.spearman == pytest.approx(np.corrcoef(ranks)[0, 1])
+    assert found.spearman == pytest.approx(correlation_of_ranks(validation, test))
 
 
 def test_every_method_of_the_tables_has_its_search() -> None:
     with open("src/levelfield/published/reality_check_tables.csv") as file:
         methods = {line["method"] for line in csv.DictReader(file)} - {"Pretrained"}
     assert set(validation_against_test("cub200", batch_size=256).validation) == methods
+
+
+def test_what_is_reported_and_measured_is_fehervaris_tables(data_root: Path) -> None:
+    paper = data_root.parent / "papers" / "fehervari_2019.md"
+    if not paper.exists():
+        pytest.skip("the text of the paper is not beside the data")
+    rows = [line.split("\t") for line in paper.read_text().splitlines() if "\t" in line]
+    table1 = {row[0].partition(" [")[0].replace("Npairs", "N-Pairs"): row[3] for row in rows if len(row) == 5}
+    for method, (reported, _) in fehervari_recall("cub200").items():
+        assert table1[method] == ("-" if reported is None else f"{100 * reported:.1f}")
+    tables = next(i for i, row in enumerate(rows) if row[1:2] == ["Reported (@1)"])  # 3 and 4
+    printed = [row for row in rows[tables:] if len(row) == 8 and row[0] != "Recall @K"]
+    both = [fehervari_recall("cars196"), fehervari_recall("sop")]
+    assert len(printed) == sum(map(len, both))
+    for row, recall in zip(printed, [both[0]] * 12 + [both[1]] * 8, strict=True):
+        reported, measured = recall[row[0]]
+        assert (row[1].rstrip("*†") == "-") == (reported is None)
+        assert reported is None or 100 * reported == pytest.approx(float(row[1].rstrip("*†")))
+        assert 100 * measured == pytest.approx(float(row[2]))
+
+
+def test_the_measured_order_is_not_the_reported_one() -> None:
+    """Their conclusion: algorithms perform very differently under conditions that are equal."""
+    both = [pair for pair in fehervari_recall("cub200").values() if pair[0] is not None]
+    assert len(both) == 10
+    assert reported_order("cub200") == pytest.approx(correlation_of_ranks(*zip(*both, strict=True)))
+    assert reported_order("cub200") < 0.2

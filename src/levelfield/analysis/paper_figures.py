@@ -6,7 +6,7 @@ from statistics import fmean
 
 from levelfield.analysis.results import EMBEDDING_KINDS
 from levelfield.published.searches import reality_check_searches
-from levelfield.published.tables import claims, papers, reality_check_scores
+from levelfield.published.tables import claims, fehervari_recall, papers, reality_check_scores
 
 DATASETS = ("cub200", "cars196", "sop")
 # Figure 3's caption: both baselines and the outlier are no methods whose improvement counts.
@@ -140,3 +140,18 @@ def validation_against_test(
     test = {method: scores[method] for method in validation}
     correlation = spearmanr(list(validation.values()), list(test.values())).statistic
     return Agreement(dataset, batch_size, validation, test, float(correlation))
+
+
+def reported_order(dataset: str) -> float:
+    """Spearman's correlation of the recall@1 that methods' papers report with that which Fehervari et al. measured.
+
+    Args:
+        dataset: `cub200`, `cars196` or `sop`.
+
+    Source: Fehervari et al. 2019, Tables 1 to 4: "the performance ranking of the tested methods do not follow the
+    expected order once the conditions are equal".
+    """
+    from scipy.stats import spearmanr  # takes a second
+
+    both = [(reported, measured) for reported, measured in fehervari_recall(dataset).values() if reported is not None]
+    return float(spearmanr(*zip(*both, strict=True)).statistic)

@@ -138,6 +138,30 @@ def claims(dataset: str) -> tuple[Claim, ...]:
         )
 
 
+@cache
+def fehervari_recall(dataset: str) -> dict[str, tuple[float | None, float]]:
+    """Recall@1 of Fehervari et al.'s methods: what each method's own paper reports, and what they measured.
+
+    Args:
+        dataset: `cub200`, `cars196` or `sop`; measured with BN-Inception.
+
+    Returns:
+        Their name of a method to both, fractions (Tables 1 to 4); None where the method's paper has none.
+
+    Example:
+        >>> fehervari_recall("cub200")["Margin Loss"]
+        (0.636, 0.513)
+    """
+    with files("levelfield.published").joinpath("fehervari_reported.csv").open(encoding="utf-8") as file:
+        lines = [line for line in csv.DictReader(file) if line["dataset"] == dataset]
+    reported = {line["method"]: round(float(line["percent"]) / 100, 6) for line in lines}
+    return {
+        result.method: (reported.get(result.method), result.scores["precision_at_1"][0])
+        for result, _ in _results(dataset)
+        if (result.paper, result.protocol["model.trunk"]) == ("fehervari", "bn_inception")
+    }
+
+
 @lru_cache(maxsize=1)
 def papers() -> dict[str, dict[str, Any]]:
     """The content of `papers.yaml`."""
