@@ -6,6 +6,7 @@ from test_every_loss import CLASSES
 
 from levelfield import losses
 from levelfield.losses import NormalizedSoftmaxLoss
+from levelfield.numerics import unit
 
 
 def kept_logits(loss, x, y):
@@ -144,3 +145,35 @@ def test_a_shorter_class_weight_turns_farther_by_the_square_of_its_length():
         after = torch.nn.functional.normalize(loss.class_weights.detach())
         turned.append((after - directions).norm(dim=1))
     torch.testing.assert_close(turned[1] / turned[0], torch.full((4,), 3.0 * D).double(), rtol=1e-3, atol=0)
+
+
+def degrees_turned(weight_init, classes=100, a_class=25, steps=78, lr=0.001, D=512):
+    """How far class weights turn in all of Zhai and Wu's steps, embeddings held fixed: a direction a class, with noise
+    of the same length. Batches of 75 hold `a_class` of each class; the defaults are CUB-200's."""
+    draw = torch.Generator().manual_seed(1)
+    centres = unit(torch.randn(classes, D, generator=draw))
+    loss = NormalizedSoftmaxLoss(classes, D, weight_init=weight_init)
+    before = unit(loss.class_weights.detach().clone())
+    optimizer = torch.optim.SGD(loss.parameters(), lr, momentum=0.9, weight_decay=1e-4)
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [16], 0.1)
+    for _ in range(31):
+        for _ in range(steps):
+            y = torch.randperm(classes, generator=draw)[: 75 // a_class].repeat_interleave(a_class)
+            x = unit(centres[y] + unit(torch.randn(75, D, generator=draw)))
+            optimizer.zero_grad()
+            loss(x, y).backward()
+            optimizer.step()
+        schedule.step()
+    return (unit(loss.class_weights.detach()) * before).sum(1).clamp(-1, 1).acos().rad2deg().mean().item()
+
+
+@pytest.mark.full
+def test_normal_class_weights_stand_still_under_zhai_and_wus_rates():
+    """For CUB-200 by hand: a class is in 3 of 100 batches of 1,248 steps before the drop, and of a tenth of the rest.
+    Its third of the batch pulls by at most 1 / (3 T) = 6.7, times 0.01 for rate and momentum, over |w|^2 = 512: 0.31
+    degrees. What all other samples push, 1 / (100 T) a step, is at most as much again. Uniform weights begin 1,536
+    times as fast."""
+    assert 0.1 < degrees_turned("normal") < 0.62
+    assert 30 < degrees_turned("uniform") < 60
+    assert degrees_turned("normal", classes=98, steps=107, lr=0.01) < 0.62 * 10 * 107 / 78
+    assert 50 < degrees_turned("uniform", classes=98, steps=107, lr=0.01) < 70
