@@ -16,6 +16,7 @@ from safetensors import safe_open
 
 from levelfield.data.datasets import Glyphs
 from levelfield.metrics import retrieval_metrics
+from levelfield.training.learner import MetricLearner
 
 
 def test_fit_writes_its_folder(fitted):
@@ -329,3 +330,20 @@ def test_classes_with_one_sample_leave_training(tiny, run, tmp_path):
     code, printed, complaint = run("fit", *words)
     assert code == 0, complaint
     assert "1 class with one sample" in printed + complaint
+
+
+def test_the_papers_settings_go_by_the_command_line_and_into_the_checkpoint(run, tiny, tmp_path):
+    """A trunk's own arguments, crops of the original image, a schedule of steps."""
+    words = ["--model.loss", "CosFaceLoss", "--model.loss.weight_init", "uniform", "--data.steps_per_epoch", "2"]
+    words += ["--model.trunk.arguments", "{global_pool: catavgmax, drop_path_rate: 0.1}"]
+    words += ["--data.transforms.resize", "null", "--data.transforms.eval_resize", "40"]
+    words += ["--model.lr_scheduler", "StepLR", "--model.lr_scheduler.step_size", "1"]
+    words += ["--model.lr_scheduler_interval", "step", "--trainer.max_epochs", "1"]
+    code, _, complaint = run("fit", *tiny, *words, "--output", tmp_path, "--name", "papers")
+    assert code == 0, complaint
+    path = tmp_path / "fit" / "papers" / "0" / "best.ckpt"
+    learner = MetricLearner.load_from_checkpoint(path)
+    assert learner.trunk.num_features == 2 * 96
+    assert learner.loss.class_weights.abs().max() < learner.embedding_size**-0.5 + 0.03, "two steps of AdamW at 0.01"
+    [schedule] = torch.load(path, weights_only=True)["lr_schedulers"]
+    assert schedule["last_epoch"] == 2, "one epoch of two steps"
