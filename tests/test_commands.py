@@ -23,6 +23,8 @@ from tiny_text import own_texts
 from levelfield.cli.data import named_datasets
 from levelfield.cli.main import main
 from levelfield.errors import UserError
+from levelfield.study.archive import write_archive
+from levelfield.study.record import StudyRecord
 from levelfield.training.build import build
 
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
@@ -73,6 +75,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> Path:
     (folder / "my_learner.py").write_text(re.findall(r"```python\n(.*?)```", page, re.S)[0])
     for name in ("quickstart", "quickstart_my_loss", "glyphs_search"):
         shutil.copytree(finished, folder / "outputs" / name)
+    write_archive(StudyRecord.begun(finished), folder / "outputs/quickstart.tar.xz")
     for name in ("cub200_reality_check", "cars196_reality_check", "sop_reality_check"):
         shutil.copytree(finished, folder / "outputs" / name)
     return folder

@@ -176,6 +176,19 @@ class Study:
         """Where the study stands, one fact a line."""
         return status_lines(self.record())
 
+    def archive(self, file: str | Path | None = None) -> Path:
+        """Write a finished study's results and tables into one small file, and return its path.
+
+        Args:
+            file: Where; beside the study's folder by default, `outputs/smoke.tar.xz` of `outputs/smoke`.
+
+        Raises:
+            UserError: the study is not finished, or a table is missing.
+        """
+        from levelfield.study.archive import SUFFIX, write_archive
+
+        return write_archive(self.record(), Path(file or f"{self.folder}{SUFFIX}"))
+
     def verify(self) -> list[str]:
         """Problems found in computing the tables again from the stored embeddings; none where everything matches."""
         from levelfield.analysis.verify import verify_study

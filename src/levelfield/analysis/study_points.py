@@ -9,7 +9,7 @@ from levelfield.analysis.results import EMBEDDING_KINDS, collect_rows, summarise
 from levelfield.errors import UserError
 from levelfield.metrics import lag_one_autocorrelation
 from levelfield.metrics.table import SHOWN_METRICS
-from levelfield.study.definition.spec import BASELINE
+from levelfield.study.definition.spec import is_baseline
 from levelfield.study.integrity import changed_files, validation_scores
 from levelfield.study.jobs.job import METRICS_FILE, failed
 from levelfield.study.jobs.written_config import whole_config
@@ -35,7 +35,7 @@ def validation_autocorrelations(records: Sequence[StudyRecord]) -> dict[str, tup
         changed = changed_files(record)
         for job, result in record.state.results.items():
             path = job.path / METRICS_FILE
-            if job.method == BASELINE or failed(result) or path in changed or not result["validation"]:
+            if is_baseline(job.method) or failed(result) or path in changed or not result["validation"]:
                 continue
             for metric, values in found.items():
                 curve = list(validation_scores(record.folder / path, metric).values())

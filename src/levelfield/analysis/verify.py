@@ -12,7 +12,7 @@ from levelfield.storage.file_hash import file_hash
 from levelfield.storage.ledger import LEDGER
 from levelfield.study.environment import mixed_lines, unknown_lines
 from levelfield.study.execution.worker import fixed_threads
-from levelfield.study.integrity import changed_files, changed_scores, result_hashes
+from levelfield.study.integrity import NOT_ARCHIVED, changed_files, changed_scores, result_hashes
 from levelfield.study.jobs.job import EMBEDDINGS_FILE, RESULT, Job, failed, folds_of, job_seed
 from levelfield.study.jobs.state import StudyState
 from levelfield.study.record import StudyRecord
@@ -43,7 +43,7 @@ def verify_study(record: StudyRecord) -> list[str]:
     check_ledger(record)
     spec, state, openings = record.spec, record.state, record.ledger.openings
     problems = [*_settings(state), *_checkpoints(record, openings)]
-    problems += [f"{path}: {what}" for path, what in changed_files(record).items()]
+    problems += [f"{path}: {what}" for path, what in changed_files(record).items() if what != NOT_ARCHIVED]
     problems += [*changed_scores(record), *_changed_results(state, openings)]
     problems += [f"{line} Nobody has allowed it." for line in mixed_lines(record, allowed=False)]
     problems += [
@@ -65,7 +65,9 @@ def verify_study(record: StudyRecord) -> list[str]:
 def remarks(record: StudyRecord) -> list[str]:
     """What a reader should know though it is no mistake: versions that may mix, and what cannot be compared."""
     changes = changed_code(record.spec, record.spec.with_own_code())
+    unpacked = "not compared, for an archive has none: the weights, embeddings and logs of "
     return [
+        *([unpacked + ", ".join(sorted(record.archived))] if record.archived else []),
         *mixed_lines(record, allowed=True),
         *unknown_lines(record),
         *(f"not compared: {c.file}, which {c.method} uses ({c})" for c in changes if None in (c.before, c.now)),
@@ -94,7 +96,8 @@ def _checkpoints(record: StudyRecord, openings: Sequence[Mapping[str, Any]]) -> 
     for job, result in record.state.results.items():
         if job.stage != "run" or failed(result):
             continue
-        found = file_hash(record.folder / job.checkpoint)
+        archived = job.method in record.archived
+        found = result["checkpoint"] if archived else file_hash(record.folder / job.checkpoint)
         if found != result["checkpoint"]:
             yield f"{job.checkpoint}: SHA-256 {found} is found, {result['checkpoint']} is in its result.json"
         if openings and (there := tested.get(str(job.path))) != result["checkpoint"]:
@@ -114,6 +117,8 @@ def _recomputed(record: StudyRecord, stored: Tests, problems: list[str]) -> Test
     """Test scores of every run whose embeddings can be used; `problems` grows by those that cannot."""
     found = {}
     for (method, run), tested in stored.items():
+        if method in record.archived:
+            continue
         folds = []
         for job in folds_of(record.spec, method, run):
             embedded = _embeddings(record, job, tested["opening"])

@@ -1,4 +1,4 @@
-"""`levelfield study run|resume|status|report|verify`."""
+"""`levelfield study run|resume|status|report|verify|archive`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,12 +24,15 @@ stopped; started a second time while it runs, it shares the jobs.
   status    show jobs done, running, failed and to do, and the time left
   report    print the table again, derive its files and the page anew
   verify    compute the tables again from the stored embeddings and compare
+  archive   put a finished study's results and tables into one small file, beside its folder or --to FILE
 
-FILE is a study file; a bare name is sought in configs/study/. All but run take a study's folder too.
+FILE is a study file; a bare name is sought in configs/study/. All but run take a study's folder too, status, report and
+verify an archive (report unpacks it into --output).
 
   --output DIR              study folder (default: outputs/<study>)
   --add-method MODULE.LOSS  compare one more loss, from the working directory or any package; repeatable
   --with DIR ...            (report) rank the methods over this study and those of these output folders
+  --from ARCHIVE            (run) begin with the results of an archive of the same study
   run and resume:
   --reopen-test WHY         open the test classes again; the reason is kept and shown
   --mixed-versions          go on though other versions or another GPU computed what is done; it is kept and shown
@@ -49,6 +52,8 @@ own: --folds (1: all classes train), --runs, --seed, --threads, --search.trials 
   levelfield study run quickstart.yaml --add-method my_loss.MyLoss
   levelfield study run own_images_quick.yaml --data.dataset.table my_images.csv
   levelfield study resume outputs/own_images_quick
+  levelfield study run laptop/glyphs --from glyphs.tar.xz --add-method my_loss.MyLoss --reopen-test "my loss" \
+    --mixed-versions
 """
 
 
@@ -58,13 +63,17 @@ def parse(argv: Sequence[str]) -> Namespace:
     Raises:
         UserError: a misspelt command or option, or a value that is not accepted.
     """
-    parser = CommandParser(HELP, ("run", "resume", "status", "report", "verify"))
+    parser = CommandParser(HELP, ("run", "resume", "status", "report", "verify", "archive"))
     parser.add_argument("file", metavar="FILE")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--executor", default=DEFAULT)
     parser.add_argument("--add-method", action="append", default=[])
     if "report" in argv[:1]:
         parser.add_argument("--with", dest="others", type=Path, nargs="+", default=[])
+    if "archive" in argv[:1]:
+        parser.add_argument("--to", type=Path)
+    if "run" in argv[:1]:
+        parser.add_argument("--from", dest="archive", type=Path)
     if {"run", "resume"} & set(argv[:1]):
         parser.add_argument("--reopen-test")
         for flag in ("--mixed-versions", "--test-without-failed-runs", "--dry-run"):

@@ -3,6 +3,7 @@
 import argparse
 import shlex
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ from rich.console import Console
 
 from levelfield.analysis.results import collect_rows, summarise
 from levelfield.analysis.selection import search_lines
+from levelfield.errors import UserError
 from levelfield.experiment import Study
 from levelfield.report.papers_table import print_papers
 from levelfield.report.ranks_page import write_ranks
 from levelfield.report.table import TABLE_WIDTH
 from levelfield.runtime.signals import Stopped
+from levelfield.study.archive import SUFFIX, is_archive, unpack_study
 from levelfield.study.begun import said_difference
 from levelfield.study.definition.study_file import find_study
 from levelfield.study.execution.executor import Executor
@@ -26,7 +29,27 @@ def answer(arguments: argparse.Namespace, options: Mapping[str, Any], executor: 
     console = Console()
     if not console.is_terminal:
         console = Console(width=TABLE_WIDTH)
+    if arguments.command in ("status", "report", "verify") and is_archive(Path(arguments.file)):
+        return _answer_of_archive(console, arguments, options, executor)
     study = _asked(console, arguments, options)
+    return _answer_of(console, study, arguments, executor)
+
+
+def _answer_of_archive(
+    console: Console, arguments: argparse.Namespace, options: Mapping[str, Any], executor: Executor
+) -> int:
+    """What is asked of an archive is asked of a folder that it is unpacked into."""
+    if arguments.add_method or options:
+        raise UserError(f"{arguments.file} is an archive: begin a study with it, levelfield study run FILE --from ...")
+    if arguments.command == "report" and arguments.output is None:
+        raise UserError(f"report {arguments.file}: say where it is unpacked and the page written: --output DIR")
+    with tempfile.TemporaryDirectory() as aside:
+        folder = arguments.output or Path(aside, Path(arguments.file).name.removesuffix(SUFFIX))
+        unpack_study(Path(arguments.file), folder)
+        return _answer_of(console, Study(folder), arguments, executor)
+
+
+def _answer_of(console: Console, study: Study, arguments: argparse.Namespace, executor: Executor) -> int:
     if arguments.command == "status":
         _print_lines(console, study.status())
     elif arguments.command == "report":
@@ -37,6 +60,8 @@ def answer(arguments: argparse.Namespace, options: Mapping[str, Any], executor: 
             _print_lines(console, [str(write_ranks([study.folder, *arguments.others], record.report_folder))])
     elif arguments.command == "verify":
         return _verify(console, study)
+    elif arguments.command == "archive":
+        _print_lines(console, [str(study.archive(arguments.to))])
     elif arguments.dry_run:
         from levelfield.study.dry_run.costs import dry_run
 
@@ -52,6 +77,8 @@ def _asked(console: Console, arguments: argparse.Namespace, options: Mapping[str
     file = find_study(arguments.file) if arguments.command == "run" else arguments.file
     words = {"options": options, "add_methods": arguments.add_method}
     study = Study(file, output=arguments.output, **words)
+    if arguments.command == "run" and arguments.archive is not None and not study.asked.definition_file.is_file():
+        unpack_study(arguments.archive, study.folder)
     if arguments.command != "resume" or study.file is None or not study.asked.definition_file.is_file():
         return study
     if not set(study.added) <= set(study.record().spec.methods):

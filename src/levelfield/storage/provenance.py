@@ -29,6 +29,7 @@ NO_NUMBERS = (
     "report",
     "runtime",
     "storage",
+    "study/archive.py",
     "study/begun.py",
     "study/definition/conditions.py",
     "study/definition/study_file.py",

@@ -14,6 +14,8 @@ from levelfield.study.record import StudyRecord
 
 # What a job's numbers are and come from; when and where it was done is left out.
 NUMBERS = ("configuration", "parameters", "seed", "checkpoint", "validation", "best_epoch", "failure")
+# What became of a file of a study that was unpacked from an archive.
+NOT_ARCHIVED = "is in no archive"
 
 
 def result_hashes(state: StudyState) -> dict[str, str]:
@@ -43,7 +45,7 @@ def changed_files(record: StudyRecord) -> dict[Path, str]:
             expected = recorded or not (failed(result) or may_lack)
             if not path.is_file():
                 if expected:
-                    found[job.path / name] = "is missing"
+                    found[job.path / name] = NOT_ARCHIVED if job.method in record.archived else "is missing"
             elif path.stat().st_size == 0:
                 found[job.path / name] = "is empty"
             elif recorded and file_hash(path) != recorded:
@@ -53,7 +55,12 @@ def changed_files(record: StudyRecord) -> dict[Path, str]:
 
 def gap_lines(changed: Mapping[Path, str]) -> list[str]:
     """What a report says of `changed_files`."""
-    return [f"{path} {what}: what it would show is left out." for path, what in changed.items()]
+    absent = sum(what == NOT_ARCHIVED for what in changed.values())
+    lines = [
+        f"{path} {what}: what it would show is left out." for path, what in changed.items() if what != NOT_ARCHIVED
+    ]
+    unpacked = "Unpacked from an archive, which has no curves of the trainings: they are left out."
+    return [*lines, unpacked] if absent else lines
 
 
 def changed_scores(record: StudyRecord) -> Iterator[str]:

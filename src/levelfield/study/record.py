@@ -1,5 +1,6 @@
 """A study where it lies: made where a command or a worker begins, and handed down."""
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from functools import cached_property
@@ -26,6 +27,9 @@ from levelfield.study.jobs.job import (
 from levelfield.study.jobs.state import StudyState
 from levelfield.study.search.asked_once import AskedOnce
 
+# In the folder of a study that was unpacked from an archive: the methods whose results came without weights and logs.
+ARCHIVED = "archived.json"
+
 
 class StudyRecord:
     """A study's folder, which need not be there yet, and its definition, with the jobs that are done there."""
@@ -50,6 +54,21 @@ class StudyRecord:
         if not (folder / STUDY).exists():
             raise UserError(f"{folder} holds no study; begin it with `levelfield study run`, or name it with --output")
         return cls(folder, spec_from_yaml(folder / STUDY))
+
+    @cached_property
+    def archived(self) -> frozenset[str]:
+        """The methods that were unpacked from an archive: of their jobs the results are here, and nothing else.
+
+        Raises:
+            UserError: the file that says so is damaged.
+        """
+        path = self.folder / ARCHIVED
+        if not path.is_file():
+            return frozenset()
+        try:
+            return frozenset(map(str, json.loads(path.read_text(encoding="utf-8"))["methods"]))
+        except (ValueError, KeyError, TypeError):
+            raise UserError(f"{path} is damaged; unpack the archive again, into another folder") from None
 
     @cached_property
     def state(self) -> StudyState:
@@ -99,7 +118,8 @@ class StudyRecord:
                 f"{path} is the result of another job or configuration ({found}); "
                 "delete it and resume to do this job again"
             )
-        if job.stage == "run" and not failed(result) and not (self.folder / job.checkpoint).is_file():
+        needs_checkpoint = job.stage == "run" and not failed(result) and job.method not in self.archived
+        if needs_checkpoint and not (self.folder / job.checkpoint).is_file():
             raise UserError(
                 f"{self.folder / job.checkpoint} is missing beside a finished {RESULT}; "
                 f"delete that {RESULT} and resume to do this job again"

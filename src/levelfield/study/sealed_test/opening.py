@@ -101,7 +101,9 @@ def take_part(record: StudyRecord, opening: int, progress: StudyProgress) -> Non
 def _checkpoints(record: StudyRecord) -> dict[str, str]:
     """Path in the study's folder to SHA-256 of everything that is tested."""
     return {
-        str(job.path): checkpoint_hash(record.folder, job, record.state.results[job])
+        str(job.path): record.state.results[job]["checkpoint"]
+        if job.method in record.archived
+        else checkpoint_hash(record.folder, job, record.state.results[job])
         for method_run in record.state.tested_runs()
         for job in folds_of(record.spec, *method_run)
     }
@@ -144,7 +146,10 @@ class _Opening:
             scored = self.scored()
             if (method, run) not in scored:
                 self.check_same_samples(scored, method)
-                self.write_scores(method, run, self.embeddings(folds_of(self.spec, method, run)))
+                if method in self.record.archived:
+                    self.keep_scores(method, run)
+                else:
+                    self.write_scores(method, run, self.embeddings(folds_of(self.spec, method, run)))
         finally:
             lock.release()
         return True
@@ -179,6 +184,21 @@ class _Opening:
             **score_run(self.spec, method, folds),
         }
         write_json(self.folder / tested_path(method, run), test)
+
+    def keep_scores(self, method: str, run: int) -> None:
+        """Take an archived run's scores over: its checkpoints, which are not here, gave them on the same samples.
+
+        Raises:
+            UserError: they were other samples, or there are no scores.
+        """
+        path = self.folder / tested_path(method, run)
+        test = read_test(self.record, method, run)
+        if test is None or test["data"]["fingerprint"] != self.fingerprint(method):
+            raise UserError(
+                f"{path}: {'missing' if test is None else 'scored on other test samples than those here'}, and the "
+                "checkpoints of this archived run are not here to score again; unpack the archive into another folder"
+            )
+        write_json(path, {**test, "opening": self.number, "ledger": self.line})
 
     def origin_of_scores(self, method: str) -> dict[str, Any]:
         """What computed a method's scores; the device too where its samples were embedded here."""
