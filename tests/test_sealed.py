@@ -22,14 +22,14 @@ def give_split_and_roles(table):
     table.write_text("\n".join(extended) + "\n")
 
 
-@pytest.mark.parametrize("source", ["table", "table with split and roles", "folder"])
-def test_deleting_test_images_and_permuting_test_labels_changes_no_byte(tiny, run, tmp_path, source):
+@pytest.mark.parametrize("source", ["table", "table with split and roles", "folder", "table, features of it"])
+def test_deleting_test_images_and_permuting_test_labels_changes_no_byte(tiny, run, tmp_path, source, monkeypatch):
     data = tmp_path / "data"
     data.mkdir()
     table = own_images(data)
     if source != "folder":
         options = image_options(tiny, table)
-        if source != "table":
+        if source == "table with split and roles":
             give_split_and_roles(table)
     else:
         for image in sorted(data.glob("*.png")):
@@ -38,6 +38,11 @@ def test_deleting_test_images_and_permuting_test_labels_changes_no_byte(tiny, ru
             shutil.move(image, target)
         options = image_options(tiny, table, folder=data / "classes")
     words = [*options, "--model.loss", "ArcFaceLoss"]
+    if "features" in source:
+        words += ["--model.freeze_trunk", "true", "--data.features", "{views: 2}"]
+
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("LEVELFIELD_CACHE", str(cache))
 
     def fit_and_validate():
         output = tmp_path / "outputs"
@@ -49,6 +54,7 @@ def test_deleting_test_images_and_permuting_test_labels_changes_no_byte(tiny, ru
         assert code == 0, complaint
         files = outcome(folder)
         shutil.rmtree(output)
+        shutil.rmtree(cache, ignore_errors=True)  # the next time all is computed anew
         return files, scores
 
     whole = fit_and_validate()
