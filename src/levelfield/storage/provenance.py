@@ -44,6 +44,7 @@ NO_NUMBERS = (
     "training/contradictions.py",
     "training/interruption.py",
     "training/mistakes.py",
+    "training/no_profiler.py",
     "training/notices.py",
     "training/parser.py",
     "training/run_claim.py",

@@ -83,6 +83,11 @@ class StudyProgress:
         if self._bars is not None:
             self._bars.stop()
 
+    @property
+    def shows_steps(self) -> bool:
+        """Whether the steps of the running job are shown: on a terminal."""
+        return self._bars is not None
+
     def start(self, title: str) -> None:
         """A job, or a step of the test stage, begins."""
         self._started = time.monotonic()

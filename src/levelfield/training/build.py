@@ -29,6 +29,7 @@ from levelfield.storage.without_places import without_places
 from levelfield.training.callbacks import FinishTracking, RetrievalValidation
 from levelfield.training.instantiation import instantiate, restrict_parser
 from levelfield.training.learner import learner_class
+from levelfield.training.no_profiler import NoProfiler
 from levelfield.training.notices import silence_expected_notices
 from levelfield.training.parser import LEARNER, LevelfieldParser, learner_named
 from levelfield.training.run_claim import determining
@@ -188,10 +189,13 @@ class TrainingCLI(LightningCLI):
                 weights_only = self.subcommand is None
                 self._best = best_checkpoint(self.folder, weights_only, validates=self.datamodule.fold != NO_FOLD)
                 callbacks.append(self._best)
-            callbacks = self.with_callbacks_of_command([*callbacks, FinishTracking()])
-            config["logger"] = [MetricsFile(str(self.folder), name="", version=""), *self._loggers()]
+            trackers = self._loggers()
+            callbacks = self.with_callbacks_of_command([*callbacks, *([FinishTracking()] if trackers else [])])
+            config["logger"] = [MetricsFile(str(self.folder), name="", version=""), *trackers]
         else:
             config["logger"] = False
+        if config.get("profiler") is None:
+            config["profiler"] = NoProfiler()
         if not self._progress:
             config["enable_progress_bar"] = False
         if config.get("default_root_dir") is not None:

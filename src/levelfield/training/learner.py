@@ -2,12 +2,14 @@
 
 import warnings
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import torch
 from jaxtyping import Float, Int
 from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -183,6 +185,14 @@ class MetricLearner(LightningModule):
         )
         self.train()
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if (
+            name == "_current_fx_name"
+        ):  # Lightning notes each hook, fifty a step; nn.Module would look for weights in it
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
+
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
         if self.freeze_trunk:
@@ -260,7 +270,8 @@ class MetricLearner(LightningModule):
     def configure_callbacks(self) -> list[Callback]:
         """What a Trainer without them would silently lack: validation scores, and the ledger of the test classes."""
         given = self.trainer.callbacks  # type: ignore[attr-defined]
-        kinds = (RetrievalValidation, RecordOpening)
+        tests = self.trainer.state.fn == TrainerFn.TESTING
+        kinds = (RetrievalValidation, *([RecordOpening] if tests else []))
         return [kind() for kind in kinds if not any(isinstance(callback, kind) for callback in given)]
 
     def _check_modality(self, dataset: Any) -> None:
@@ -294,20 +305,45 @@ class MetricLearner(LightningModule):
         labels = (read := Batch.read(batch)).labels
         # Of the batches whose gradients are accumulated into one step, each draws its own.
         draw = ("step", self.seed, self.global_step, batch_idx % self.trainer.accumulate_grad_batches)
-        torch.manual_seed(seed_of(*draw, "trunk", self.global_rank))
+        self._seed_draws(seed_of(*draw, "trunk", self.global_rank))
         embeddings = self.embed_batch(read)
         # Every process computes the full loss of the gathered batch; the gather's backward sums over processes and DDP
         # divides by as many, so the gradient is exactly that of one process.
         embeddings, labels = gather_rows(self, embeddings, sync_grads=True), gather_rows(self, labels)
-        torch.manual_seed(seed_of(*draw, "loss"))
-        with torch.autocast(embeddings.device.type, enabled=False):
+        self._seed_draws(seed_of(*draw, "loss"))
+        kind = embeddings.device.type
+        with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
             loss = self.compute_loss(embeddings, labels)
         self._unchecked.append((self.global_step, loss.detach()))
         every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
         if every and self.global_step % every == 0:
             self._check_finite()
-        self.log("train/loss", loss, prog_bar=True, batch_size=len(labels))
+        if self._is_heard():
+            self.log("train/loss", loss, prog_bar=True, batch_size=len(labels))
         return loss
+
+    def _seed_draws(self, seed: int) -> None:
+        """Seed what draws on this learner's device. Where there is no accelerator, `torch.manual_seed` would keep a
+        traceback for each kind of one, in case that it comes: a quarter of a head's step, and memory that never ends.
+        """
+        if self.device.type == "cpu":
+            torch.default_generator.manual_seed(seed)
+        else:
+            torch.manual_seed(seed)
+
+    def _is_heard(self) -> bool:
+        """Whether anybody gets to see what this step logs: a logger, a progress bar, a callback where training pauses.
+
+        To log takes as long as the backward pass of a head.
+        """
+        trainer = self.trainer
+        return (
+            trainer.progress_bar_callback is not None
+            or trainer._logger_connector.should_update_logs
+            or trainer.is_last_batch
+            or trainer.max_steps >= 0
+            or trainer.val_check_batch != trainer.num_training_batches
+        )
 
     def compute_loss(self, embeddings: Float[Tensor, "batch embedding"], labels: Int[Tensor, " batch"]) -> Tensor:
         """The loss of a whole (gathered) batch, with the miner's choice if there is one."""

@@ -42,7 +42,7 @@ def _train(words: dict[str, Any]) -> tuple[str, Any]:
         record = StudyRecord.begun(Path(words["study_folder"]))
         job, seconds = Job(**words["job"]), words["checkpoint_seconds"]
         with fixed_threads(record.spec.threads):
-            return "result", train(record, job, words["config"], lambda *_: None, seconds)
+            return "result", train(record, job, words["config"], checkpoint_seconds=seconds)
     except OutOfMemory as error:
         return "memory", str(error)
     except TrainingFailed as error:

@@ -25,18 +25,25 @@ class _Steps(Callback):
     def __init__(self, progress: Callable[[int, int], Any]) -> None:
         self._progress = progress
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._in_all = int(trainer.estimated_stepping_batches)
+
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
-        self._progress(trainer.global_step, int(trainer.estimated_stepping_batches))
+        self._progress(trainer.global_step, self._in_all)
 
 
 def train(
-    record: StudyRecord, job: Job, config: Config, progress: Callable[[int, int], Any], checkpoint_seconds: float = 30.0
+    record: StudyRecord,
+    job: Job,
+    config: Config,
+    progress: Callable[[int, int], Any] | None = None,
+    checkpoint_seconds: float = 30.0,
 ) -> dict[str, Any]:
     """Do a job's training, from `last.ckpt` if it was begun before, else from its start in an emptied folder.
 
     Args:
         config: What `levelfield fit --config` would take to do it.
-        progress: Called with (steps done, steps in all).
+        progress: Called with (steps done, steps in all) after each step.
 
     Returns:
         The training's part of `result.json`.
@@ -67,7 +74,8 @@ def train(
                 empty_folder(folder)
             training.write_config()
             callbacks = training.trainer.callbacks  # type: ignore[attr-defined]
-            training.trainer.callbacks = [last.first, *callbacks, _Steps(progress), last]  # type: ignore[attr-defined]
+            shown = [] if progress is None else [_Steps(progress)]
+            training.trainer.callbacks = [last.first, *callbacks, *shown, last]  # type: ignore[attr-defined]
             with interruptible(training.trainer):
                 training.trainer.fit(
                     training.model, datamodule=training.datamodule, ckpt_path=last.path if goes_on else None

@@ -200,7 +200,8 @@ def do_job(
             if config["trainer"]["devices"] > 1:
                 found = train_in_group(record.folder, job, config, checkpoint_seconds)
             else:
-                found = train(record, job, config, progress.advance, checkpoint_seconds)
+                shown = progress.advance if progress.shows_steps else None
+                found = train(record, job, config, shown, checkpoint_seconds)
     except OutOfMemory as error:
         if not attempts.memory:
             raise
