@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
+from levelfield.analysis.ranks import Ranks, rank_methods
 from levelfield.analysis.results import EMBEDDING_KINDS
 from levelfield.published.searches import reality_check_searches
-from levelfield.published.tables import claims, fehervari_recall, papers, reality_check_scores
+from levelfield.published.tables import claims, fehervari_recall, papers, reality_check_scores, vasilev_dyakonov_scores
 
 DATASETS = ("cub200", "cars196", "sop")
 # Figure 3's caption: both baselines and the outlier are no methods whose improvement counts.
@@ -155,3 +156,13 @@ def reported_order(dataset: str) -> float:
 
     both = [(reported, measured) for reported, measured in fehervari_recall(dataset).values() if reported is not None]
     return float(spearmanr(*zip(*both, strict=True)).statistic)
+
+
+def vasilev_dyakonov_ranks(metric: str) -> Ranks:
+    """Mean ranks of the sixteen losses over the six data sets of Vasilev and D'yakonov.
+
+    Args:
+        metric: `precision_at_1` (their recall@1) or `map_at_r`.
+    """
+    datasets = ("cars196", "cub200", "sop", "dogs130", "news20", "wos134")
+    return rank_methods({dataset: vasilev_dyakonov_scores(dataset, metric) for dataset in datasets})

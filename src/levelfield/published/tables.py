@@ -103,6 +103,21 @@ def reality_check_scores(
     }
 
 
+def vasilev_dyakonov_scores(dataset: str, metric: str = "map_at_r") -> dict[str, float]:
+    """A column of Vasilev and D'yakonov's Tables 2 to 7: their name of a loss to its score, a fraction.
+
+    Args:
+        dataset: `cars196`, `news20`, `cub200`, `dogs130`, `sop` or `wos134`.
+        metric: `precision_at_1` (their recall@1) or `map_at_r`.
+
+    Example:
+        >>> vasilev_dyakonov_scores("cub200")["Circle Loss"]
+        0.4478
+    """
+    found = [result for result, _ in _results(dataset) if result.paper == "vasilev_dyakonov"]
+    return {result.method: result.scores[metric][0] for result in found}
+
+
 @dataclass(frozen=True)
 class Claim:
     """Recall@1 that a method's own paper reports, as Zhai and Wu collected it.

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from levelfield.analysis.paper_figures import validation_against_test
-from levelfield.report.figures.style import BLUE, INK, VERMILION, new_figure
+from levelfield.report.figures.style import new_figure
 from levelfield.report.paper_figures import PaperFigure, table
 from levelfield.report.paper_figures.reality_check_figure2 import TITLES
+from levelfield.report.two_orders import draw_two_orders
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,29 +33,15 @@ def lines(records: "Sequence[StudyRecord]") -> list[str]:
 
 
 def draw(records: "Sequence[StudyRecord]") -> "Figure":
-    """A panel a data set: a line a method, from its place by validation MAP@R to that by test MAP@R.
-
-    The lines of methods that move by more than three places stand out.
-    """
+    """A panel a data set: a line a method, from its place by validation MAP@R to that by test MAP@R."""
     figure = new_figure(5.6)
     for axes, (dataset, batch_size) in zip(figure.subplots(2, 2).flat, PANELS, strict=True):
         agreement = validation_against_test(dataset, batch_size=batch_size)
-        both = (agreement.validation, agreement.test)
-        orders = [sorted(scores, key=scores.__getitem__, reverse=True) for scores in both]
-        for method in agreement.test:
-            places = [order.index(method) for order in orders]
-            colour = VERMILION if abs(places[0] - places[1]) > 3 else BLUE
-            axes.plot([0, 1], places, "o-", color=colour, markersize=3.5, linewidth=1.2, mew=0)
-        for side, (order, scores) in enumerate(zip(orders, both, strict=True)):
-            for place, method in enumerate(order):
-                name = f"{method}  {100 * scores[method]:.1f}" if side == 0 else f"{100 * scores[method]:.1f}  {method}"
-                align, x = ("right", -0.04) if side == 0 else ("left", 1.04)
-                axes.text(x, place, name, ha=align, va="center", fontsize=7.5, color=INK)
-        axes.set(xlim=(-0.75, 1.75), ylim=(len(orders[0]) - 0.5, -0.7))
-        axes.set_xticks([0, 1], ["validation", "test"])
-        axes.set_yticks([])
-        axes.grid(visible=False)
-        axes.spines[["left", "bottom"]].set_visible(False)
+        validation, test = (
+            {method: 100 * score for method, score in scores.items()}
+            for scores in (agreement.validation, agreement.test)
+        )
+        draw_two_orders(axes, validation, test, ("validation", "test"))
         axes.set_title(f"{TITLES[dataset]}, batch {batch_size}: Spearman {agreement.spearman:.2f}")
     figure.supxlabel(
         "MAP@R, percent: best of 50 trials on the validation folds, and on the test classes (separated)", fontsize=9
