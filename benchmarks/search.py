@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from levelfield.published.searches import reality_check_curves
-from levelfield.study.search.suggest import Space, Trial, read_space, suggest
+from levelfield.study.search.space import Space, read_space
+from levelfield.study.search.suggest import Trial, suggest
 
 TRIALS = 30
 # Name in the table: sampler and trials a batch.

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from levelfield.study.jobs.written_config import class_name
 from levelfield.study.record import StudyRecord
 from levelfield.study.search.suggest import at_bound, best_trial
 
@@ -45,12 +46,21 @@ def selected(record: StudyRecord) -> dict[str, Selection]:
     return found
 
 
+def said_value(value: Any) -> str:
+    """`0.00514` or `Adam`: a number short, a class by its name."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{value:.4g}"
+    is_class = isinstance(value, str) or (isinstance(value, dict) and "class_path" in value)
+    return class_name(value) if is_class else str(value)
+
+
 def search_lines(record: StudyRecord) -> list[str]:
     """What each method's search found, failed at or ran into, and the runs that failed."""
     lines, spec, state = [], record.spec, record.state
     for method, selection in selected(record).items():
         if selection.trial is not None:
-            setting = ", ".join(f"{key.rpartition('.')[2]} {value:.4g}" for key, value in selection.parameters.items())
+            parameters = selection.parameters.items()
+            setting = ", ".join(f"{key.rpartition('.')[2]} {said_value(value)}" for key, value in parameters)
             lines.append(f"{method}: best of {spec.trials(method)} trials is number {selection.trial}: {setting}")
         lines += [f"{method}: {sentence}" for sentence in (*selection.advice, *selection.failures)]
     lines += [f"{method}: no trial had a score, so it has no runs" for method in state.without_setting()]

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from levelfield.analysis.selection import said_value
 from levelfield.study.definition.search_settings import SECOND_SEARCH_MARK
 from levelfield.study.definition.spec import StudySpec
 from levelfield.study.jobs.job import EMBEDDINGS_FILE, Job
@@ -122,4 +123,4 @@ def _counted(values: Any) -> str:
 def said_setting(parameters: Mapping[str, Any]) -> str:
     """`loss.margin 23.2, loss_lr 0.00514`: a setting found by a search, without what all keys share."""
     short = {key.removeprefix("model.").replace("init_args.", ""): value for key, value in parameters.items()}
-    return ", ".join(f"{key} {value:.4g}" for key, value in short.items())
+    return ", ".join(f"{key} {said_value(value)}" for key, value in short.items())

@@ -71,7 +71,7 @@ def draw_figures(results: Results) -> dict[str, bytes]:
 def _contents(record: StudyRecord, rows: Sequence[ResultRow], changed: Mapping[Path, str]) -> dict[str, Any]:
     """Everything the template shows but the figures."""
     spec, state, ledger = record.spec, record.state, record.ledger
-    test = summarise(rows)
+    test, folds = summarise(rows), spec.folds_of("trial")
     reasons = [opening["reason"] for opening in ledger.openings]
     reopened = reopening(reasons)
     by_one_pca = any(without_value(row.method) == ONE_PCA for row in rows)
@@ -91,7 +91,7 @@ def _contents(record: StudyRecord, rows: Sequence[ResultRow], changed: Mapping[P
         "comparisons": _verdicts(spec, rows),
         "many": MANY,
         "conditions": differing_conditions(spec),
-        "budget": f"{spec.search.trials} trials a method ({spec.search.sampler}), {spec.folds_of('trial')} folds each",
+        "budget": f"{spec.search.trials} trials a method ({spec.search.sampler}), each on all {folds} folds",
         "searches": _searches(record) if spec.search.trials else [],
         "papers": _papers(record, test),
         "failed_runs": [(str(job), why) for job, why in state.failures("run").items()],

@@ -14,7 +14,8 @@ from levelfield.study.definition.spec import StudySpec
 from levelfield.study.jobs.job import Job
 from levelfield.study.record import StudyRecord
 from levelfield.study.search import asked_once
-from levelfield.study.search.suggest import Range, suggest
+from levelfield.study.search.space import Range
+from levelfield.study.search.suggest import suggest
 
 SPACE = {"model.loss.init_args.margin": {"low": 0.0, "high": 1.0}}
 

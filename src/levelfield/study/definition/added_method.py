@@ -11,7 +11,7 @@ from levelfield.errors import UserError
 from levelfield.runtime.import_path import import_named
 from levelfield.runtime.shipped import shipped_files
 from levelfield.study.definition.configuration import Config, read_yaml
-from levelfield.study.search.suggest import read_space
+from levelfield.study.search.space import read_space
 
 
 def added_methods(paths: Sequence[str]) -> dict[str, Config]:

@@ -80,7 +80,7 @@ def merge(old: Any, new: Any) -> Any:
         return copy.deepcopy(new)
     merged = dict(old or {})
     for key, value in new.items():
-        if key.endswith("+"):
+        if isinstance(key, str) and key.endswith("+"):
             key, value = key[:-1], [*merged.get(key[:-1], []), *(value if isinstance(value, list) else [value])]
         merged[key] = merge(merged.get(key), value)
     return merged

@@ -7,7 +7,8 @@ from typing import Any
 
 from levelfield.errors import UserError, nearest
 from levelfield.study.definition.configuration import Config, stack, whole_number
-from levelfield.study.search.suggest import SAMPLERS, read_space
+from levelfield.study.search.space import read_space
+from levelfield.study.search.suggest import SAMPLERS
 
 # Between a method's name and the number of a second search of it.
 SECOND_SEARCH_MARK = "@"

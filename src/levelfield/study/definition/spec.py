@@ -25,7 +25,7 @@ from levelfield.study.definition.configuration import (
 from levelfield.study.definition.references import is_reference, read_references
 from levelfield.study.definition.search_settings import SearchSettings, read_spaces, search_settings, second_searches
 from levelfield.study.definition.sweep import NAME, sweep_methods, trained_as, value_of, without_value
-from levelfield.study.search.suggest import Space, read_space
+from levelfield.study.search.space import Space, read_space
 
 STUDY = "study.yaml"
 BASELINE = "pretrained"
@@ -270,7 +270,8 @@ def load_spec(
     shared = trained_as(path, layers)
     configs = {name: merge(base, layer) for name, layer in layers.items()}
     searches = {name: config.pop("search", None) for name, config in configs.items()}
-    given = read_spaces(path, content, {name: searches[name] for name in searches if name not in shared}, settings)
+    searched = [name for name in searches if name not in shared and not is_baseline(name)]
+    given = read_spaces(path, content, {name: searches[name] for name in searched}, settings)
     given |= {name: given[other] for name, other in shared.items() if other in given}
     swept, configs = sweep_methods(path, content.get("sweep"), configs)
     if taken := {BASELINE, ONE_PCA} & set(configs):

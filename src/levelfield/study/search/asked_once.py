@@ -9,7 +9,8 @@ from typing import Any
 from levelfield.storage.atomic import write_json
 from levelfield.storage.lock import Lock
 from levelfield.storage.provenance import computing_files, library_versions
-from levelfield.study.search.suggest import Space, Trial, suggest
+from levelfield.study.search.space import Space
+from levelfield.study.search.suggest import Trial, suggest
 
 SUGGESTIONS = "suggestions"
 
@@ -29,7 +30,7 @@ class AskedOnce:
 
     def __call__(
         self, space: Space, finished: Sequence[Trial], number: int, seed: int, method: str, sampler: str
-    ) -> dict[str, float]:
+    ) -> dict[str, Any]:
         """The arguments and the suggestion are those of `suggest`."""
         if not space:
             return {}
@@ -48,7 +49,7 @@ class AskedOnce:
         return found
 
 
-def _read(file: Path, origin: str) -> dict[str, float] | None:
+def _read(file: Path, origin: str) -> dict[str, Any] | None:
     """A suggestion that was kept; None where there is none, or one that follows from something else."""
     try:
         content: Any = json.loads(file.read_text(encoding="utf-8"))

@@ -5,7 +5,6 @@ study that was killed and resumed, or shared between workers, searches exactly l
 sampler of Optuna's that is kept alive, or comes back from its journal, suggests something else.
 """
 
-import math
 import statistics
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,55 +12,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from levelfield.errors import UserError
 from levelfield.seeds import seed_of
+from levelfield.study.search.space import Choice, Range, Space, coordinates, settings
 
 if TYPE_CHECKING:
     import optuna
 
 SAMPLERS = ("gp", "tpe", "random")
-SCALES = ("linear", "log")
 # Quasi-random trials before a model of the scores is trusted.
 FIRST_POINTS = 5
 # A value this close to a bound, as a fraction of the range, may mean that the best lies beyond it.
 NEAR_BOUND = 0.01
 # Earlier trials that a trial is compared with before it may be pruned.
 PRUNE_AFTER = 5
-
-
-@dataclass(frozen=True)
-class Range:
-    """Where one argument is searched.
-
-    Args:
-        low: Smallest value, in the argument's own unit.
-        high: Largest value, tried too.
-        scale: `linear`, or `log` for an argument whose order of magnitude is sought.
-        integer: Whether only whole numbers are tried.
-    """
-
-    low: float
-    high: float
-    scale: str = "linear"
-    integer: bool = False
-
-    def position(self, value: float) -> float:
-        """Where `value` lies between `low` (0) and `high` (1), in the range's scale."""
-        if self.scale == "log":
-            return math.log(value / self.low) / math.log(self.high / self.low)
-        return (value - self.low) / (self.high - self.low)
-
-    def at(self, position: float) -> float:
-        """The value at a position in [0, 1]."""
-        # A whole number's share reaches half a step to either side, the bounds' as well.
-        half = 0.5 if self.integer else 0.0
-        low, high = self.low - half, self.high + half
-        value = low * (high / low) ** position if self.scale == "log" else low + (high - low) * position
-        value = min(max(round(value) if self.integer else value, self.low), self.high)
-        return int(value) if self.integer else value
-
-
-Space = dict[str, Range]
 
 
 @dataclass(frozen=True)
@@ -77,58 +40,15 @@ class Trial:
     """
 
     number: int
-    parameters: dict[str, float]
+    parameters: dict[str, Any]
     value: float | None
     failure: str | None = None
     pruned: bool = False
 
 
-def read_space(content: Mapping[str, Any], where: str) -> Space:
-    """Read a search space: dotted keys, each with `{low, high, scale, integer}`.
-
-    Args:
-        where: Its name in messages.
-
-    Raises:
-        UserError: names `where`, the key and what is wrong with it.
-
-    Example:
-        >>> read_space({"model.loss.init_args.margin": {"low": 0, "high": 90}}, "my_space.yaml")
-        {'model.loss.init_args.margin': Range(low=0.0, high=90.0, scale='linear', integer=False)}
-    """
-    if not isinstance(content, Mapping):
-        raise UserError(f"{where} must map dotted keys to ranges, such as 'model.loss_lr: {{low: 1e-5, high: 1}}'")
-    return {str(key): _read_range(entry, f"{where}: {key}") for key, entry in content.items()}
-
-
-def _read_range(entry: Any, place: str) -> Range:
-    if not isinstance(entry, Mapping):
-        raise UserError(f"{place} must be a range, such as {{low: 0, high: 1, scale: linear}}, not {entry!r}")
-    unknown = [key for key in entry if key not in ("low", "high", "scale", "integer")]
-    if unknown:
-        raise UserError(f"{place} has an unknown {unknown[0]!r}; a range has low, high, scale and integer")
-    for key in ("low", "high"):
-        value = entry.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise UserError(f"{place}: {key} must be a number, not {value!r}")
-    low, high = float(entry["low"]), float(entry["high"])
-    scale, integer = entry.get("scale", "linear"), entry.get("integer", False)
-    if scale not in SCALES:
-        raise UserError(f"{place}: scale must be linear or log, not {scale!r}")
-    if not isinstance(integer, bool):
-        raise UserError(f"{place}: integer must be true or false, not {integer!r}")
-    if integer and not (low.is_integer() and high.is_integer()):
-        raise UserError(f"{place}: the bounds of an integer range must be whole numbers, not {low:g} and {high:g}")
-    if low >= high:
-        raise UserError(f"{place}: low ({low:g}) must be below high ({high:g}); fix the argument in the method instead")
-    if scale == "log" and low <= 0:
-        raise UserError(f"{place}: a log scale needs a low above 0, not {low:g}; use scale: linear")
-    return Range(low, high, scale, integer)
-
-
 def suggest(
     space: Space, finished: Sequence[Trial], number: int, seed: int, method: str, sampler: str = "gp"
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """What trial `number` of a method tries.
 
     The first five trials are scrambled Sobol points, then the sampler decides (`random` from the first trial on). It is
@@ -144,7 +64,8 @@ def suggest(
         sampler: `gp` (Gaussian process, expected improvement), `tpe` or `random`.
 
     Returns:
-        Dotted key to value, the same for the same arguments in any process.
+        Dotted key to value, the same for the same arguments in any process; tied keys and what follows from a choice
+        are among them.
 
     Raises:
         ValueError: there is no such sampler.
@@ -155,7 +76,7 @@ def suggest(
         return {}
     # A space is the same whatever the order of its lines.
     found = _suggest(dict(sorted(space.items())), finished, number, seed, method, sampler)
-    return {key: found[key] for key in space}
+    return settings(space, found)
 
 
 def _suggest(
@@ -164,7 +85,7 @@ def _suggest(
     if sampler == "random":
         return _random_point(space, number, seed, method)
     ended = sorted(finished, key=lambda trial: trial.number)
-    told = _told_values(ended)
+    told = [(coordinates(space, parameters), value) for parameters, value in _told_values(ended)]
     known = {trial.number for trial in ended}
     running: list[dict[str, float]] = []
     for trial_number in (*(earlier for earlier in range(number) if earlier not in known), number):
@@ -175,7 +96,7 @@ def _suggest(
     return running[-1]
 
 
-def _told_values(ended: Sequence[Trial]) -> list[tuple[dict[str, float], float]]:
+def _told_values(ended: Sequence[Trial]) -> list[tuple[dict[str, Any], float]]:
     """Parameters and value of every ended trial; nothing before one has a value."""
     values = [trial.value for trial in ended if trial.value is not None]
     if not values:
@@ -221,9 +142,11 @@ def _ask(
         return dict(study.ask(fixed_distributions=distributions).params)
 
 
-def _distribution(place: Range) -> "optuna.distributions.BaseDistribution":
-    from optuna.distributions import FloatDistribution, IntDistribution
+def _distribution(place: Range | Choice) -> "optuna.distributions.BaseDistribution":
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
+    if isinstance(place, Choice):
+        return CategoricalDistribution(range(len(place.options)))
     if place.integer:
         return IntDistribution(int(place.low), int(place.high), log=place.scale == "log")
     return FloatDistribution(place.low, place.high, log=place.scale == "log")
@@ -262,10 +185,11 @@ def best_trial(trials: Sequence[Trial]) -> Trial | None:
     return max(scored, key=lambda trial: (trial.value, -trial.number), default=None)
 
 
-def at_bound(space: Space, parameters: Mapping[str, float]) -> list[str]:
+def at_bound(space: Space, parameters: Mapping[str, Any]) -> list[str]:
     """One sentence for each value on, or within 1% of the range of, a bound, with the advice to widen it."""
     sentences = []
-    for key, place in space.items():
+    ranges = {key: place for key, place in space.items() if isinstance(place, Range)}
+    for key, place in ranges.items():
         position = place.position(parameters[key])
         for distance, side, bound in ((position, "lower", place.low), (1 - position, "upper", place.high)):
             if distance <= NEAR_BOUND + 1e-9:  # exactly 1% is not exact in binary
