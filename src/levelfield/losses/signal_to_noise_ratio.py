@@ -3,15 +3,14 @@
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.functional import threshold
+from torch.nn.functional import relu, threshold
 
 from levelfield.losses.base import IndicesTuple
-from levelfield.losses.contrastive import ContrastiveLoss
-from levelfield.losses.pairs import squared_distances
+from levelfield.losses.pairs import PairLoss, nonzero_mean, squared_distances
 from levelfield.numerics import rounding_of
 
 
-class SignalToNoiseRatioContrastiveLoss(ContrastiveLoss):
+class SignalToNoiseRatioContrastiveLoss(PairLoss):
     """Contrastive loss of the ratio of the noise between two embeddings to the anchor's signal.
 
         L = NZ_{(i,p)} [snr_ip - m_pos]+  +  NZ_{(i,n)} [m_neg - snr_in]+  +  reg mean_i abs(sum_k x_ik)
@@ -33,7 +32,9 @@ class SignalToNoiseRatioContrastiveLoss(ContrastiveLoss):
     """
 
     def __init__(self, pos_margin: float = 0.0, neg_margin: float = 1.0, regularizer_weight: float = 0.0) -> None:
-        super().__init__(pos_margin, neg_margin)
+        super().__init__()
+        self.pos_margin = pos_margin
+        self.neg_margin = neg_margin
         self.regularizer_weight = regularizer_weight
 
     @staticmethod
@@ -57,3 +58,10 @@ class SignalToNoiseRatioContrastiveLoss(ContrastiveLoss):
         if self.regularizer_weight:
             loss = loss + self.regularizer_weight * embeddings.sum(1).abs().mean()
         return loss
+
+    def pair_loss(
+        self, matrix: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
+    ) -> Float[Tensor, ""]:
+        pull = relu(matrix - self.pos_margin)
+        push = relu(self.neg_margin - matrix)
+        return nonzero_mean(pull, positives) + nonzero_mean(push, negatives)
