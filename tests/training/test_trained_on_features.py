@@ -126,6 +126,10 @@ def test_other_weights_or_images_have_another_file(cache: Path):
     assert len(files(cache)) == 2
     fit(learner_of(), letters(Features(), {**FIXED, "crop_size": 28}))
     assert len(files(cache)) == 3
+    fit(learner_of(), letters(Features(), {**FIXED, "eval_resize": 40}))
+    assert len(files(cache)) == 4
+    fit(learner_of(), letters(Features(), {**FIXED, "resize": 36, "eval_resize": 32}))
+    assert len(files(cache)) == 4, "evaluated as the first"
 
 
 def test_one_datamodule_follows_the_learner_that_it_is_given():

@@ -235,7 +235,10 @@ class MetricDataModule(LightningDataModule):
         if self.dataset.modality == "text":
             return {}
         every = asdict(self.transforms)
-        return every if train else {name: every[name] for name in ("crop_size", "resize", "square", "interpolation")}
+        if train:
+            return every
+        evaluated = {name: every[name] for name in ("crop_size", "square", "interpolation")}
+        return {**evaluated, "resize": self.transforms.eval_side}
 
     def identity(self) -> dict[str, Any]:
         """What a checkpoint must know to be validated and tested on the same classes, as plain values.

@@ -46,7 +46,7 @@ class ImageTransforms:
     eval_resize: int | None = None
 
     def __post_init__(self) -> None:
-        if self._eval_resize is None:
+        if self.eval_side is None:
             raise UserError("resize null crops the training images as they are: say what evaluation does, eval_resize")
         if self.resize is None and (self.square or self.random_crop):
             raise UserError("square and random_crop need all images in one size: give resize")
@@ -63,7 +63,7 @@ class ImageTransforms:
     @property
     def reduced(self) -> int | None:
         """What `reduce` brings an image to; None where training and evaluation do not begin alike."""
-        return self.resize if self.resize == self._eval_resize else None
+        return self.resize if self.resize == self.eval_side else None
 
     def reduce(self) -> Callable[[Image.Image], Image.Image]:
         """The first, fixed part of both `train` and `evaluate`: an image of which it was done before stays as it is."""
@@ -81,7 +81,7 @@ class ImageTransforms:
 
     def evaluate(self) -> ImageTransform:
         """RGB image -> (3, crop_size, crop_size) float32 in [0, 1], without randomness."""
-        return v2.Compose([*self._resize(self._eval_resize), v2.CenterCrop(self.crop_size), *_to_tensor()])
+        return v2.Compose([*self._resize(self.eval_side), v2.CenterCrop(self.crop_size), *_to_tensor()])
 
     def _resize(self, size: int | None) -> list[torch.nn.Module]:
         if size is None:
@@ -89,7 +89,8 @@ class ImageTransforms:
         return [v2.Resize([size, size] if self.square else size, interpolation=self._interpolation)]
 
     @property
-    def _eval_resize(self) -> int | None:
+    def eval_side(self) -> int | None:
+        """The shorter side that evaluation brings an image to."""
         return self.resize if self.eval_resize is None else self.eval_resize
 
     @property
