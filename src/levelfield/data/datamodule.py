@@ -16,6 +16,7 @@ from lightning.pytorch import LightningDataModule
 from torch import Tensor
 from torch.utils.data import DataLoader, default_collate
 
+from levelfield.data import datasets
 from levelfield.data.cache import PreparedImages, prepare_images
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.features import Extractor, Features, FeatureSubset, Views, prepare_features, whole_batch
@@ -29,7 +30,10 @@ from levelfield.data.transforms import ImageTransforms
 from levelfield.errors import UserError
 from levelfield.runtime.own_code import own_code
 from levelfield.runtime.processes import end_with_parent
-from levelfield.storage.provenance import computing_files
+from levelfield.storage.provenance import computing_files, source_hash
+
+# What turns a sample of a data set into what a trunk gets.
+MADE_BY = ("levelfield.data.features", "levelfield.data.transforms")
 
 
 class SamplerFactory(Protocol):
@@ -224,7 +228,7 @@ class MetricDataModule(LightningDataModule):
             "transforms": self._transform_in_words(train=views > 0),
             "seed": seed,
             "batch_size": self.eval_batch_size,  # the last bits of a feature depend on who comes along
-            "files": computing_files(Path(__file__).parent),
+            "files": [computing_files(Path(datasets.__file__).parent), *map(source_hash, MADE_BY)],
             "own_code": own_code(f"{type(self.dataset).__module__}.{type(self.dataset).__qualname__}"),
             "extractor": extractor.identity,
         }

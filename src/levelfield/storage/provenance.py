@@ -3,6 +3,7 @@
 import hashlib
 import platform
 import subprocess
+import sys
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import levelfield
+from levelfield.storage.file_hash import file_hash
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
@@ -87,6 +89,12 @@ def computing_files(package: Path = Path(levelfield.__file__).parent) -> str:
         if path.suffix in SOURCE_SUFFIXES and not silent and not any(part.startswith(".") for part in name.parts):
             digest.update(f"{name.as_posix()}\n{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
     return digest.hexdigest()
+
+
+@cache  # as above
+def source_hash(module: str) -> str:
+    """SHA-256 of the source of a module that is imported."""
+    return file_hash(Path(str(sys.modules[module].__file__)))
 
 
 @cache

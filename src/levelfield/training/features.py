@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,10 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-import levelfield.models
 from levelfield.errors import UserError
 from levelfield.models.trunks import ModuleTrunk, Trunk
 from levelfield.runtime.own_code import own_code
-from levelfield.storage.provenance import computing_files, library_versions, package_versions, processor
+from levelfield.storage.provenance import library_versions, package_versions, processor, source_hash
 from levelfield.storage.without_places import without_places
 from levelfield.training.frozen_trunk import trunk_hash
 
@@ -67,7 +65,9 @@ class TrunkExtractor:
             "class": name,
             "arguments": [without_places(arguments), dict(trunk.checkpoint_args), trunk.mean, trunk.std],
             "own_code": own_code(name),
-            "files": computing_files(Path(levelfield.models.__file__).parent),
+            "files": [
+                source_hash(each.__module__) for each in kind.__mro__ if each.__module__.startswith("levelfield.")
+            ],
             "libraries": {**library_versions(), **package_versions(trunk)},
             "device": torch.cuda.get_device_name(self.device) if on_gpu else processor(),
             "threads": None if on_gpu else torch.get_num_threads(),
