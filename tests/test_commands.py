@@ -20,6 +20,7 @@ from own_images import image_options, own_images
 from tiny_fit import REPOSITORY, TINY
 from tiny_text import own_texts
 
+from levelfield.analysis.exhibits import exhibit
 from levelfield.cli.data import named_datasets
 from levelfield.cli.main import main
 from levelfield.errors import UserError
@@ -76,7 +77,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> Path:
     for name in ("quickstart", "quickstart_my_loss", "glyphs_search"):
         shutil.copytree(finished, folder / "outputs" / name)
     write_archive(StudyRecord.begun(finished), folder / "outputs/quickstart.tar.xz")
-    for name in ("cub200_reality_check", "cars196_reality_check", "sop_reality_check"):
+    for name in ("reality_check_table4_cub", "reality_check_table5_cars", "reality_check_table6_sop"):
         shutil.copytree(finished, folder / "outputs" / name)
     return folder
 
@@ -172,6 +173,14 @@ def data(words: list[str], run: Callable, place: Path) -> None:
     assert printed
 
 
+def paper(words: list[str], run: Callable, place: Path) -> None:
+    code, _, complaint = run("paper", *words)
+    if words[0] == "run" and exhibit(words[1]).studies:
+        assert complaint.splitlines()[-1] == f"levelfield: {WOULD_RUN}"
+    else:
+        assert code == 0, complaint
+
+
 def sbatch(words: list[str], run: Callable, place: Path) -> None:
     """The script runs with an `srun` that notes its words, and what it would start is a command too."""
     script = words.index("scripts/slurm.sh")
@@ -185,7 +194,7 @@ def sbatch(words: list[str], run: Callable, place: Path) -> None:
 
 
 def levelfield(words: list[str], run: Callable, place: Path) -> None:
-    if len(words) == 1 and words[0] in ("study", "data"):  # a name for all that follows
+    if len(words) == 1 and words[0] in ("study", "paper", "data"):  # a name for all that follows
         assert run(*words, "--help")[0] == 0
         return
     if len(words) == 1:
@@ -223,6 +232,7 @@ VERBS = {
     "test": evaluate("test"),
     "predict": evaluate("predict"),
     "study": study,
+    "paper": paper,
     "data": data,
 }
 RULES = {

@@ -35,15 +35,20 @@ runs: 10
 """
 
 
-def begun(folder: Path, study: str = STUDY, **changes: object) -> StudySpec:
+def begun(folder: Path, study: str | Path = STUDY, **changes: object) -> StudySpec:
     """A study whose first runs have written their whole configuration; nothing is trained."""
-    file = folder / "birds.yaml"
-    configs = Path("configs").resolve()
-    file.write_text(study.replace("../", f"{configs}/"))
+    if isinstance(study, str):
+        file = folder / "birds.yaml"
+        file.write_text(study.replace("../", f"{Path('configs').resolve()}/"))
+    else:
+        file = study
     spec = load_spec(file)
     for method, config in spec.methods.items():
         config["model"].setdefault("distance", "cosine")  # defaults that a job's file has
         config["model"].setdefault("miner", None)
+        loss = config["model"].get("loss")
+        if isinstance(loss, dict) and "weight_init" in loss.get("init_args", {}):
+            loss["init_args"].setdefault("class_fraction", 1.0)
         for key, value in changes.items():
             config = set_dotted(config, key.replace("__", "."), value)
         job = Job(method, "run", 0, 0)
@@ -123,26 +128,57 @@ def test_the_protocols_own_study_differs_in_what_no_key_holds_alone(tmp_path: Pa
 @pytest.mark.parametrize(
     ("study", "paper", "unmatched"),
     [
-        ("cub200_reality_check", "reality_check", []),
-        ("cub200_reality_check_batch256", "reality_check", []),
-        ("cars196_reality_check", "reality_check", []),
-        ("sop_reality_check", "reality_check", []),
-        ("cub200_zhai_wu", "zhai_wu", ["pretrained"]),
-        ("cub200_fehervari", "fehervari", ["pretrained"]),
-        ("cub200_vasilev_dyakonov", "vasilev_dyakonov", ["pretrained"]),
-        ("news20_vasilev_dyakonov", "vasilev_dyakonov", ["pretrained"]),
+        ("reality_check/table4_cub", "reality_check", []),
+        ("reality_check/table8", "reality_check", []),
+        ("reality_check/table5_cars", "reality_check", []),
+        ("reality_check/table6_sop", "reality_check", []),
+        ("reality_check/table1_cub", "reality_check_trunks", []),
+        ("reality_check/table2_sop", "reality_check_trunks", []),
+        ("zhai_wu/table1_sop", "zhai_wu", ["pretrained"]),
+        ("zhai_wu/table4", "zhai_wu", ["pretrained"]),
+        ("zhai_wu/table5_inshop", "zhai_wu", ["pretrained"]),
+        ("zhai_wu/table6_cub", "zhai_wu", ["pretrained"]),
+        ("fehervari/table2_resnet50", "fehervari", ["pretrained"]),
+        ("fehervari/table2_bn_inception", "fehervari", ["pretrained"]),
+        ("vasilev_dyakonov/cub200", "vasilev_dyakonov", ["pretrained"]),
+        ("vasilev_dyakonov/news20", "vasilev_dyakonov", ["pretrained"]),
     ],
 )
 def test_the_papers_own_studies_differ_in_what_no_key_holds_alone(
     study: str, paper: str, unmatched: list[str], tmp_path: Path
 ) -> None:
-    spec = begun(tmp_path, Path(f"configs/study/{study}.yaml").read_text())
+    spec = begun(tmp_path, Path(f"configs/study/{study}.yaml"))
     [beside] = [p for p in papers_beside(StudyRecord(tmp_path, spec)) if p.title == papers()[paper]["title"]]
-    theirs = papers()[paper]["protocol"]["folds"]
+    theirs = papers()[paper]["protocol"].get("folds", spec.folds)
     folds = [] if spec.folds == theirs else [f"folds {spec.folds} here, {theirs} there"]
-    assert beside.differences == [*folds, *papers()[paper]["remarks"]]
+    assert beside.differences == [*folds, *papers()[paper].get("remarks", [])]
     matched = {row.method for row in beside.counterparts}
-    assert [method for method in ("pretrained", *spec.methods) if method not in matched] == unmatched
+    assert [method for method in spec.rows if method not in matched] == unmatched
+
+
+def test_a_sweep_s_values_stand_beside_their_own_rows(tmp_path: Path) -> None:
+    """Table 4 of Zhai and Wu, and Figure 4's two shares."""
+    spec = begun(tmp_path, Path("configs/study/zhai_wu/table4.yaml"))
+    [beside] = [p for p in papers_beside(StudyRecord(tmp_path, spec)) if p.title == papers()["zhai_wu"]["title"]]
+    recalls = {row.method: row.result.scores["precision_at_1"][0] for row in beside.counterparts}
+    by_value = {"none": 0.595, 1: 0.596, 3: 0.6, 12: 0.608, 25: 0.613, 37: 0.596, 75: 0.409}
+    assert recalls == {f"softmax[{value}]": recall for value, recall in by_value.items()}
+    spec = begun(tmp_path / "shares", Path("configs/study/zhai_wu/figure4.yaml"))
+    found = papers_beside(StudyRecord(tmp_path / "shares", spec))
+    [beside] = [p for p in found if p.title == papers()["zhai_wu"]["title"]]
+    recalls = {row.method: row.result.scores["precision_at_1"][0] for row in beside.counterparts}
+    assert recalls == {"softmax[0.001]": 0.72, "softmax[0.01]": 0.757, "softmax[0.1]": 0.782, "softmax[1.0]": 0.782}
+    assert "softmax[0.1]: model.loss.init_args.class_fraction 0.1 here, 1 there" in beside.differences
+
+
+def test_the_terminal_shows_every_metric_that_study_and_paper_have(tmp_path: Path) -> None:
+    """Table 3 of Fehervari et al., DREML: R@2 84.44, R@4 90.00, R@8 94.11, R@16 96.85, NMI 61.23."""
+    spec = begun(tmp_path, Path("configs/study/fehervari/table3.yaml"))
+    output = io.StringIO()
+    print_papers(Console(file=output, width=80), StudyRecord(tmp_path, spec), [])
+    rows = [line.split()[-4:] for line in output.getvalue().splitlines() if line.split()[:1] == ["DREML"]]
+    assert rows[1:] == [["84.4", "90.0", "94.1", "96.9"], rows[2]]
+    assert rows[2][-1] == "61.2"
 
 
 def test_differences_are_named_by_key_and_by_method(tmp_path: Path) -> None:
@@ -151,14 +187,16 @@ def test_differences_are_named_by_key_and_by_method(tmp_path: Path) -> None:
     spec = begun(tmp_path, study, model__trunk=trunk, data__samples_per_class=2, trainer__callbacks=None)
     [paper] = [p for p in papers_beside(StudyRecord(tmp_path, spec)) if p.title == PAPER]
     steps = "after 1000 epochs of 100 steps"
-    assert paper.differences[:-1] == [
-        "model.trunk resnet50 here, bn_inception there",
-        "second, third: data.samples_per_class 2 here, 4 there",
-        f"stopping {steps} here, early stopping there",
-        "search.trials 6 here, 50 there",
-        "runs 3 here, 10 there",
-        "first: data.samples_per_class 2 here, 1 there",
-    ]
+    assert sorted(paper.differences[:-1]) == sorted(
+        [
+            "model.trunk resnet50 here, bn_inception there",
+            "second, third: data.samples_per_class 2 here, 4 there",
+            f"stopping {steps} here, early stopping there",
+            "search.trials 6 here, 50 there",
+            "runs 3 here, 10 there",
+            "first: data.samples_per_class 2 here, 1 there",
+        ]
+    )
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(256, 256), (16, 32), (512, 256)])

@@ -8,7 +8,8 @@ from typing import Any
 
 from levelfield.analysis.results import embedding_kinds
 from levelfield.data.splits import NO_FOLD
-from levelfield.published.tables import PublishedResult, published
+from levelfield.metrics.table import SHOWN_METRICS
+from levelfield.published.tables import PublishedResult, papers, published
 from levelfield.study.definition.configuration import flatten
 from levelfield.study.definition.spec import BASELINE, StudySpec, is_baseline, one_pca, reference_of
 from levelfield.study.jobs.written_config import class_name, whole_config
@@ -17,8 +18,10 @@ from levelfield.study.record import StudyRecord
 # Both libraries' losses of one name have one definition; anybody else's may be something else.
 KNOWN_LOSSES = ("levelfield", "pytorch_metric_learning")
 # Of these the protocol knows the name alone.
-NAMED = ("model.trunk", "model.embedder", "model.optimizer")
+NAMED = ("model.trunk", "model.embedder", "model.optimizer", "data.sampler")
 SIZES = ("data.batch_size", "model.embedding_size")
+WEIGHTS = "trunk_weights"
+OF_UNTRAINED = ("model.trunk", "model.embedding_size", "data.split", "data.transforms", "folds", WEIGHTS)
 
 
 @dataclass(frozen=True)
@@ -50,26 +53,37 @@ class PaperBeside:
 
     Args:
         differences: One sentence each; those of some rows alone name their methods.
+        metrics: Keys of the scores to show, those of every study first.
     """
 
     title: str
     counterparts: list[Counterpart]
     differences: list[str]
+    metrics: list[str]
 
 
-def papers_beside(record: StudyRecord) -> list[PaperBeside]:
+def papers_beside(record: StudyRecord, dataset: str | None = None) -> list[PaperBeside]:
     """What the papers report on the study's data set for its methods; empty where nothing is published.
 
     A method's loss is known by its class, its miner and its arguments, whatever the method is called. Of a paper's
     several rows for one loss those with the fewest differences in protocol count, and of these the closest in size.
+
+    Args:
+        dataset: Another data set whose published rows are taken; that it is another is one of the differences.
     """
     spec = record.spec
     by_title: dict[str, list[Counterpart]] = {}
     for method in (row for row in spec.rows if reference_of(row) is None):
         config = _whole_config(record, method)
-        for row in _nearest_rows(method, config, spec) if config else []:
+        for row in _nearest_rows(method, config, spec, dataset) if config else []:
             by_title.setdefault(row.result.title, []).append(row)
-    return [PaperBeside(title, rows, _together(rows)) for title, rows in by_title.items()]
+    return [PaperBeside(title, rows, _together(rows), _metrics(rows, spec)) for title, rows in by_title.items()]
+
+
+def _metrics(rows: Iterable[Counterpart], spec: StudySpec) -> list[str]:
+    """Those of every study, and those that study and paper both have."""
+    there = {metric for row in rows for metric in row.result.scores}
+    return [*SHOWN_METRICS, *(metric for metric in spec.metrics if metric in there)]
 
 
 def _whole_config(record: StudyRecord, method: str) -> dict[str, Any] | None:
@@ -82,8 +96,10 @@ def _whole_config(record: StudyRecord, method: str) -> dict[str, Any] | None:
     return config
 
 
-def _nearest_rows(method: str, config: Mapping[str, Any], spec: StudySpec) -> list[Counterpart]:
-    dataset = dataset_name(config["data"]["dataset"]["class_path"])
+def _nearest_rows(method: str, config: Mapping[str, Any], spec: StudySpec, instead: str | None) -> list[Counterpart]:
+    here = dataset_name(config["data"]["dataset"]["class_path"])
+    dataset = instead or here
+    other = [] if dataset == here else [f"data set {here or 'one of your own'} here, {dataset} there"]
     loss, miner, arguments = (None, None, {}) if is_baseline(method) else _loss_of(config["model"])
     if dataset is None or (loss is None and not is_baseline(method)):
         return []
@@ -91,11 +107,18 @@ def _nearest_rows(method: str, config: Mapping[str, Any], spec: StudySpec) -> li
     for result in published(dataset, loss, miner, arguments):
         if result.embedding not in embedding_kinds(spec):
             continue
-        differences = tuple(protocol_differences(result.protocol, config, spec))
+        if papers()[result.paper].get("untrained") and (method == BASELINE or _weights_differ(result.protocol, config)):
+            continue  # the baseline of trained methods has a row of its own
+        protocol = _of_untrained(result.protocol) if is_baseline(method) else result.protocol
+        differences = (*other, *protocol_differences(protocol, config, spec))
         rows.setdefault((result.paper, result.embedding), []).append(Counterpart(method, result, differences))
     nearest = []
     for candidates in rows.values():
-        distances = [(len(row.differences), _distance(row.result.protocol, config)) for row in candidates]
+        # Of rows that are equally far, the one that says more of what it was obtained with.
+        distances = [
+            (len(row.differences), _distance(row.result.protocol, config), -len(row.result.protocol))
+            for row in candidates
+        ]
         nearest += [row for row, distance in zip(candidates, distances, strict=True) if distance == min(distances)]
     return nearest
 
@@ -126,17 +149,32 @@ def _loss_of(model: Mapping[str, Any]) -> tuple[str | None, str | None, dict[str
 def protocol_differences(protocol: Mapping[str, Any], config: Mapping[str, Any], spec: StudySpec) -> list[str]:
     """One sentence for each setting of a paper's protocol, which has our configurations' keys, that is another here."""
     ours = {**dict(flatten(dict(config))), **dict(flatten(spec.to_dict())), "stopping": _stopping(config)}
-    named = {key: config["model"].get(key.removeprefix("model.")) for key in NAMED}
+    named = {key: config[key.partition(".")[0]].get(key.partition(".")[2]) for key in NAMED}
     ours |= {key: value and _name(value) for key, value in named.items()}
     sentences = []
     for key, theirs in protocol.items():
+        if key == WEIGHTS:
+            continue
         here = ours.get(key)
         same = _letters(here).startswith(_letters(theirs)) if key in NAMED else here == theirs
         if not same:
             sentences.append(f"{key} {_say(here)} here, {_say(theirs)} there")
-    if config["model"]["trunk"].get("init_args", {}).get("weights", "given") is None:
-        sentences.append("trunk begins at random weights here, at ImageNet's there")
+    if _weights_differ(protocol, config):
+        random, imagenet = "random weights", "ImageNet's"
+        here, there = (imagenet, random) if protocol.get(WEIGHTS) == "random" else (random, imagenet)
+        sentences.append(f"trunk begins at {here} here, at {there} there")
     return sentences
+
+
+def _weights_differ(protocol: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+    """Whether one trunk begins at random weights and the other does not."""
+    is_random = config["model"]["trunk"].get("init_args", {}).get("weights", "given") is None
+    return is_random != (protocol.get(WEIGHTS) == "random")
+
+
+def _of_untrained(protocol: Mapping[str, Any]) -> dict[str, Any]:
+    """What a trunk without training has to do with."""
+    return {key: value for key, value in protocol.items() if key.startswith(OF_UNTRAINED)}
 
 
 def _stopping(config: Mapping[str, Any]) -> str:

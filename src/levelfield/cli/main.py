@@ -19,6 +19,7 @@ usage: levelfield COMMAND [OPTIONS]
   fit                 train one method on one fold                                   (fit --help)
   validate, test, predict
                       score or embed with a checkpoint: --ckpt_path best.ckpt
+  paper list          the papers' tables and figures, and how to run each             (paper --help)
   data list           the data sets, and whether they are there                      (data --help)
 
 first steps
@@ -30,7 +31,7 @@ first steps
 """
 
 EVALUATIONS = ("validate", "test", "predict")
-COMMANDS = ("fit", *EVALUATIONS, "study", "data")
+COMMANDS = ("fit", *EVALUATIONS, "study", "paper", "data")
 EVALUATION_HELP = """\
 usage: levelfield {} --ckpt_path FILE [--KEY VALUE ...]
 

@@ -202,6 +202,12 @@ SELECTED_BY = "map_at_r"
 MONITOR = f"val/{SELECTED_BY}"
 
 
+def title_of(key: str) -> str:
+    """What people call a key: `R@4` of `recall_at_4`; an unknown one stays."""
+    found = named(key)
+    return key if found is None else re.sub("@[kn]$", lambda _: f"@{found[1][0]}", found[0].title)
+
+
 def named(key: str) -> tuple[Metric, tuple[int, ...]] | None:
     """The row of a key such as `recall_at_4`, and the number in it."""
     for metric in METRICS:

@@ -1,7 +1,9 @@
 """Published scores of losses on the papers' data sets, with the protocol behind each."""
 
 import csv
+import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
@@ -9,15 +11,19 @@ from typing import Any
 
 import yaml
 
-from levelfield.metrics.table import METRICS
+from levelfield.metrics.table import METRICS, named
 
 # Key by name in a paper: Recall@1 and precision@1 are one number, whether the nearest is of the query's class.
 METRIC_NAMES = {name: metric.key for metric in METRICS if metric.shown for name in (metric.key, *metric.also)}
+# What a row says besides: columns, and the words after a method's name.
 ROW_SETTINGS = {
     "trunk": "model.trunk",
     "batch_size": "data.batch_size",
     "embedding_size": "model.embedding_size",
+    "samples_per_class": "data.samples_per_class",
+    "class_fraction": "model.loss.init_args.class_fraction",
 }
+UNBALANCED = {"data.sampler": "ShuffledBatchSampler", "data.samples_per_class": None, "data.replacement": False}
 
 
 # Arguments that make two methods of one loss, as the losses have them.
@@ -193,6 +199,7 @@ def _results(dataset: str) -> Iterator[tuple[PublishedResult, dict[str, Any]]]:
             protocol = {
                 **content["protocol"],
                 **content.get("datasets", {}).get(dataset, {}),
+                **content.get("trunks", {}).get(dict(row_settings).get("model.trunk"), {}),
                 **dict(row_settings),
                 **method.get("protocol", {}),
             }
@@ -205,18 +212,34 @@ def _results(dataset: str) -> Iterator[tuple[PublishedResult, dict[str, Any]]]:
 def _rows(paper: str, dataset: str) -> dict[tuple[str, str, tuple[tuple[str, Any], ...]], dict[str, Any]]:
     """Scores by (the paper's method, embedding, the row's own settings); a row printed in two tables counts once."""
     rows: dict[tuple[str, str, tuple[tuple[str, Any], ...]], dict[str, Any]] = {}
+    content = papers()[paper]
+    usual = {**content["protocol"], **content.get("datasets", {}).get(dataset, {})}
     with files("levelfield.published").joinpath(f"{paper}_tables.csv").open(encoding="utf-8") as file:
         for line in csv.DictReader(file):
-            metric = METRIC_NAMES.get(line["metric"])
-            if line["dataset"] != dataset or metric is None:
+            metric = content.get("metrics", {}).get(line["metric"], line["metric"])
+            metric = METRIC_NAMES.get(metric, metric)
+            if line["dataset"] != dataset or named(metric) is None:
                 continue
-            settings = {key: line[column] for column, key in ROW_SETTINGS.items() if line.get(column)}
-            if settings.get("model.embedding_size", "").endswith("bits"):
-                settings["model.embedding_size"] = settings["model.embedding_size"].removesuffix("bits")
+            name, *words = re.split(r" (?=\w+=)", line["method"])
+            given = {**line, **dict(word.split("=") for word in words)}
+            said = {key: given.get(column) for column, key in ROW_SETTINGS.items()}
+            settings: dict[str, Any] = {key: _typed(value) for key, value in said.items() if value}
+            if str(settings.get("model.embedding_size")).endswith("bits"):
+                settings["model.embedding_size"] = int(given["embedding_size"].removesuffix("bits"))
                 settings["model.distance"] = "hamming"
-            typed = tuple((key, int(value) if value.isdecimal() else value) for key, value in settings.items())
+            if settings.get("data.samples_per_class") == "none":
+                settings |= UNBALANCED
+            typed = tuple((key, value) for key, value in settings.items() if usual.get(key, ...) != value)
             mean = float(line.get("mean_percent") or line["percent"]) / 100
             half_width = float(line["ci95_half_width"]) / 100 if line.get("ci95_half_width") else None
-            key = line["method"], line.get("embedding") or "separated", typed
+            key = name, line.get("embedding") or "separated", typed
             rows.setdefault(key, {})[metric] = round(mean, 6), None if half_width is None else round(half_width, 6)
     return rows
+
+
+def _typed(text: str) -> int | float | str:
+    """A cell as a configuration would have it."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text

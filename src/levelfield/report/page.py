@@ -17,7 +17,7 @@ from levelfield.analysis.results import (
 )
 from levelfield.analysis.selection import selected
 from levelfield.analysis.verdicts import CAVEAT, all_in_words
-from levelfield.metrics.table import SHOWN_METRICS
+from levelfield.metrics.table import SHOWN_METRICS, title_of
 from levelfield.report.conditions_and_origin import compared, origin, said_setting
 from levelfield.report.figures import Results, report_figures
 from levelfield.report.figures.style import style, to_svg
@@ -148,11 +148,12 @@ def _papers(record: StudyRecord, test: Sequence[SummaryRow]) -> list[dict[str, A
         groups: dict[str, list[dict[str, Any]]] = {embedding: [] for embedding in EMBEDDING_KINDS}
         for row in paper.counterparts:
             embedding = row.result.embedding
-            ours = [percent(scores.get((row.row, embedding, metric))) for metric in SHOWN_METRICS]
-            theirs = [row.result.percent(metric) for metric in SHOWN_METRICS]
+            ours = [percent(scores.get((row.row, embedding, metric))) for metric in paper.metrics]
+            theirs = [row.result.percent(metric) for metric in paper.metrics]
             groups[embedding].append({"method": row.row, "ours": ours, "name": row.said_name, "theirs": theirs})
         tables = [{"embedding": embedding, "rows": rows} for embedding, rows in groups.items() if rows]
-        found.append({"title": paper.title, "differences": paper.differences, "groups": tables})
+        titles = [title_of(metric) for metric in paper.metrics]
+        found.append({"title": paper.title, "metrics": titles, "differences": paper.differences, "groups": tables})
     return found
 
 

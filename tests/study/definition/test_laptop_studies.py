@@ -21,7 +21,7 @@ CLASSIFICATION = {"proxy_nca", "normalized_softmax", "cosface", "arcface", "soft
 def test_the_protocol_is_the_papers(name: str) -> None:
     """Musgrave et al. 2020, section 3.1: 14 methods of Table 4, 50 trials, 10 runs, 4 folds, batches of 32."""
     spec = load_spec(find_study(f"laptop/{name}"))
-    paper = load_spec(find_study("cub200_reality_check"))
+    paper = load_spec(find_study("reality_check/table4_cub"))
     assert [method for method in spec.methods if method == first_search(method)] == list(paper.methods)
     assert {method for method in spec.methods if "@" in method} == {"contrastive@2", "multi_similarity@2", "arcface@2"}
     assert (spec.name, spec.search.trials, spec.folds, spec.runs) == (f"laptop_{name}", 50, 4, 10)

@@ -22,10 +22,10 @@ from levelfield.training.build import build
 
 STUDIES = Path(__file__).parents[3] / "configs" / "study"
 FULL_SIZE = {
-    "cub200_reality_check": ("cub200", 32),
-    "cars196_reality_check": ("cars196", 32),
-    "sop_reality_check": ("sop", 32),
-    "cub200_reality_check_batch256": ("cub200", 256),
+    "reality_check/table4_cub": ("cub200", 32),
+    "reality_check/table5_cars": ("cars196", 32),
+    "reality_check/table6_sop": ("sop", 32),
+    "reality_check/table8": ("cub200", 256),
 }
 # Evaluations: every how many epochs, and how many without a better one end a training (DESIGN: 9, 14, 39 epochs).
 STOPPING = {"cub200": (2, 5), "cars196": (5, 3), "sop": (20, 2)}
@@ -69,7 +69,7 @@ def test_hours_are_jobs_times_steps_times_seconds() -> None:
 
 def test_bounds_of_the_steps_are_those_of_lightning(tmp_path: Path) -> None:
     """A training that never gets better, because nothing is learnt, stops at the lower bound."""
-    spec = load_spec(STUDIES / "cub200_reality_check.yaml", {**SMALL, "data.dataset": "Glyphs"})
+    spec = load_spec(STUDIES / "reality_check/table4_cub.yaml", {**SMALL, "data.dataset": "Glyphs"})
     config = spec.methods["contrastive"]
     config["data"] |= {"dataset": {"class_path": "Glyphs", "init_args": {"num_classes": 16, "image_size": 32}}}
     config["data"] |= {"steps_per_epoch": 1, "batch_size": 8, "fold": 0, "num_folds": 2}
@@ -124,7 +124,7 @@ def test_the_paper_s_three_data_sets_are_ten_thousand_trainings() -> None:
         jobs = study_jobs(spec)
         assert len(spec.methods) == PAPERS_METHODS
         assert len(jobs) == PAPERS_METHODS * (50 + 10) * 4 + 4
-        if "batch256" not in name:
+        if "table8" not in name:
             trainings += sum(job.method != BASELINE for job in jobs)
     assert trainings == 10_080
 
@@ -159,11 +159,11 @@ def test_every_full_size_method_takes_a_step_without_its_data(monkeypatch: pytes
     """As `--dry-run` does, but with a tiny trunk: no data set is on disk, CUB's 75 training classes are known."""
     monkeypatch.delenv("LEVELFIELD_DATA", raising=False)
     monkeypatch.setattr("levelfield.study.dry_run.step_time.MEASURED_STEPS", 1)
-    costs = method_costs(load_spec(STUDIES / "cub200_reality_check.yaml", SMALL))
+    costs = method_costs(load_spec(STUDIES / "reality_check/table4_cub.yaml", SMALL))
     assert len(costs) == PAPERS_METHODS
     assert all((cost.trials, cost.runs) == (200, 40) for cost in costs)
     assert all((cost.least_steps, cost.most_steps) == (1200, 100_000) for cost in costs)
     assert all(cost.step_seconds > 0 for cost in costs)
-    lines = summary(load_spec(STUDIES / "cub200_reality_check.yaml", SMALL), costs)
+    lines = summary(load_spec(STUDIES / "reality_check/table4_cub.yaml", SMALL), costs)
     assert "3,364 jobs: 2,800 trainings in the search, 560 in the runs, 4 fits" in lines[0]
     assert "early stopping at its first chance, after 1,200 steps, and never, after 100,000" in lines[2]

@@ -8,6 +8,7 @@ from levelfield.analysis.results import SummaryRow, summarise
 from levelfield.metrics.table import SHOWN_METRICS
 from levelfield.report.figures import ReportFigure, Results
 from levelfield.report.figures.style import PALETTE, new_figure
+from levelfield.study.definition.spec import reference_of
 from levelfield.study.definition.sweep import value_of, without_value
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ SWEPT_EMBEDDING = "separated"
 def _draw(results: Results) -> "Figure | None":
     sweep = results.record.spec.sweep
     rows = [row for row in summarise(results.rows) if row.embedding == SWEPT_EMBEDDING]
-    order = {method: place for place, method in enumerate(results.record.spec.rows)}
+    shown = [method for method in results.record.spec.rows if reference_of(method) is None]
+    order = {method: place for place, method in enumerate(shown)}
     rows = sorted((row for row in rows if row.method in order), key=lambda row: order[row.method])
     return sweep_figure(sweep, rows) if sweep and any(value_of(row.method) for row in rows) else None
 
