@@ -155,7 +155,7 @@ class MetricDataModule(LightningDataModule):
         self._identity: dict[str, Any] | None = None
 
     def setup(self, stage: str) -> None:
-        index = self.dataset.read_index()
+        index = self.dataset.once("index", self.dataset.read_index)
         split, trainval_classes, test_classes = self._halves(index)
         if stage == "test" or not len(test_classes) or np.isin(test_classes, index.labels).any():
             # While nothing is tested, a folder's test images may be elsewhere.
@@ -183,7 +183,9 @@ class MetricDataModule(LightningDataModule):
             self._overview = self.dataset.overview(index, split) + root_in_vain(self.dataset, self.root)
             self._identity = {
                 "dataset": self._dataset_spec(),
-                "fingerprint": self.dataset.fingerprint(trainval),
+                "fingerprint": self.dataset.once(
+                    ("fingerprint", trainval.keys), lambda: self.dataset.fingerprint(trainval)
+                ),
                 "fold": self.fold,
                 "num_folds": self.num_folds if isinstance(self.fold, int) else 1,
                 "split": split,

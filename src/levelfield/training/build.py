@@ -28,7 +28,8 @@ from levelfield.storage.provenance import computing_files, library_versions
 from levelfield.storage.without_places import without_places
 from levelfield.training.callbacks import FinishTracking, RetrievalValidation
 from levelfield.training.instantiation import instantiate, restrict_parser
-from levelfield.training.learner import learner_class
+from levelfield.training.kept_parts import KeptParts
+from levelfield.training.learner import MetricLearner, learner_class
 from levelfield.training.no_profiler import NoProfiler
 from levelfield.training.notices import silence_expected_notices
 from levelfield.training.parser import LEARNER, LevelfieldParser, learner_named
@@ -44,7 +45,9 @@ DEFAULT_TRUNK = {
 }
 
 
+# What a process' trainings share.
 _parsers: dict[tuple[type[LightningCLI], Any], Any] = {}
+_kept = KeptParts()
 
 
 class TrainingCLI(LightningCLI):
@@ -145,7 +148,7 @@ class TrainingCLI(LightningCLI):
             place_trackers(logger, self.folder, name, self._group or self.folder.parent.name)
         config = self.config.clone()
         self._get(config, "model").pop("learner", None)  # its class is in the parser
-        self.config_init = instantiate(self.parser, config)
+        self.config_init = instantiate(self.parser, config, self._builders())
         self.datamodule = self._get(self.config_init, "data")
         self.model = self._get(self.config_init, "model")
         if self.datamodule.features is not None:
@@ -154,6 +157,13 @@ class TrainingCLI(LightningCLI):
         self.model.save_hyperparameters(without_places(self.config_dump["model"]))
         self.datamodule.save_hyperparameters(_without_roots(self.config_dump["data"]))
         self.trainer = self.instantiate_trainer()
+
+    def _builders(self) -> Mapping[type, Any]:
+        """What builds parts that this training shares with others of its process, if it is one of several."""
+        if self._trunks is None:
+            return {}
+        on_features = self._get(self.config, "data").features is not None
+        return _kept.builders(frozen=on_features and self._model_class is MetricLearner)
 
     def plain_config(self) -> dict[str, Any]:
         """The parsed configuration of this command as plain values."""

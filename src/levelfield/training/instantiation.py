@@ -4,8 +4,9 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import typeshed_client
@@ -39,13 +40,18 @@ def find_stubs() -> None:
         _stubs_resolver.stubs_resolver = _stubs_resolver.StubsResolver(search_context=context)  # type: ignore[assignment]
 
 
-def instantiate(parser: ArgumentParser, config: Namespace) -> Namespace:
+def instantiate(
+    parser: ArgumentParser, config: Namespace, builders: Mapping[type, Callable[..., Any]] = MappingProxyType({})
+) -> Namespace:
     """The objects of a parsed configuration.
+
+    Args:
+        builders: what builds the classes below a class instead of their constructors, of the class and its arguments.
 
     Raises:
         UserError: what a constructor refuses, or a class named under an argument that does not say it takes one.
     """
-    builder = _Builder()
+    builder = _Builder(builders)
     try:
         return parser.instantiate(config, instantiators=[(builder, object, True)])
     except Exception:
@@ -58,13 +64,17 @@ def instantiate(parser: ArgumentParser, config: Namespace) -> Namespace:
 class _Builder:
     """An instantiator of jsonargparse that keeps what constructors refuse."""
 
-    def __init__(self) -> None:
+    def __init__(self, builders: Mapping[type, Callable[..., Any]]) -> None:
+        self.builders = builders
         self.refusals: list[UserError] = []
 
     def __call__(self, kind: type, *args: Any, **kwargs: Any) -> Any:
         try:
             _refuse_unbuilt(kind, kwargs)
             _refuse_missing(kind, kwargs)
+            for base, build in self.builders.items():
+                if issubclass(kind, base) and not args:
+                    return build(kind, kwargs)
             return kind(*args, **kwargs)
         except UserError as error:
             self.refusals.append(error)

@@ -3,6 +3,7 @@
 import hashlib
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -68,6 +69,7 @@ class MetricDataset(Dataset[tuple[Any, int]], ABC):
     """Where named data sets lie; data sets that name their own files have none."""
 
     _index: SampleIndex | None = None
+    _kept: dict[Any, Any] | None = None
 
     @abstractmethod
     def read_index(self) -> SampleIndex:
@@ -175,6 +177,18 @@ class MetricDataset(Dataset[tuple[Any, int]], ABC):
     def __getitem__(self, position: int) -> tuple[Any, int]:
         index = self._cached_index()
         return self.load(index.keys[position]), int(index.labels[position])
+
+    def keep_list(self) -> None:
+        """Read the list of the samples, and look at their files, once from now on: for trainings that last seconds."""
+        self._kept = {}
+
+    def once(self, key: Any, read: Callable[[], Any]) -> Any:
+        """What `read` gives, the first time where the list is kept; `key` says what it is."""
+        if self._kept is None:
+            return read()
+        if key not in self._kept:
+            self._kept[key] = read()
+        return self._kept[key]
 
     def _cached_index(self) -> SampleIndex:
         if self._index is None:
