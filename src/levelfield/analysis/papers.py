@@ -7,11 +7,10 @@ from importlib import import_module
 from typing import Any
 
 from levelfield.analysis.results import embedding_kinds
-from levelfield.data.splits import NO_FOLD
 from levelfield.metrics.table import SHOWN_METRICS
 from levelfield.published.tables import PublishedResult, papers, published
 from levelfield.study.definition.configuration import flatten
-from levelfield.study.definition.spec import BASELINE, StudySpec, is_baseline, one_pca, reference_of
+from levelfield.study.definition.spec import BASELINE, WHOLE_HALF, StudySpec, is_baseline, one_pca, reference_of
 from levelfield.study.jobs.written_config import class_name, whole_config
 from levelfield.study.record import StudyRecord
 
@@ -181,7 +180,9 @@ def _stopping(config: Mapping[str, Any]) -> str:
     """How the number of epochs is decided."""
     trainer = config["trainer"]
     callbacks = trainer.get("callbacks") or []
-    if config["data"].get("fold") != NO_FOLD and any("EarlyStopping" in class_name(callback) for callback in callbacks):
+    if config["data"].get("fold") != WHOLE_HALF and any(
+        "EarlyStopping" in class_name(callback) for callback in callbacks
+    ):
         return "early stopping"
     return f"after {trainer['max_epochs']} epochs of {config['data']['steps_per_epoch']} steps"
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import yaml
 
-from levelfield.data.extract import unpack
 from levelfield.errors import UserError
 from levelfield.storage.atomic import write_atomically
 from levelfield.storage.ledger import LEDGER
@@ -93,6 +92,8 @@ def unpack_study(archive: Path, folder: Path) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} is not empty: choose another --output to unpack {archive} into")
     folder.parent.mkdir(parents=True, exist_ok=True)
+    from levelfield.data.extract import unpack  # with torch, which `study status` can spare
+
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".unpacking") as aside:
         whole = Path(aside, "study")
         whole.mkdir()

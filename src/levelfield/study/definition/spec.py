@@ -46,6 +46,8 @@ KEYS = (
     *COUNTS,
 )
 SECTIONS = ("model", "data", "trainer")
+# `data.fold` where all classes train; `levelfield.data.splits` has it too, with torch, which `study status` can spare.
+WHOLE_HALF = "none"
 # Where the data lies, how many processes read it and from what prepared file change no number.
 NOT_IDENTITY = ("root", "num_workers", "cache")
 TRAINING_BATCHES = ("batch_size", "samples_per_class", "replacement", "sampler", "steps_per_epoch")

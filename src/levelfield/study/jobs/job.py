@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from levelfield.data.splits import NO_FOLD
 from levelfield.errors import UserError
 from levelfield.seeds import seed_of
 from levelfield.storage.atomic import storing
 from levelfield.storage.file_hash import file_hash
 from levelfield.study.definition.configuration import Config, set_dotted
 from levelfield.study.definition.search_settings import SECOND_SEARCH_MARK
-from levelfield.study.definition.spec import StudySpec, is_baseline, reference_of
+from levelfield.study.definition.spec import WHOLE_HALF, StudySpec, is_baseline, reference_of
 from levelfield.study.definition.sweep import method_folder
 
 RESULT = "result.json"
@@ -107,7 +106,7 @@ def job_config(spec: StudySpec, job: Job, parameters: Mapping[str, Any]) -> Conf
     for key, value in parameters.items():
         config = set_dotted(config, key, value)
     folds = spec.folds_of(job.stage)
-    config["data"] |= {"fold": job.fold, "num_folds": folds} if folds > 1 else {"fold": NO_FOLD}
+    config["data"] |= {"fold": job.fold, "num_folds": folds} if folds > 1 else {"fold": WHOLE_HALF}
     config["trainer"].setdefault("devices", 1)  # a study begun before studies said so
     config["seed_everything"] = job_seed(spec.seed, job)
     if config["data"].get("features"):  # views are those of the study, for all its jobs
