@@ -7,9 +7,10 @@ import pytest
 from toy_study import run_study
 
 from levelfield.analysis.study_points import study_improvements, study_trend, validation_autocorrelations
+from levelfield.cli import paper
+from levelfield.cli.main import main
 from levelfield.errors import UserError
 from levelfield.metrics import lag_one_autocorrelation
-from levelfield.report.paper_figures import paper_figures
 from levelfield.study.definition.spec import load_spec
 from levelfield.study.integrity import validation_scores
 from levelfield.study.record import StudyRecord
@@ -44,7 +45,9 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StudyRecord:
     return StudyRecord.begun(tmp_path / "birds")
 
 
-def test_a_study_adds_its_points_bars_and_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_adds_its_points_bars_and_curves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     record = study(tmp_path, monkeypatch)
     lines = record.results_file.read_text().splitlines()
     test = [line.split(",") for line in lines if ",test," in line and ",precision_at_1," in line]
@@ -68,10 +71,15 @@ def test_a_study_adds_its_points_bars_and_curves(tmp_path: Path, monkeypatch: py
         pytest.approx(sum(expected) / len(expected)),
         len(expected),
     )
-    for name in ("figure2", "figure3", "autocorrelation"):
-        assert any(
-            "birds" in line or "| 4 |" in line for line in paper_figures()[f"reality_check/{name}"].lines([record])
-        )
+    for name, said in (("figure2", "study birds"), ("figure3", "study birds"), ("autocorrelation", "| 4 |")):
+        words = ["paper", "run", f"reality_check/{name}", "--study", str(record.folder), "--output", str(tmp_path)]
+        assert main(words) == 0
+        assert said in capsys.readouterr().out
+
+
+def test_a_folder_without_a_study_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no study; give the output folder"):
+        paper.main(["run", "reality_check/figure3", "--study", str(tmp_path)])
 
 
 def test_curves_of_two_evaluations_are_refused(finished: Path) -> None:

@@ -19,7 +19,7 @@ from levelfield.report.paper_figures import paper_figures, write_paper_figure
 from levelfield.report.papers_table import print_papers
 from levelfield.report.table import TABLE_WIDTH
 from levelfield.study.definition.miniature import data_and_weights, miniature
-from levelfield.study.definition.spec import load_spec
+from levelfield.study.definition.spec import STUDY, load_spec
 from levelfield.study.definition.study_file import find_study
 from levelfield.study.record import StudyRecord
 
@@ -35,6 +35,7 @@ D'yakonov), here.
 
   --miniature         (run) the same methods on letters or made-up texts, with a tiny trunk, in minutes: does all run?
   --output DIR        (run) where the studies' folders, or the drawings, are written (default: outputs)
+  --study DIR         (run) a study of yours whose scores join what is computed from published numbers; repeatable
 
 run takes the options of `levelfield study run` too: --data.root DIR, --executor.workers N, --dry-run, --runs N.
 
@@ -61,6 +62,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("name", nargs="?")
     parser.add_argument("--miniature", action="store_true")
     parser.add_argument("--output", type=Path, default=OUTPUTS)
+    parser.add_argument("--study", action="append", default=[])
     arguments = parser.parse_args(argv or ["--help"])
     if arguments.command == "list":
         console.print(_listed())
@@ -71,12 +73,18 @@ def main(argv: Sequence[str]) -> int:
     for study_name in wanted.studies:
         _run_small(console, study_name, arguments.output / "miniature")
     if wanted.drawn:
-        figure = paper_figures()[wanted.name]
-        _say(console, "\n".join([figure.title, "", *figure.lines(())]))
-        _say(console, "\n".join(map(str, write_paper_figure(figure, arguments.output / "papers"))))
+        figure, records = paper_figures()[wanted.name], [_finished(Path(folder)) for folder in arguments.study]
+        _say(console, "\n".join([figure.title, "", *figure.lines(records)]))
+        _say(console, "\n".join(map(str, write_paper_figure(figure, arguments.output / "papers", records))))
     if wanted.read:
         _say(console, f"{wanted.name}: {wanted.what}; nothing to measure, see {wanted.read}")
     return 0
+
+
+def _finished(folder: Path) -> StudyRecord:
+    if not (folder / STUDY).exists():
+        raise UserError(f"--study {folder} holds no study; give the output folder of a finished one")
+    return StudyRecord.begun(folder)
 
 
 def _listed() -> Table:
