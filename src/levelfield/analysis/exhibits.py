@@ -34,6 +34,11 @@ class Exhibit:
     read: str = ""
 
     @property
+    def paper(self) -> str:
+        """Key of the paper."""
+        return self.name.partition("/")[0]
+
+    @property
     def needs(self) -> str:
         """Data sets, and trunks with pretrained weights, that do not come with levelfield."""
         data: set[str] = set()

@@ -71,7 +71,7 @@ def main(argv: Sequence[str]) -> int:
         raise UserError("levelfield paper run: name a table or figure, such as reality_check/table1 (paper list)")
     wanted = exhibit(arguments.name)
     for study_name in wanted.studies:
-        _run_small(console, study_name, arguments.output / "miniature")
+        _run_small(console, wanted, study_name, arguments.output / "miniature")
     if wanted.drawn:
         figure, records = paper_figures()[wanted.name], [_finished(Path(folder)) for folder in arguments.study]
         _say(console, "\n".join([figure.title, "", *figure.lines(records)]))
@@ -111,11 +111,11 @@ def _run_studies(console: Console, wanted: Exhibit, options: Sequence[str]) -> i
             return code
         if "--dry-run" not in options:
             record = StudyRecord.begun(folder)
-            print_papers(console, record, summarise(collect_rows(record)))
+            print_papers(console, record, summarise(collect_rows(record)), paper_key=wanted.paper)
     return 0
 
 
-def _run_small(console: Console, name: str, folder: Path) -> None:
+def _run_small(console: Console, wanted: Exhibit, name: str, folder: Path) -> None:
     from levelfield.study.run import run_study  # with torch, which the list does not need
 
     full = load_spec(find_study(name))
@@ -125,7 +125,7 @@ def _run_small(console: Console, name: str, folder: Path) -> None:
     record = run_study(StudyRecord(folder / full.name, miniature(full, texts)), console)
     write_tables(record)
     console.print(Study(record.folder).table())
-    print_papers(console, record, summarise(collect_rows(record)), dataset_name(published_on))
+    print_papers(console, record, summarise(collect_rows(record)), dataset_name(published_on), wanted.paper)
     _say(console, str(Study(record.folder).report()))
 
 

@@ -16,9 +16,18 @@ from levelfield.study.record import StudyRecord
 MOST_COLUMNS = 4  # of further metrics, in 80 characters
 
 
-def print_papers(console: Console, record: StudyRecord, test: Sequence[SummaryRow], dataset: str | None = None) -> None:
-    """Print what the papers report for the study's losses on its data set; nothing where they report nothing."""
+def print_papers(
+    console: Console, record: StudyRecord, test: Sequence[SummaryRow], dataset: str | None = None, paper_key: str = ""
+) -> None:
+    """Print what the papers report for the study's losses on its data set; nothing where they report nothing.
+
+    Args:
+        dataset: Another data set whose published rows are taken.
+        paper_key: How the key of the papers begins that are shown; all by default.
+    """
     for paper in papers_beside(record, dataset):
+        if not paper.counterparts[0].result.paper.startswith(paper_key):
+            continue
         for first in (0, *range(len(SHOWN_METRICS), len(paper.metrics), MOST_COLUMNS)):
             size = MOST_COLUMNS if first else len(SHOWN_METRICS)
             console.print(paper_table(paper, test, paper.metrics[first : first + size]))

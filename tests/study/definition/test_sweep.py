@@ -92,6 +92,12 @@ def test_what_is_swept_cannot_be_overridden(tmp_path: Path) -> None:
         study(tmp_path, SWEPT, **{"model.embedding_size": 16})
 
 
+def test_what_is_swept_cannot_be_searched(tmp_path: Path) -> None:
+    space = "search: {trials: 1}\nspaces: {softmax: {model.embedding_size: {low: 2, high: 8}}, fixed: {}}\n"
+    with pytest.raises(UserError, match=r"softmax searches model\.embedding_size, which the study sweeps"):
+        study(tmp_path, SWEPT + space)
+
+
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("swept")

@@ -281,7 +281,7 @@ def load_spec(
             f"{path}: {taken.pop()!r} is the baseline's name; as a method {BASELINE!r} is several trunks, in a sweep "
             "of model.trunk"
         )
-    _refuse_swept(swept, overrides)
+    _refuse_swept(path, swept, overrides, given)
     resolved = {name: _resolve(name, config, overrides) for name, config in configs.items()}
     spaces = {name: given[without_value(name)] for name in resolved if without_value(name) in given}
     shared = {
@@ -345,10 +345,18 @@ def _references(path: Path, asked: Any, methods: Config) -> list[str]:
     return read_references(path, asked)
 
 
-def _refuse_swept(swept: str, overrides: Mapping[str, Any]) -> None:
+def _refuse_swept(path: Path, swept: str, overrides: Mapping[str, Any], spaces: Mapping[str, Config]) -> None:
+    """Refuse what would give all values of a sweep the same one.
+
+    Raises:
+        UserError: an override or a space of the swept key.
+    """
     for key in overrides:
         if swept and f"{key}.".startswith(f"{swept}."):
             raise UserError(f"--{key}: the study tries several values of it; change its 'sweep:'")
+    for name, space in spaces.items():
+        if swept in space:
+            raise UserError(f"{path}: method {name} searches {swept}, which the study sweeps; give it another space")
 
 
 def further_metrics(path: Path, asked: Any) -> list[str]:
