@@ -12,7 +12,8 @@ from levelfield.analysis.statistics import t_interval
 from levelfield.storage.atomic import write_atomically
 from levelfield.storage.lock import Lock
 from levelfield.study.definition.spec import StudySpec, one_pca
-from levelfield.study.jobs.job import failed
+from levelfield.study.jobs.job import Job, failed
+from levelfield.study.jobs.state import StudyState
 from levelfield.study.record import StudyRecord
 from levelfield.study.tested import ONE_PCA_KEY, read_tests
 
@@ -32,7 +33,7 @@ class ResultRow:
     Args:
         method: Name in the study, `pretrained` for the baseline; `pretrained_one_pca` for its concatenated embedding
             by one PCA to folds x size, where `pretrained` is the folds' PCAs side by side.
-        stage: `trial` or `run` (scores of the validation fold), or `test`.
+        stage: `trial`, `final` or `run` (scores of the validation fold), or `test`.
         trial: Trial of the search; None outside it.
         run: Repetition, from 0.
         fold: Fold, from 0; None where the folds' embeddings are concatenated.
@@ -84,8 +85,8 @@ def collect_rows(record: StudyRecord, tests: Mapping[tuple[str, int], dict[str, 
     broken = {(job.method, job.number) for job in state.failures("run")}
     for job, result in state.results.items():
         # A run without a model of each fold would be a mean over other folds than the others'.
-        if not failed(result) and (job.stage == "trial" or (job.method, job.number) not in broken):
-            trial, run = (job.number, None) if job.stage == "trial" else (None, job.number)
+        if not failed(result) and (job.stage != "run" or (job.method, job.number) not in broken):
+            trial, run = _trial_and_run(state, job)
             for metric, value in result["validation"].items():
                 rows.append(ResultRow(job.method, job.stage, trial, run, job.fold, "separated", metric, value))
     for (method, run), tested in (read_tests(record) if tests is None else tests).items():
@@ -97,6 +98,13 @@ def collect_rows(record: StudyRecord, tests: Mapping[tuple[str, int], dict[str, 
         for metric, value in tested.get(ONE_PCA_KEY, {}).items():
             rows.append(ResultRow(one_pca(method), "test", None, run, None, "concatenated", metric, value))
     return sorted(rows, key=ResultRow.sort_key)
+
+
+def _trial_and_run(state: StudyState, job: Job) -> tuple[int | None, int | None]:
+    """Which trial's setting a job of the search has; which run another is."""
+    if job.stage == "final":
+        return state.candidates(job.method)[job.number].number, None
+    return (job.number, None) if job.stage == "trial" else (None, job.number)
 
 
 def run_scores(rows: Iterable[ResultRow], stage: str = "test") -> dict[tuple[str, str, str], list[float]]:

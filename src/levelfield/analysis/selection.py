@@ -5,7 +5,7 @@ from typing import Any
 
 from levelfield.study.jobs.written_config import class_name
 from levelfield.study.record import StudyRecord
-from levelfield.study.search.suggest import at_bound, best_trial
+from levelfield.study.search.suggest import at_bound
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,8 @@ class Selection:
     Args:
         trial: The best trial, from 0; None without a search, or where no trial had a score.
         parameters: Its arguments, dotted key to value.
-        value: Its mean over folds of the best validation MAP@R, a fraction.
+        value: Its mean over folds of the best validation MAP@R, a fraction; over both trainings where it was one of the
+            best that were trained again.
         advice: One sentence for each argument that lies at a bound of its space.
         failures: One sentence for each trial that failed.
     """
@@ -31,17 +32,21 @@ class Selection:
 def selected(record: StudyRecord) -> dict[str, Selection]:
     """What the search has found so far for each method."""
     spec, state = record.spec, record.state
-    failures = state.failures("trial")
+    failures = {**state.failures("trial"), **state.failures("final")}
     found = {}
     for method in spec.methods:
-        best = best_trial(state.trials(method))
+        best = state.chosen(method)
         found[method] = Selection(
             method,
             None if best is None else best.number,
             {} if best is None else best.parameters,
             None if best is None else best.value,
             [] if best is None else at_bound(spec.space(method), best.parameters),
-            [f"trial {job.number} fold {job.fold}: {why}" for job, why in failures.items() if job.method == method],
+            [
+                f"{job.stage} {job.number} fold {job.fold}: {why}"
+                for job, why in failures.items()
+                if job.method == method
+            ],
         )
     return found
 
@@ -61,7 +66,9 @@ def search_lines(record: StudyRecord) -> list[str]:
         if selection.trial is not None:
             parameters = selection.parameters.items()
             setting = ", ".join(f"{key.rpartition('.')[2]} {said_value(value)}" for key, value in parameters)
-            lines.append(f"{method}: best of {spec.trials(method)} trials is number {selection.trial}: {setting}")
+            again = f", the best {spec.search.final} trained again," if spec.search.final else ""
+            trials = f"{spec.trials(method)} trials{again}"
+            lines.append(f"{method}: best of {trials} is number {selection.trial}: {setting}")
         lines += [f"{method}: {sentence}" for sentence in (*selection.advice, *selection.failures)]
     lines += [f"{method}: no trial had a score, so it has no runs" for method in state.without_setting()]
     return [

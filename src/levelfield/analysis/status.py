@@ -20,7 +20,7 @@ def status_lines(record: StudyRecord) -> list[str]:
     active = {title: max(now - entry["since"], 0.0) for title, entry in holders.items()}
     to_do = state.to_do
     running_jobs = [job for job in to_do if str(job) in active]
-    failures = {**state.failures("trial"), **state.failures("run")}
+    failures = {**state.failures("trial"), **state.failures("final"), **state.failures("run")}
     lines = [f"{record.spec.name} in {record.folder}", f"done     {len(state.results)} of {len(state.jobs)} jobs"]
     titles = [str(job) for job in running_jobs] + [title for title in ("test",) if title in active]
     doing = [f"running  {title} for {duration(active[title])}{_elsewhere(holders[title])}" for title in titles]

@@ -18,7 +18,6 @@ from levelfield.study.jobs.state import StudyState
 from levelfield.study.record import StudyRecord
 from levelfield.study.same_study import changed_code
 from levelfield.study.sealed_test.scores import EmbeddedTest, score_run
-from levelfield.study.search.suggest import best_trial
 from levelfield.study.tested import ONE_PCA_KEY, check_ledger, read_tests, tested_path
 
 # Differing lines of a table that are shown; the others are counted.
@@ -81,7 +80,7 @@ def _settings(state: StudyState) -> Iterator[str]:
             yield f"{job.path}: seed {result['seed']} is stored, {seed} follows from the study"
         if job.stage != "run":
             continue
-        best = best_trial(state.trials(job.method))
+        best = state.chosen(job.method)
         parameters = {} if best is None else best.parameters
         if result["parameters"] != parameters:
             source = "no search" if best is None else f"trial {best.number}, the best"

@@ -46,7 +46,7 @@ verify an archive (report unpacks it into --output).
 
 Any setting of `levelfield fit` can be given for all jobs (--data.root DIR, --trainer.max_epochs 2), and the study's
 own: --folds (1: all classes train), --runs, --seed, --threads, --search.trials N, --search.folds N,
---search.sampler gp|tpe|random, --search.batch N, --search.prune true, --second_searches.all N.
+--search.sampler gp|tpe|random, --search.batch N, --search.prune true, --search.final K, --second_searches.all N.
 
   levelfield study run quickstart.yaml
   levelfield study run quickstart.yaml --add-method my_loss.MyLoss

@@ -91,7 +91,8 @@ def _contents(record: StudyRecord, rows: Sequence[ResultRow], changed: Mapping[P
         "comparisons": _verdicts(spec, rows),
         "many": MANY,
         "conditions": differing_conditions(spec),
-        "budget": f"{spec.search.trials} trials a method ({spec.search.sampler}), each on all {folds} folds",
+        "budget": f"{spec.search.trials} trials a method ({spec.search.sampler}), each on all {folds} folds"
+        + f"; of each the best {spec.search.final} trained again with other seeds" * bool(spec.search.final),
         "searches": _searches(record) if spec.search.trials else [],
         "papers": _papers(record, test),
         "failed_runs": [(str(job), why) for job, why in state.failures("run").items()],

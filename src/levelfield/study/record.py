@@ -153,7 +153,7 @@ class StudyRecord:
         whole["files"] = {name: file_hash(folder / name) for name in written}
         whole |= result
         write_json(folder / RESULT, whole)
-        if job.stage == "trial":  # nothing is tested with it, and hundreds of them fill a disk
+        if job.stage != "run":  # nothing is tested with it, and hundreds of them fill a disk
             checkpoint.unlink(missing_ok=True)
         return whole
 

@@ -147,7 +147,7 @@ def test_first_difference_names_missing_keys() -> None:
     [
         ("folds:", "fold:", r"unknown key 'fold'; did you mean 'folds'"),
         ("runs: 3", "runs: many", r"runs must be a whole number of at least 1, not 'many'"),
-        ("folds: 2", "folds: 1", r"folds must be a whole number of at least 2"),
+        ("folds: 2", "folds: 0", r"folds must be a whole number of at least 1"),
         (
             "data.yaml,",
             "dat.yaml,",

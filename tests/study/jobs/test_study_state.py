@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
+from levelfield.analysis.results import collect_rows
 from levelfield.analysis.selection import selected
-from levelfield.study.definition.search_settings import SearchSettings
+from levelfield.errors import UserError
+from levelfield.study.definition.search_settings import SearchSettings, search_settings
 from levelfield.study.definition.spec import StudySpec
-from levelfield.study.jobs.job import Job, study_jobs
+from levelfield.study.jobs.job import Job, job_seed, study_jobs
 from levelfield.study.record import StudyRecord
 from levelfield.study.search.suggest import suggest
 
@@ -151,3 +153,62 @@ def test_any_order_of_the_work_ends_in_the_same_settings(tmp_path: Path, seed: i
         assert (tmp_path / "straight" / job.path / "result.json").read_bytes() == (
             tmp_path / "shuffled" / job.path / "result.json"
         ).read_bytes()
+
+
+def test_the_best_trials_are_trained_again_before_one_is_chosen(tmp_path: Path) -> None:
+    spec = study(final=2)
+    record = StudyRecord(tmp_path, spec)
+    state = record.state
+    trials, again = [0.5, 0.9, 0.2, 0.8], [0.3, 0.6]  # trial 1, then trial 3: mean 0.6 and 0.7
+
+    def score(job: Job) -> float:
+        return trials[job.number] if job.stage == "trial" else again[job.number] if job.stage == "final" else 0.4
+
+    for fold in range(2):
+        for number in range(4):
+            finish(record, Job("a", "trial", number, fold), score(Job("a", "trial", number, fold)))
+    finals = [Job("a", "final", rank, fold) for rank in range(2) for fold in range(2)]
+    assert [job for job in state.ready() if job.method == "a"] == finals
+    finish_all(record, score)
+    assert state.to_do == []
+    assert [trial.number for trial in state.candidates("a")] == [1, 3]
+    assert state.parameters(Job("a", "final", 1, 0)) == state.trials("a")[3].parameters
+    assert state.parameters(Job("a", "run", 0, 0)) == state.trials("a")[3].parameters
+    assert (selected(record)["a"].trial, selected(record)["a"].value) == (3, pytest.approx(0.7))
+    seeds = {stage: job_seed(spec.seed, Job("a", stage, 0, 0)) for stage in ("trial", "final", "run")}
+    assert len({*seeds.values()}) == 3, "fresh seeds"
+    assert job_seed(spec.seed, Job("a", "final", 1, 0)) == seeds["final"], "equal ones, for equal conditions"
+    rows = [row for row in collect_rows(record, {}) if (row.method, row.stage) == ("a", "final")]
+    assert [(row.trial, row.run, row.fold, row.value) for row in rows] == [
+        *((1, None, fold, 0.3) for fold in range(2)),
+        *((3, None, fold, 0.6) for fold in range(2)),
+    ]
+    assert StudyRecord(tmp_path, spec).state.to_do == []
+
+
+def test_a_final_that_fails_is_not_chosen_and_fewer_trials_with_a_value_have_fewer(tmp_path: Path) -> None:
+    record = StudyRecord(tmp_path, study(final=3))
+    state = record.state
+
+    def score(job: Job) -> float | None:
+        if job.stage == "trial":
+            return None if job.number < 2 else 0.1 * job.number
+        return None if (job.method, job.stage, job.number) == ("a", "final", 0) else 0.1
+
+    done = finish_all(record, score)
+    assert {job.number for job in done if (job.method, job.stage) == ("a", "final")} == {0, 1}
+    assert state.to_do == []
+    assert selected(record)["a"].trial == 2, "trial 3 is better and failed the second time"
+    assert selected(record)["b"].trial == 3
+    assert "final 0 fold 0: the loss is nan at step 3" in selected(record)["a"].failures
+
+
+def test_without_finals_the_identity_is_what_it_was() -> None:
+    assert "final" not in study().identity()["search"]
+    assert study(final=2).method_hash("a") != study().method_hash("a")
+
+
+@pytest.mark.parametrize("final", [1, 5])
+def test_too_few_or_too_many_finals_are_refused(final: int, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"search\.final .: there is nothing to choose .*; give 2 to 4, or 0"):
+        search_settings(tmp_path / "study.yaml", {"trials": 4, "final": final})

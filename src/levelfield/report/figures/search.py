@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from levelfield.report.figures import ReportFigure, Results
 from levelfield.report.figures.style import BLUE, FAINT, INK, VERMILION, small_panels, whole_numbers
-from levelfield.study.search.suggest import Trial, best_trial
+from levelfield.study.search.suggest import Trial
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 def _draw(results: Results) -> "Figure | None":
     state = results.record.state
     searches = {method: trials for method in state.spec.methods if (trials := state.trials(method))}
-    return search_figure(searches) if searches else None
+    chosen = {method: trial.number for method in searches if (trial := state.chosen(method)) is not None}
+    return search_figure(searches, chosen) if searches else None
 
 
 FIGURE = ReportFigure("Search", "Best validation MAP@R so far against the trial, a panel a method", _draw, panels=True)
@@ -31,8 +32,12 @@ def best_so_far(trials: Sequence[Trial]) -> list[tuple[int, float]]:
     return curve
 
 
-def search_figure(searches: Mapping[str, Sequence[Trial]]) -> "Figure":
-    """A panel a method: trials are dots, the best so far a line, the chosen one ringed, those without value below."""
+def search_figure(searches: Mapping[str, Sequence[Trial]], chosen: Mapping[str, int]) -> "Figure":
+    """A panel a method: trials are dots, the best so far a line, the chosen one ringed, those without value below.
+
+    Args:
+        chosen: Method to the number of the trial whose setting its runs have.
+    """
     figure, panels = small_panels(len(searches), 1.6, "trial", "validation MAP@R, percent")
     for axes, (method, trials) in zip(panels, searches.items(), strict=True):
         axes.set_title(method)
@@ -40,9 +45,9 @@ def search_figure(searches: Mapping[str, Sequence[Trial]]) -> "Figure":
         scored = [(trial.number, trial.value) for trial in trials if trial.value is not None]
         axes.plot([n for n, _ in scored], [100 * v for _, v in scored], "o", color=FAINT, markersize=4, mew=0)
         axes.step([n for n, _ in curve], [100 * v for _, v in curve], where="post", color=BLUE, linewidth=1.5)
-        chosen = best_trial(trials)
-        if chosen is not None and chosen.value is not None:
-            axes.plot([chosen.number], [100 * chosen.value], "o", color=BLUE, markerfacecolor="none", markersize=7)
+        for number, value in scored:
+            if number == chosen.get(method):
+                axes.plot([number], [100 * value], "o", color=BLUE, markerfacecolor="none", markersize=7)
         _without_value(axes, [t.number for t in trials if t.failure is not None], "x", VERMILION)
         _without_value(axes, [t.number for t in trials if t.pruned], "v", INK)
         whole_numbers(axes)

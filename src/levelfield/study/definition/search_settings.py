@@ -25,6 +25,8 @@ class SearchSettings:
         batch: Trials suggested at once, so that as many workers can train them; part of the study's identity.
         prune: Whether a trial whose first fold is below the median of the earlier trials' is given up.
         folds: Class folds that each trial is trained on; None for the study's, or 4 where that trains on all classes.
+        final: How many of the best trials are trained again, with fresh seeds, before one is chosen; 0 chooses the best
+            trial as it is.
     """
 
     trials: int = 0
@@ -32,6 +34,7 @@ class SearchSettings:
     batch: int = 1
     prune: bool = False
     folds: int | None = None
+    final: int = 0
 
 
 def search_settings(path: Path, search: Mapping[str, Any]) -> SearchSettings:
@@ -49,6 +52,12 @@ def search_settings(path: Path, search: Mapping[str, Any]) -> SearchSettings:
     whole_number(path, "search.batch", settings.batch, 1)
     if settings.folds is not None:
         whole_number(path, "search.folds", settings.folds, 2)
+    whole_number(path, "search.final", settings.final, 0)
+    if settings.final == 1 or settings.final > settings.trials > 0:
+        raise UserError(
+            f"{path}: search.final {settings.final}: there is nothing to choose from one, nor from more than the "
+            f"{settings.trials} trials; give 2 to {settings.trials}, or 0 for the best trial as it is"
+        )
     if settings.sampler not in SAMPLERS:
         raise UserError(f"{path}: search.sampler {settings.sampler!r}{nearest(str(settings.sampler), SAMPLERS)}")
     if not isinstance(settings.prune, bool):

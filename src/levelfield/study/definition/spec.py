@@ -103,7 +103,7 @@ class StudySpec:
 
     def folds_of(self, stage: str) -> int:
         """Trainings of a trial, or of a run, by its stage."""
-        if stage == "trial":
+        if stage in ("trial", "final"):
             return self.search.folds or (COUNTS["folds"] if self.whole_half else self.folds)
         return self.folds
 
@@ -129,8 +129,9 @@ class StudySpec:
         ):  # a study without them is what it was before there were any
             if not plain[key]:
                 del plain[key]
-        if plain["search"]["folds"] is None:
-            del plain["search"]["folds"]
+        for key in ("folds", "final"):
+            if not plain["search"][key]:
+                del plain["search"][key]
         for config in plain["methods"].values():
             if config.get("trainer", {}).get("devices") == 1:  # as in studies from before a study said how many
                 del config["trainer"]["devices"]

@@ -29,7 +29,7 @@ class MethodCost:
     """What the jobs of one method take.
 
     Args:
-        trials: Jobs of the search: trials x folds.
+        trials: Jobs of the search: trials x folds, and those of the trials that are trained again.
         runs: Jobs of the runs: runs x folds.
         step_seconds: Median time of a training step.
         batch: What a step was measured on, in words.
@@ -135,7 +135,7 @@ def method_costs(spec: StudySpec, console: Console | None = None) -> list[Method
             costs.append(
                 MethodCost(
                     method,
-                    trials=sum((job.method, job.stage) == (method, "trial") for job in jobs),
+                    trials=sum(job.method == method and job.stage != "run" for job in jobs),
                     runs=sum((job.method, job.stage) == (method, "run") for job in jobs),
                     step_seconds=network_seconds[network] + loss_seconds,
                     batch=batch_in_words(training, spec.threads),

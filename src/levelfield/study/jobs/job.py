@@ -34,8 +34,9 @@ class Job:
     """One training (or, for the baseline, one fit of a PCA): a method in one trial or run on one fold.
 
     Args:
-        stage: What `number` counts: `trial` (of the search) or `run` (of the setting that it found).
-        number: Which trial or run, from 0.
+        stage: What `number` counts: `trial` (of the search), `final` (a second look at one of its best trials) or `run`
+            (of the setting that it found).
+        number: Which trial or run, from 0; of a `final` the rank of the trial, 0 for the best.
         fold: Which fold is validated, from 0; 0 too where all classes train.
     """
 
@@ -73,8 +74,15 @@ def study_jobs(spec: StudySpec) -> list[Job]:
     runs = [
         Job(method, "run", run, fold) for run in range(spec.runs) for fold in range(spec.folds) for method in trained
     ]
+    finals = [
+        Job(method, "final", rank, fold)
+        for rank in range(spec.search.final)
+        for fold in range(spec.folds_of("final"))
+        for method in trained
+        if spec.trials(method)
+    ]
     baselines = [job for method in spec.rows if is_baseline(method) for job in folds_of(spec, method, 0)]
-    return [*baselines, *trials, *runs]
+    return [*baselines, *trials, *finals, *runs]
 
 
 def method_runs(spec: StudySpec) -> list[tuple[str, int]]:
@@ -91,7 +99,8 @@ def folds_of(spec: StudySpec, method: str, number: int, stage: str = "run") -> l
 def job_seed(study_seed: int, job: Job) -> int:
     """Seed of a job; folds and methods share it, for equal conditions, and a method searched again has its own."""
     search = job.method.partition(SECOND_SEARCH_MARK)[2]
-    return seed_of(study_seed, job.stage, job.number, *([search] if search else []), bits=32)
+    number = 0 if job.stage == "final" else job.number  # the same for those that one is chosen of
+    return seed_of(study_seed, job.stage, number, *([search] if search else []), bits=32)
 
 
 def job_config(spec: StudySpec, job: Job, parameters: Mapping[str, Any]) -> Config:

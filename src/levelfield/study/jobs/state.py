@@ -42,7 +42,7 @@ class StudyState:
 
     @property
     def jobs(self) -> list[Job]:
-        """All jobs but those never done: later folds of a pruned trial, runs of a method without a setting."""
+        """All jobs but those never done, as later folds of a pruned trial and runs of a method without a setting."""
         self._catch_up()
         return self._jobs
 
@@ -65,11 +65,12 @@ class StudyState:
         for method in {job.method for job in new if job.stage == "trial"}:
             before = self._trials_ended.pop(method, 0)
             drops_jobs |= self.spec.search.prune or before < self._count_ended(method) == self.spec.trials(method)
+        drops_jobs |= any(job.stage == "final" for job in new)
         self._known = len(self.results)
         if drops_jobs:
             self._trials_ended.clear()
             unsettled = self.without_setting()
-            wanted = [job for job in self.every_job if job.stage == "trial" or job.method not in unsettled]
+            wanted = [job for job in self.every_job if job.stage != "run" or job.method not in unsettled]
             self._jobs = [job for job in wanted if not self._given_up(job)]
             self._to_do = dict.fromkeys(job for job in self._jobs if job not in self.results)
         for job in new:
@@ -94,9 +95,11 @@ class StudyState:
 
     def _search(self, job: Job) -> dict[str, Any]:
         if job.stage == "run":
-            best = best_trial(self.trials(job.method))
+            best = self.chosen(job.method)
             assert best is not None
             return best.parameters
+        if job.stage == "final":
+            return self.candidates(job.method)[job.number].parameters
         for sibling in folds_of(self.spec, job.method, job.number, "trial"):
             if sibling in self.results:
                 return self.results[sibling]["parameters"]
@@ -110,13 +113,42 @@ class StudyState:
         found = (self._trial(method, number) for number in range(self.spec.trials(method)))
         return [trial for trial in found if trial is not None]
 
+    def candidates(self, method: str) -> list[Trial]:
+        """The trials that are trained again before one is chosen, the best first."""
+        scored = [trial for trial in self.trials(method) if trial.value is not None]
+        return sorted(scored, key=lambda trial: (-(trial.value or 0.0), trial.number))[: self.spec.search.final]
+
+    def chosen(self, method: str) -> Trial | None:
+        """The trial whose setting the runs have, or would have by now; None where none has a value.
+
+        Of several that were trained again it is the one with the best mean of both scores, which is its value then.
+        """
+        if not self.spec.search.final or not self._settled(method):
+            return best_trial(self.trials(method))
+        return best_trial([self._with_both(method, rank, t) for rank, t in enumerate(self.candidates(method))])
+
+    def _with_both(self, method: str, rank: int, trial: Trial) -> Trial:
+        """A candidate with the mean of its two values; without a value where its second training failed."""
+        scores = [self._score(job) for job in folds_of(self.spec, method, rank, "final")]
+        again = [score for score in scores if score is not None]
+        if len(again) < len(scores) or trial.value is None:
+            return replace(trial, value=None)
+        return replace(trial, value=fmean([trial.value, fmean(again)]))
+
+    def _settled(self, method: str) -> bool:
+        """Whether all has ended that a method's setting follows from."""
+        if not self._search_ended(method):
+            return False
+        ranks = range(len(self.candidates(method)))
+        return all(job in self.results for rank in ranks for job in folds_of(self.spec, method, rank, "final"))
+
     def without_setting(self) -> list[str]:
         """Methods whose trials have all ended without a score: they have no runs."""
-        methods = [method for method in self.spec.methods if self._search_ended(method)]
-        return [method for method in methods if self.spec.trials(method) and best_trial(self.trials(method)) is None]
+        methods = [method for method in self.spec.methods if self.spec.trials(method) and self._settled(method)]
+        return [method for method in methods if self.chosen(method) is None]
 
     def failures(self, stage: str) -> dict[Job, str]:
-        """Failed trials or runs with their reasons."""
+        """Failed trials, finals or runs with their reasons."""
         return {
             job: self.results[job]["failure"]
             for job in self.every_job
@@ -171,12 +203,16 @@ class StudyState:
         return self._count_ended(method) >= (self.spec.trials(method) if before is None else before)
 
     def _given_up(self, job: Job) -> bool:
+        if job.stage == "final":  # fewer trials have a value
+            return self._search_ended(job.method) and job.number >= len(self.candidates(job.method))
         return job.stage == "trial" and job.fold > 0 and self._pruned(job.method, job.number)
 
     def _is_ready(self, job: Job) -> bool:
         if is_baseline(job.method) or not self.spec.trials(job.method):
             return True
         if job.stage == "run":
+            return self._settled(job.method)
+        if job.stage == "final":
             return self._search_ended(job.method)
         if self.spec.search.prune and job.fold > 0 and Job(job.method, "trial", job.number, 0) not in self.results:
             return False
