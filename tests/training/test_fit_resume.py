@@ -80,6 +80,21 @@ def test_a_stopped_fit_goes_on_with_resume(
     assert [path.name for path in folder.iterdir()] == ["0"]
 
 
+@pytest.mark.parametrize("step", [4, 6])
+def test_a_stopped_fit_on_the_whole_half_goes_on_to_its_last_epoch(
+    step: int, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = ["--data.fold", "none"]
+    monkeypatch.setattr(SignalAt, "sent", True)
+    assert run(*words(tmp_path / "undisturbed", step, signal.SIGTERM), *whole)[0] == 0
+    monkeypatch.setattr(SignalAt, "sent", False)
+    assert run(*words(tmp_path / "stopped", step, signal.SIGTERM), *whole)[0] == 75
+    code, printed, complaint = run(*words(tmp_path / "stopped", step, signal.SIGTERM), *whole, "--resume")
+    assert code == 0, complaint
+    assert "trained for 2 epochs, the last one kept" in printed
+    same(tmp_path / "stopped" / FIT / "0", tmp_path / "undisturbed" / FIT / "0")
+
+
 def test_a_requeued_job_goes_on_by_itself(
     slurm: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
