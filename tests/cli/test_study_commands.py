@@ -165,7 +165,7 @@ def test_dotted_options_are_overrides_wherever_they_stand() -> None:
             r"no such key 'executor\.worker'; did you mean 'executor\.workers'\?",
         ),
         (["run", "toy", "--executor.workers", "0"], r"--executor\.workers must be at least 1, not 0"),
-        (["run", "toy", "--executor.workers", "two"], r"--executor\.workers two: give int$"),
+        (["run", "toy", "--executor.workers", "two"], r"--executor\.workers two: give int, 'auto'$"),
         (["run", "toy", "--executor.devices", "a"], r"--executor\.devices a: give int, \S*Sequence\[int\], null$"),
         (["run", "toy", "--runs", "many"], r"--runs many: give int$"),
         (["run", "toy", "--rusn", "1"], r"no such option '--rusn'; did you mean '--runs'\?"),

@@ -65,7 +65,8 @@ def run_study(
             with fixed_threads(record.spec.threads), executor.ready(record) as do_jobs:
                 begin(record, reopen, mixed_versions, console)
                 seconds = {job: result["seconds"] for job, result in record.state.results.items()}
-                with StudyProgress(console, record.spec.name, record.state, seconds, executor.workers) as progress:
+                workers = executor.side_by_side(record)
+                with StudyProgress(console, record.spec.name, record.state, seconds, workers) as progress:
                     do_jobs(record, progress)
                     progress.start("test")
                     with Lock(record.folder, "test", "test"):

@@ -77,6 +77,7 @@ def one_line(message: str, parser: ArgumentParser) -> str:
     if key and "class_path" not in message and (value := _search(r"(?:Got|Given) value: (.+)$", message)):
         types = _search(r"Subtypes: \[(.+)\]", message) or _search(r"Expected an? (.+?)\. Got", message) or ""
         plain = re.sub(r"<class '(\w+)'>", r"\1", types).replace("NoneType", "null")
+        plain = re.sub(r"typing\.Literal\[(.*?)\]", r"\1", plain)
         return f"--{key} {value}: give {plain}"
     lines = [line.strip(" -") for line in message.splitlines() if line.strip(" -")]
     return re.sub(r'^Parser key "([^"]+)":', r"--\1:", " ".join(lines))[:300]

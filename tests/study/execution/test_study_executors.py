@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from study_process import StudyProcess
@@ -18,6 +19,7 @@ from levelfield.storage.lock import Lock, running
 from levelfield.study.definition.spec import load_spec
 from levelfield.study.execution.local_processes import LocalProcesses
 from levelfield.study.jobs.job import study_jobs
+from levelfield.study.record import StudyRecord
 
 TABLES = ("results.csv", "summary.csv")
 
@@ -93,6 +95,34 @@ def test_a_lock_is_free_when_it_is_released_though_a_forked_loader_has_its_file(
 
 @pytest.mark.slow
 @pytest.mark.processes
+def test_as_many_workers_as_cores_memory_and_jobs_go_round_for(
+    toy_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = load_spec(toy_file, {"runs": 100})  # 2 methods x (3 trials + 100 runs) x 2 folds, and the baseline's 2
+    record = StudyRecord(tmp_path, spec)
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2})
+    memory = "MemTotal: 99999999 kB\nMemAvailable: {} kB\n"
+    read_text = Path.read_text
+    available = [64 << 20]
+
+    def meminfo(path: Path, *arguments: Any, **named: Any) -> str:
+        return memory.format(available[0]) if str(path) == "/proc/meminfo" else read_text(path, *arguments, **named)
+
+    monkeypatch.setattr(Path, "read_text", meminfo)
+    assert LocalProcesses().side_by_side(record) == 3
+    available[0] = 5 << 20
+    assert LocalProcesses().side_by_side(record) == 2
+    available[0] = 1 << 20
+    assert LocalProcesses().side_by_side(record) == 1
+    available[0] = 64 << 20
+    assert LocalProcesses(workers=7).side_by_side(record) == 7
+    assert LocalProcesses().side_by_side(StudyRecord(tmp_path, load_spec(toy_file))) == 1, "22 jobs"
+    assert LocalProcesses().side_by_side(StudyRecord(tmp_path, load_spec(toy_file, {"runs": 100, "threads": 2}))) == 1
+    on_gpus = StudyRecord(tmp_path, load_spec(toy_file, {"runs": 100, "trainer.accelerator": "gpu"}))
+    assert LocalProcesses(devices=[0, 1]).side_by_side(on_gpus) == 2
+
+
 def test_two_workers_end_with_the_bytes_of_one(toy_file: Path, finished: Path, tmp_path: Path) -> None:
     folder, spec = Path(shutil.copytree(finished, tmp_path / "shared")), load_spec(toy_file)
     for job in study_jobs(spec)[12:]:
@@ -187,7 +217,8 @@ from levelfield.study.execution.worker import work
 @dataclass
 class Noting:
     note: str
-    workers: int = 1
+    def side_by_side(self, record):
+        return 1
 
     def words(self):
         return ["--executor", "my_executor.Noting", f"--executor.note={self.note}"]

@@ -17,9 +17,8 @@ Jobs = Callable[[StudyRecord, StudyProgress], None]
 class Executor(Protocol):
     """A dataclass whose fields are its options. It changes no number: jobs depend on the study's folder alone."""
 
-    @property
-    def workers(self) -> int:
-        """How many jobs are done side by side."""
+    def side_by_side(self, record: StudyRecord) -> int:
+        """How many jobs of a study are done side by side."""
 
     def words(self) -> list[str]:
         """What the command line says to have it again."""

@@ -9,17 +9,22 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 from levelfield.errors import UserError
 from levelfield.runtime.processes import LOOK_SECONDS, end
 from levelfield.storage.lock import left_by_the_dead
 from levelfield.study.definition.spec import StudySpec
 from levelfield.study.execution.executor import Jobs
-from levelfield.study.jobs.job import Job
+from levelfield.study.jobs.job import Job, study_jobs
 from levelfield.study.progress import StudyProgress
 from levelfield.study.record import StudyRecord
 
+# `auto`: a worker has as many jobs at least, for to start one takes as long as several short ones, ...
+JOBS_EACH = 32
+# ... and as much memory, twice of what a training on features takes.
+BYTES_EACH = 2 << 30
 # A worker that ends this often without having begun a job is not started again.
 DEATHS = 3
 # Exit code of a worker whose job ended with an error; the others leave that job alone and do the rest.
@@ -31,7 +36,8 @@ class LocalProcesses:
     """Processes on this machine; one is this process.
 
     Args:
-        workers: How many.
+        workers: How many. `auto` is one for each core where a study's jobs have one thread, or for each of the GPUs that
+            they use, as far as memory and jobs go round; one where a job has several threads.
         devices: GPUs that the workers take in turn, each as many as a job has; None takes all that CUDA shows.
         checkpoint_seconds: How often a long job's last state is written, at an epoch's end.
 
@@ -39,22 +45,41 @@ class LocalProcesses:
         UserError: a number that is too small.
     """
 
-    workers: int = 1
+    workers: int | Literal["auto"] = "auto"
     devices: int | Sequence[int] | None = None
     checkpoint_seconds: float = 30.0
 
     def __post_init__(self) -> None:
         for key, smallest in (("workers", 1), ("checkpoint_seconds", 0)):
-            if getattr(self, key) < smallest:
-                raise UserError(f"--executor.{key} must be at least {smallest}, not {getattr(self, key)}")
+            given = getattr(self, key)
+            if given != "auto" and given < smallest:
+                raise UserError(f"--executor.{key} must be at least {smallest}, not {given}")
 
     def words(self) -> list[str]:
-        return [f"--executor.workers={self.workers}"] if self.workers > 1 else []
+        return [] if self.workers in ("auto", 1) else [f"--executor.workers={self.workers}"]
+
+    def side_by_side(self, record: StudyRecord) -> int:
+        if self.workers != "auto":
+            return self.workers
+        if record.spec.threads > 1:
+            return 1
+        most = [os.cpu_count() or 1, len(study_jobs(record.spec)) // JOBS_EACH]
+        if hasattr(os, "sched_getaffinity"):
+            most.append(len(os.sched_getaffinity(0)))
+        if any(config["trainer"].get("accelerator") != "cpu" for config in record.spec.methods.values()):
+            if devices := self.visible():
+                most.append(len(devices) // _devices_each(record.spec))
+        with suppress(OSError, StopIteration):  # a system that does not say
+            lines = Path("/proc/meminfo").read_text().splitlines()
+            available = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+            most.append(available * 1024 // BYTES_EACH)
+        return max(min(most), 1)
 
     @contextmanager
     def ready(self, record: StudyRecord) -> Iterator[Jobs]:
         """What the workers import takes as long as the study's first look: they are started before there is work."""
-        numbers = range(self.workers) if self.workers > 1 else ()
+        workers = self.side_by_side(record)
+        numbers = range(workers) if workers > 1 else ()
         with self._only_devices(), self._started(record, numbers, str(self.checkpoint_seconds)) as pool:
             yield partial(_share, pool) if pool else self._work_here
 
@@ -95,7 +120,7 @@ class LocalProcesses:
 
         One that dies or fails leaves its run to the others; this process meets the same mistake and reports it.
         """
-        with self._started(record, range(1, self.workers), "test", str(opening)) as others:
+        with self._started(record, range(1, self.side_by_side(record)), "test", str(opening)) as others:
             for worker in others:
                 worker.begin()
             yield
@@ -216,8 +241,13 @@ def _environment(spec: StudySpec, devices: Sequence[str], number: int) -> dict[s
     """What a worker runs in: the study's threads and, in turn, as many devices as a job has."""
     threads = str(spec.threads)
     environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
-    each = max(config["trainer"].get("devices", 1) for config in spec.methods.values())
+    each = _devices_each(spec)
     groups = [devices[first : first + each] for first in range(0, len(devices) - each + 1, each)]
     if groups:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(groups[number % len(groups)])
     return environment
+
+
+def _devices_each(spec: StudySpec) -> int:
+    """How many devices a job has."""
+    return max(config["trainer"].get("devices", 1) for config in spec.methods.values())
