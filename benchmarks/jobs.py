@@ -4,6 +4,7 @@ python benchmarks/jobs.py [--workers 1 2] [--busy]
 """
 
 import argparse
+import gc
 import io
 import os
 import statistics
@@ -131,10 +132,10 @@ def main() -> None:
         for method in METHODS:
             step = (many[method][1] - few[method][1]) / STEPS
             bare = bare_seconds(method, folder / "bare")[1]
-            cells = (
-                f"{few[method][0]:.2f} | {few[method][1]:.2f} | {1e3 * step:.2f} | {1e3 * bare:.2f} | {step / bare:.2f}"
-            )
+            whole = f"{few[method][0]:.2f} | {few[method][1]:.2f}"
+            cells = f"{whole} | {1e3 * step:.2f} | {1e3 * bare:.2f} | {step / bare:.2f}"
             print(f"| {method} | {cells} |", flush=True)
+        gc.unfreeze()  # what `do_job` froze, as at the end of `work`
         for workers in asked.workers:
             jobs = minute(workers, asked.threads, folder / f"workers{workers}")
             print(f"{workers} workers, {asked.threads} threads a job: {jobs:.0f} jobs a minute", flush=True)

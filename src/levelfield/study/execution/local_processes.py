@@ -36,8 +36,8 @@ class LocalProcesses:
     """Processes on this machine; one is this process.
 
     Args:
-        workers: How many. `auto` is one for each core where a study's jobs have one thread, or for each of the GPUs that
-            they use, as far as memory and jobs go round; one where a job has several threads.
+        workers: How many. `auto` is one for each core where a study's jobs have one thread, or for each of the
+            GPUs that they use, as far as memory and jobs go round; one where a job has several threads.
         devices: GPUs that the workers take in turn, each as many as a job has; None takes all that CUDA shows.
         checkpoint_seconds: How often a long job's last state is written, at an epoch's end.
 
@@ -66,9 +66,9 @@ class LocalProcesses:
         most = [os.cpu_count() or 1, len(study_jobs(record.spec)) // JOBS_EACH]
         if hasattr(os, "sched_getaffinity"):
             most.append(len(os.sched_getaffinity(0)))
-        if any(config["trainer"].get("accelerator") != "cpu" for config in record.spec.methods.values()):
-            if devices := self.visible():
-                most.append(len(devices) // _devices_each(record.spec))
+        on_cpu = all(config["trainer"].get("accelerator") == "cpu" for config in record.spec.methods.values())
+        if not on_cpu and (devices := self.visible()):
+            most.append(len(devices) // _devices_each(record.spec))
         with suppress(OSError, StopIteration):  # a system that does not say
             lines = Path("/proc/meminfo").read_text().splitlines()
             available = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
