@@ -2,6 +2,7 @@
 
 import warnings
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -40,8 +41,12 @@ def train(
     epochs: int = 2,
     interval: Literal["epoch", "step"] = "epoch",
     schedule: Any = HALVED,
+    checkpoint: Path | None = None,
 ) -> tuple[Record, dict[str, torch.Tensor]]:
-    """A training of `epochs` times 3 steps, with a schedule that halves the rates; the weights before it."""
+    """A training of `epochs` times 3 steps, with a schedule that halves the rates; the weights before it.
+
+    It goes on from `checkpoint` if that is there, and else ends in it.
+    """
     torch.manual_seed(0)
     learner = MetricLearner(
         TimmTrunk("test_resnet", weights=None),
@@ -60,7 +65,7 @@ def train(
     with warnings.catch_warnings():
         for notice in (".*does not have many workers.*", ".*LeafSpec.*", ".*logging interval.*"):
             warnings.filterwarnings("ignore", notice)
-        Trainer(
+        trainer = Trainer(
             accelerator="cpu",
             max_epochs=epochs,
             limit_val_batches=0,
@@ -69,7 +74,11 @@ def train(
             enable_progress_bar=False,
             enable_model_summary=False,
             callbacks=[callback, record],
-        ).fit(learner, data)
+        )
+        resumed = checkpoint is not None and checkpoint.exists()
+        trainer.fit(learner, data, ckpt_path=checkpoint if resumed else None)
+        if checkpoint is not None and not resumed:
+            trainer.save_checkpoint(checkpoint)
     return record, before
 
 
@@ -85,6 +94,16 @@ def test_a_schedule_of_steps_goes_on_below_the_warm_up() -> None:
     record, _ = train(WarmUp(steps=3), interval="step")
     expected = [0.5 ** (k - 1) * min(k / 3, 1) for k in range(1, 7)]
     assert [rates["embedder"] / 1e-2 for rates in record.rates] == pytest.approx(expected)
+
+
+def test_a_warm_up_that_is_broken_off_goes_on_where_it_was(tmp_path: Path) -> None:
+    """Over 5 steps, the first 3 of them in one training; the schedule has halved the rates by then."""
+    first, _ = train(WarmUp(steps=5), epochs=1, checkpoint=tmp_path / "last.ckpt")
+    [groups] = [state["param_groups"] for state in torch.load(tmp_path / "last.ckpt")["optimizer_states"]]
+    assert {group["name"]: group["lr"] for group in groups}["embedder"] == pytest.approx(5e-3), "the whole rate"
+    second, _ = train(WarmUp(steps=5), epochs=2, checkpoint=tmp_path / "last.ckpt")
+    assert [rates["embedder"] for rates in first.rates] == pytest.approx([2e-3, 4e-3, 6e-3])
+    assert [rates["embedder"] for rates in second.rates] == pytest.approx([4e-3, 5e-3, 5e-3])
 
 
 def test_a_schedule_of_steps_may_itself_be_the_warm_up() -> None:
