@@ -69,7 +69,7 @@ def test_the_page_holds_the_study(study: Path) -> None:
     assert "Glyphs(num_classes: 32, image_size: 32)" in text
     assert "16 classes train and validate in 2 class-disjoint folds; 16 test classes with 256 samples" in text
     assert "data.samples_per_class is 1, 4 for the others" in text or "data.samples_per_class is 4, 1 for" in text
-    assert "3 trials a method (gp), 2 folds each" in text
+    assert "3 trials a method (gp), each on all 2 folds" in text
     assert "The test classes were opened once." in text
     assert "Published numbers" not in text
     assert "Failed runs" not in text
