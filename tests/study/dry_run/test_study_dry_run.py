@@ -55,6 +55,14 @@ def test_a_dry_run_prints_jobs_and_hours_and_writes_nothing(
     assert torch.get_num_threads() == threads
 
 
+def test_a_study_of_untrained_trunks_says_that_nothing_is_trained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "reality_check/table1_cub", "--dry-run"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    # Three trunks, a PCA for each of four folds.
+    assert first == "12 jobs: 0 trainings in the search, 0 in the runs, 12 fits of the pretrained baseline"
+    assert second.startswith("nothing is trained")
+
+
 def test_the_first_method_may_have_class_weights(toy_file: Path) -> None:
     spec = load_spec(toy_file)
     costs = method_costs(dataclasses.replace(spec, methods={"arcface": spec.methods["arcface"]}))

@@ -71,7 +71,8 @@ def dry_run(console: Console, spec: StudySpec) -> int:
     for cost in costs:
         numbers = (_hours(cost.least_hours), _hours(cost.most_hours))
         table.add_row(Text(cost.method), f"{cost.trials:,}", f"{cost.runs:,}", f"{cost.step_seconds:.3f}", *numbers)
-    console.print(table)
+    if costs:
+        console.print(table)
     for line in summary(spec, costs):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     return 0
@@ -86,6 +87,10 @@ def summary(spec: StudySpec, costs: list[MethodCost]) -> list[str]:
     lines = [
         f"{jobs:,} jobs: {trials:,} trainings in the search{pruned}, {runs:,} in the runs, {jobs - trials - runs} fits "
         "of the pretrained baseline" + " and its references" * bool(spec.references),
+    ]
+    if not costs:
+        return [*lines, "nothing is trained: what takes time is reading the samples and the trunks' features of them"]
+    lines += [
         "a step was measured here, on the machine as busy as it is, on "
         + ", ".join(sorted({cost.batch for cost in costs})),
     ]
