@@ -19,6 +19,7 @@ from levelfield.study.begun import with_options
 from levelfield.study.definition.added_method import added_methods
 from levelfield.study.definition.spec import STUDY, load_spec
 from levelfield.study.definition.study_file import find_study
+from levelfield.study.definition.sweep import without_value
 from levelfield.study.execution.executor import Executor
 from levelfield.study.execution.local_processes import LocalProcesses
 from levelfield.study.integrity import changed_files
@@ -68,7 +69,7 @@ class Study:
             if output is not None:
                 raise UserError(f"--output {output}: {folder} is the study's folder already; leave the option out")
             spec = StudyRecord.begun(folder).spec
-            if not set(added) <= set(spec.methods):
+            if not set(added) <= set(map(without_value, spec.methods)):
                 raise UserError(f"--add-method: {folder} has no such method; add it with `levelfield study run FILE`")
             spec = with_options(spec, options or {}).with_own_code()
         else:

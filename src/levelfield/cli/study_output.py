@@ -21,6 +21,7 @@ from levelfield.runtime.signals import Stopped
 from levelfield.study.archive import SUFFIX, is_archive, unpack_study
 from levelfield.study.begun import said_difference
 from levelfield.study.definition.study_file import find_study
+from levelfield.study.definition.sweep import without_value
 from levelfield.study.execution.executor import Executor
 
 
@@ -81,7 +82,7 @@ def _asked(console: Console, arguments: argparse.Namespace, options: Mapping[str
         unpack_study(arguments.archive, study.folder)
     if arguments.command != "resume" or study.file is None or not study.asked.definition_file.is_file():
         return study
-    if not set(study.added) <= set(study.record().spec.methods):
+    if not set(study.added) <= set(map(without_value, study.record().spec.methods)):
         return study
     _print_lines(console, said_difference(study.asked, study.file))
     return Study(study.folder, **words)

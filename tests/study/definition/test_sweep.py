@@ -136,6 +136,13 @@ def test_one_training_is_tested_in_two_ways(ran: Path) -> None:
         assert found != float(scores(ran, "softmax[8]")[fold, "precision_at_1"])
 
 
+def test_a_method_that_is_added_is_swept_too(ran: Path, tmp_path: Path) -> None:
+    spec = Study(ran.parent / "swept.yaml", add_methods=["TripletMarginLoss"]).asked.spec
+    assert {"triplet_margin_loss[4]", "triplet_margin_loss[8]"} <= set(spec.methods)
+    (tmp_path / "study.yaml").write_text(spec.to_yaml())
+    assert Study(tmp_path, add_methods=["TripletMarginLoss"]).added == ["triplet_margin_loss"]
+
+
 def test_a_swept_study_is_read_again_verified_and_reported(ran: Path) -> None:
     record = StudyRecord.begun(ran)
     assert verify_study(record) == []
