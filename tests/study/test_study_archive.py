@@ -72,14 +72,14 @@ def test_an_unfinished_study_is_not_archived(finished: Path, tmp_path: Path) -> 
         write_archive(StudyRecord.begun(folder), tmp_path / "x.tar.xz")
 
 
-def hostile(archive: Path, file: Path, name: str, kind: bytes = tarfile.REGTYPE) -> Path:
+def hostile(archive: Path, file: Path, name: str, kind: bytes = tarfile.REGTYPE, size: int = 2) -> Path:
     """A copy of an archive with one more member."""
     with tarfile.open(archive) as old, tarfile.open(file, "w:xz") as new:
         for member in old:
             new.addfile(member, old.extractfile(member))
         entry = tarfile.TarInfo(name)
-        entry.type, entry.linkname, entry.size = kind, "/etc/passwd", 2 if kind == tarfile.REGTYPE else 0
-        new.addfile(entry, io.BytesIO(b"{}"))
+        entry.type, entry.linkname, entry.size = kind, "/etc/passwd", size if kind == tarfile.REGTYPE else 0
+        new.addfile(entry, io.BytesIO(bytes(size)))
     return file
 
 
@@ -97,6 +97,17 @@ def test_a_hostile_archive_leaves_nothing(name: str, kind: bytes, message: str, 
     with pytest.raises(UserError, match=message):
         unpack_study(file, tmp_path / "place" / "study")
     assert [*(tmp_path / "place").iterdir()] == []
+
+
+def test_results_may_shrink_more_than_photographs_and_not_without_end(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = hostile(archive, tmp_path / "large.tar.xz", "jobs/arcface/run9/fold0/result.json", size=65 << 20)
+    unpack_study(large, tmp_path / "study")
+    assert StudyRecord.begun(tmp_path / "study").state.to_do == []
+    monkeypatch.setattr("levelfield.study.archive.MOST_BYTES", 64 << 20)
+    with pytest.raises(UserError, match="unpacks to more than 64 MiB: refused"):
+        unpack_study(large, tmp_path / "again")
 
 
 def test_what_is_no_archive_and_a_folder_in_use_are_refused(archive: Path, tmp_path: Path) -> None:

@@ -37,12 +37,13 @@ class _Member(NamedTuple):
     open: Callable[[], IO[bytes] | None]
 
 
-def unpack(archive: Path, folder: Path, inside: str, progress: Progress) -> None:
+def unpack(archive: Path, folder: Path, inside: str, progress: Progress, always_allowed: int = ALWAYS_ALLOWED) -> None:
     """Unpack `archive` into `folder`, which it adds to: nothing that is there already is written over.
 
     Args:
         archive: a zip file, or a tar file, compressed or not.
         inside: the folder of the archive that is taken, without its own name; "" takes everything.
+        always_allowed: bytes that it may unpack to, however small it is.
 
     Raises:
         BadArchive: a file that is no whole archive, or unpacks to more than a hundred times its size; a member with an
@@ -57,10 +58,10 @@ def unpack(archive: Path, folder: Path, inside: str, progress: Progress) -> None
         if is_zipfile(archive):
             with ZipFile(archive) as opened_zip:
                 check_room(folder, sum(member.file_size for member in opened_zip.infolist()))
-                _write(archive, _zip_members(opened_zip), aside, inside, progress)
+                _write(archive, _zip_members(opened_zip), aside, inside, progress, always_allowed)
         else:
             with tarfile.open(archive) as opened_tar:
-                _write(archive, _tar_members(opened_tar), aside, inside, progress)
+                _write(archive, _tar_members(opened_tar), aside, inside, progress, always_allowed)
         entries = sorted(aside.iterdir())
         for entry in entries:
             if (folder / entry.name).exists():
@@ -85,9 +86,11 @@ def unpack(archive: Path, folder: Path, inside: str, progress: Progress) -> None
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _write(archive: Path, members: Iterator[_Member], folder: Path, inside: str, progress: Progress) -> None:
+def _write(
+    archive: Path, members: Iterator[_Member], folder: Path, inside: str, progress: Progress, always_allowed: int
+) -> None:
     written, taken = 0, 0
-    most = max(ALWAYS_ALLOWED, MOST_TIMES * archive.stat().st_size)
+    most = max(always_allowed, MOST_TIMES * archive.stat().st_size)
     for member in members:
         taken += max(member.size, BLOCK)
         if taken > most:
