@@ -1,6 +1,7 @@
 """An archive holds what a finished study found: it verifies, a method is added to it, and a hostile one is refused."""
 
 import io
+import re
 import shutil
 import tarfile
 from collections.abc import Callable
@@ -63,6 +64,20 @@ def test_a_method_is_added_to_an_archived_study(
     assert len(now) == len(before) + 6
     code, printed, complaint = run("study", "verify", folder)
     assert (code, complaint) == (0, ""), printed
+
+
+def test_the_way_to_the_data_stays_behind(finished: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(finished, tmp_path / "study"))
+    config = folder / "jobs/arcface/run0/fold0/config.yaml"
+    study = folder / "study.yaml"
+    study.write_text(re.sub(r"^( *)data:$", rf"\1data:\n\1  root: {tmp_path}", study.read_text(), flags=re.M))
+    assert "root: null" in config.read_text()
+    config.write_text(config.read_text().replace("root: null", f"root: {tmp_path}"))
+    unpack_study(write_archive(StudyRecord.begun(folder), tmp_path / "toy.tar.xz"), tmp_path / "unpacked")
+    files = [path for path in (tmp_path / "unpacked").rglob("*") if path.is_file()]
+    assert not any(str(tmp_path) in path.read_text() for path in files)
+    assert not (tmp_path / "unpacked" / config.relative_to(folder)).exists()
+    assert (tmp_path / "unpacked/jobs/contrastive/run0/fold0/config.yaml").exists()
 
 
 def test_an_unfinished_study_is_not_archived(finished: Path, tmp_path: Path) -> None:

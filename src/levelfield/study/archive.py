@@ -16,6 +16,7 @@ import yaml
 from levelfield.errors import UserError
 from levelfield.storage.atomic import write_atomically
 from levelfield.storage.ledger import LEDGER
+from levelfield.study.definition.configuration import Config, read_yaml
 from levelfield.study.definition.spec import STUDY, StudySpec
 from levelfield.study.jobs.job import CONFIG, RESULT, folds_of, method_runs
 from levelfield.study.record import ARCHIVED, StudyRecord
@@ -68,17 +69,27 @@ def _contents(record: StudyRecord) -> Iterator[tuple[str, bytes]]:
     configs = [
         folder / job.path / CONFIG for each in method_runs(spec) if each[1] == 0 for job in folds_of(spec, *each)
     ]
-    for path in {*tables, *tested, *results, *filter(Path.is_file, configs)}:
+    for path in {*tables, *tested, *results, *filter(_is_anybodys, configs)}:
         if not path.is_file():
             raise UserError(f"{path} is missing; `levelfield study report` writes a study's tables")
         yield path.relative_to(folder).as_posix(), path.read_bytes()
+
+
+def _is_anybodys(config: Path) -> bool:
+    """Whether a job's configuration is there and does not say where the data lie on this machine."""
+    return config.is_file() and not any(place.get("root") for place in _data_places(read_yaml(config)))
+
+
+def _data_places(config: Config) -> list[Config]:
+    dataset = config["data"].get("dataset")
+    return [config["data"], (dataset.get("init_args") or {}) if isinstance(dataset, dict) else {}]
 
 
 def _without_root(spec: StudySpec) -> dict[str, Any]:
     """The definition without the way to the data, which is a machine's own."""
     plain = spec.to_dict()
     for config in plain["methods"].values():
-        for place in (config["data"], (config["data"].get("dataset") or {}).get("init_args") or {}):
+        for place in _data_places(config):
             place.pop("root", None)
     return plain
 
