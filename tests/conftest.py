@@ -7,6 +7,7 @@ import signal
 import sys
 import warnings
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -40,15 +41,25 @@ def draws_of_its_own():
     torch.manual_seed(0)
 
 
+@pytest.fixture(scope="session")
+def modules_that_stay() -> dict[str, ModuleType]:
+    """The imported modules that lie in no test's folder, each looked at once: there are thousands of them."""
+    return {}
+
+
 @pytest.fixture(autouse=True)
-def own_modules_end_with_their_test(tmp_path_factory, monkeypatch):
+def own_modules_end_with_their_test(tmp_path_factory, monkeypatch, modules_that_stay):
     """Another test's `my_loss.py` is another loss: neither the module nor its folder stays to be found."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield
     for name, module in list(sys.modules.items()):
+        if modules_that_stay.get(name) is module:
+            continue
         file = getattr(getattr(module, "__spec__", None), "origin", None)  # which no test patches
         if file and Path(file).is_relative_to(tmp_path_factory.getbasetemp()):
             del sys.modules[name]
+        else:
+            modules_that_stay[name] = module
 
 
 @pytest.fixture
