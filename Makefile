@@ -5,14 +5,16 @@ BIN := $(VENV)/bin
 .PHONY: help quickstart test test-full lint
 
 help:
-	@echo "make quickstart  sets up $(VENV) and compares three losses with the pretrained trunk"
+	@echo "make quickstart  sets up $(VENV) and compares 14 methods on a frozen trunk"
 	@echo "make test        the tests, at most 10 minutes on 2 cores"
 	@echo "make test-full   the long ones too, at most an hour"
 	@echo "make lint        ruff, mypy, and who may import whom"
 	@echo "PYTHON=python3.12 chooses the interpreter that $(VENV) is made with"
 
 quickstart: $(VENV)/installed
-	$(BIN)/levelfield study run configs/study/quickstart.yaml
+	$(BIN)/levelfield study run configs/study/quickstart.yaml --executor.workers 2
+	$(BIN)/python scripts/readme_picture.py --checkpoint outputs/quickstart/jobs/ntxent/run0/fold0/best.ckpt \
+		--output outputs/quickstart_neighbours.png
 	@echo "(levelfield is $(BIN)/levelfield; my_loss.py is in README.md)"
 
 test: $(VENV)/installed-dev

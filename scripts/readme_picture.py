@@ -17,6 +17,7 @@ from pathlib import Path
 import lightning
 import matplotlib.pyplot as plt
 import numpy as np
+import torch
 from jaxtyping import Int
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
@@ -145,7 +146,11 @@ def main() -> None:
     before = embed(trunk, data.test_dataloader())
     checkpoint = arguments.checkpoint
     learner = MetricLearner.load_from_checkpoint(checkpoint) if checkpoint else short_training(data)
-    after = embed(learner, data.test_dataloader())
+    if learner.freeze_trunk:  # its trunk made these features already
+        with torch.inference_mode():
+            after = before._replace(embeddings=learner.eval().embed_features(before.embeddings))
+    else:
+        after = embed(learner, data.test_dataloader())
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     draw(data, before, after).savefig(arguments.output)
     print(f"{arguments.output}: {arguments.output.stat().st_size / 1000:.0f} kB")

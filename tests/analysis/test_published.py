@@ -226,7 +226,7 @@ def test_the_terminal_shows_ours_above_theirs(tmp_path: Path) -> None:
     assert any("the selected trial is one of the ten runs there" in line for line in lines)
 
 
-@pytest.mark.parametrize("study", ["quickstart.yaml", "typefaces_quick.yaml"])
+@pytest.mark.parametrize("study", ["glyphs_finetune.yaml", "typefaces_quick.yaml"])
 def test_nothing_is_said_where_nothing_is_published(study: str, tmp_path: Path) -> None:
     configs = Path("configs/study") / study
     spec = begun(tmp_path, configs.read_text())

@@ -122,8 +122,9 @@ def _run(console: Console, study: Study, executor: Executor, arguments: argparse
         return 130
     _print_study(console, study)
     if not arguments.add_method and not Path(arguments.file).is_dir():
-        again = shlex.join(["levelfield", "study", "run", arguments.file, "--add-method", "my_loss.MyLoss"])
-        _print_lines(console, [f"next: your own loss beside these: {again}"])
+        again = ["levelfield", "study", "run", arguments.file, "--add-method", "my_loss.MyLoss"]
+        again += ["--output", str(study.folder), "--reopen-test", "my loss"]  # elsewhere all would be trained anew
+        _print_lines(console, [f"next: your own loss beside these: {shlex.join(again)}"])
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The studies in configs/study: they load, they start, and the quickstart keeps what its first lines promise."""
+"""The studies in configs/study: they load, they start, and glyphs_finetune keeps what its first lines promise."""
 
 import csv
 from pathlib import Path
@@ -33,7 +33,9 @@ SHIPPED = [path for path in sorted(STUDIES.glob("*.yaml")) if not path.stem.ends
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_every_shipped_study_builds_and_only_batches_differ(path: Path, write_letters: Path, tmp_path: Path) -> None:
-    tables = {"own_images_quick": write_letters, "own_texts_quick": tmp_path / "texts.csv"}
+    texts = tmp_path / "texts.csv"
+    tables = {"own_images_quick": write_letters, "own_images_finetune": write_letters}
+    tables |= {"own_texts_quick": texts, "own_texts_finetune": texts}
     overrides = {"data.dataset.table": str(tables[path.stem])} if path.stem in tables else {}
     own_texts(tmp_path)
     if path.stem in NEEDED:
@@ -68,7 +70,7 @@ def test_own_images_study_works_on_a_table(
     monkeypatch.chdir(REPOSITORY)
     words = [
         "run",
-        "own_images_quick.yaml",
+        "own_images_finetune.yaml",
         "--data.dataset.table",
         str(write_letters),
         "--output",
@@ -80,9 +82,9 @@ def test_own_images_study_works_on_a_table(
 
 
 @pytest.mark.full
-def test_quickstart_beats_the_pretrained_trunk_in_each_run(tmp_path: Path) -> None:
-    run_study(tmp_path / "quickstart", load_spec(STUDIES / "quickstart.yaml"))
-    with open(tmp_path / "quickstart" / "results.csv", newline="") as file:
+def test_finetuning_beats_the_pretrained_trunk_in_each_run(tmp_path: Path) -> None:
+    run_study(tmp_path / "finetune", load_spec(STUDIES / "glyphs_finetune.yaml"))
+    with open(tmp_path / "finetune" / "results.csv", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["stage"] == "test" and row["metric"] == "map_at_r"]
     for embedding in ("separated", "concatenated"):
         means: dict[tuple[str, str], float] = {}

@@ -16,7 +16,7 @@ def test_own_texts_study_works_on_a_table(
     monkeypatch.chdir(REPOSITORY)
     trunk = tiny_text_model(tmp_path / "tiny")
     words = [
-        "run", "own_texts_quick.yaml", "--data.dataset.table", str(own_texts(tmp_path)),
+        "run", "own_texts_finetune.yaml", "--data.dataset.table", str(own_texts(tmp_path)),
         "--output", str(tmp_path / "own"),
         "--model.trunk.name", str(trunk), "--model.trunk.weights", "null", "--model.trunk.max_length", "64",
         "--model.embedding_size", "16", "--data.steps_per_epoch", "2", "--data.batch_size", "8",
