@@ -7,6 +7,11 @@ from pathlib import Path
 
 import pytest
 
+# Of pytest's plugins, this one alone: the others take seconds to import.
+ALONE = {
+    "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
+    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+}
 TESTS = """
 import pytest
 from no_skips_in_ci import real_data
@@ -35,10 +40,9 @@ def test_of_another_kind():
 )
 def test_what_is_missing(environment, outcome, words, tmp_path):
     (tmp_path / "test_it.py").write_text(TESTS)
-    paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no_skips_in_ci", "-p", "no:cacheprovider", "test_it.py"],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths, **environment}, capture_output=True, text=True,
+        cwd=tmp_path, env={**os.environ, **ALONE, **environment}, capture_output=True, text=True,
     )  # fmt: skip
     assert outcome in done.stdout, done.stdout + done.stderr
     for word in words:
@@ -47,10 +51,9 @@ def test_what_is_missing(environment, outcome, words, tmp_path):
 
 def test_a_module_that_lacks_its_oracle_fails_too(tmp_path):
     (tmp_path / "test_it.py").write_text('import pytest\npytest.importorskip("no_such_oracle")\n')
-    paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no_skips_in_ci", "-p", "no:cacheprovider", "test_it.py"],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths, "CI": "true"}, capture_output=True, text=True,
+        cwd=tmp_path, env={**os.environ, **ALONE, "CI": "true"}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode != 0
     assert "could not import 'no_such_oracle'" in done.stdout

@@ -22,7 +22,16 @@ def give_split_and_roles(table):
     table.write_text("\n".join(extended) + "\n")
 
 
-@pytest.mark.parametrize("source", ["table", "table with split and roles", "folder", "table, features of it"])
+# The others have the like of a plain table.
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param("table", marks=pytest.mark.full),
+        "table with split and roles",
+        "folder",
+        "table, features of it",
+    ],
+)
 def test_deleting_test_images_and_permuting_test_labels_changes_no_byte(tiny, run, tmp_path, source, monkeypatch):
     data = tmp_path / "data"
     data.mkdir()

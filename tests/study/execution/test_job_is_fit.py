@@ -22,7 +22,8 @@ def on_features(toy_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     content = yaml.safe_load(toy_file.read_text())
     content["base"][0]["model"]["freeze_trunk"] = True
     content["base"][0]["data"]["features"] = {"views": 1}
-    content |= {"runs": 1, "search": {"trials": 1}}
+    content["methods"] = {"arcface": content["methods"]["arcface"]}
+    content |= {"runs": 1, "spaces": {}, "search": {}}
     (folder / "study.yaml").write_text(yaml.safe_dump(content))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LEVELFIELD_CACHE", str(folder / "cache"))

@@ -47,7 +47,7 @@ def test_the_start_is_kept_where_no_epoch_is_better(run: Run, tmp_path: Path) ->
     assert [*validation_scores(tmp_path / "on" / FIT / "metrics.csv")] == [0]
 
 
-@pytest.mark.parametrize("rate", [0.0, 1e-2])
+@pytest.mark.parametrize("rate", [0.0, pytest.param(1e-2, marks=pytest.mark.full)])
 def test_a_stopped_training_keeps_its_start(
     rate: float, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
