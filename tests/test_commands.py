@@ -164,6 +164,12 @@ def study(words: list[str], run: Callable, place: Path) -> None:
         assert code == 0, complaint
 
 
+def compare(words: list[str], run: Callable, place: Path) -> None:
+    code, _, complaint = run("compare", *words)
+    assert code == 2
+    assert complaint.splitlines()[-1] == f"levelfield: {WOULD_RUN}"
+
+
 def data(words: list[str], run: Callable, place: Path) -> None:
     if words == ["verify"]:
         words = ["verify", "cub200"]  # all would be opened, one by one
@@ -231,6 +237,7 @@ VERBS = {
     "validate": evaluate("validate"),
     "test": evaluate("test"),
     "predict": evaluate("predict"),
+    "compare": compare,
     "study": study,
     "paper": paper,
     "data": data,

@@ -11,7 +11,7 @@ from levelfield.analysis.results import ResultRow
 from levelfield.analysis.statistics import LEVEL, holm, paired_comparison
 from levelfield.metrics.table import SELECTED_BY
 from levelfield.study.definition.search_settings import first_search
-from levelfield.study.definition.spec import BASELINE, ONE_PCA
+from levelfield.study.definition.spec import BASELINE, one_pca
 
 # What a comparison is one of; Holm's correction is over the comparisons of a kind.
 PAIR, OVER_BASELINE, SECOND_SEARCH = "pair", "over_baseline", "second_search"
@@ -62,6 +62,7 @@ def compare_all(
     methods: Sequence[str],
     metric: str = SELECTED_BY,
     embedding: str = "separated",
+    baseline: str = BASELINE,
 ) -> list[Comparison]:
     """All comparisons of a study: pairs of methods, each method over the baseline, two searches of one method.
 
@@ -72,6 +73,7 @@ def compare_all(
 
     Args:
         methods: The study's methods in order; the baseline is added where it has scores.
+        baseline: The row without training that the methods are compared with.
 
     Returns:
         Pairs, then methods over the baseline, then second searches, each in the order of `methods`; two methods without
@@ -80,7 +82,8 @@ def compare_all(
     scores = scores_of(rows, metric, embedding, "test")
     first_searches = [method for method in methods if method == first_search(method) and method != BASELINE]
     # The folds' PCAs side by side are nearly one another's copies: a weak opponent of four embeddings.
-    baseline = ONE_PCA if embedding == "concatenated" and ONE_PCA in scores else BASELINE
+    if embedding == "concatenated" and one_pca(baseline) in scores:
+        baseline = one_pca(baseline)
     families = {
         PAIR: list(combinations(first_searches, 2)),
         OVER_BASELINE: [(method, baseline) for method in first_searches],

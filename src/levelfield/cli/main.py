@@ -1,4 +1,4 @@
-"""The one command line: fit, validate, test, predict; study; data."""
+"""The one command line: fit, validate, test, predict; compare; study; data."""
 
 import os
 import sys
@@ -15,6 +15,7 @@ levelfield {__version__}: compares deep metric learning methods on a level playi
 
 usage: levelfield COMMAND [OPTIONS]
 
+  compare PATH        which of 14 methods suits your images or texts                  (compare --help)
   study run FILE      compare methods: folds, runs, the test classes once, a table   (study --help)
   fit                 train one method on one fold                                   (fit --help)
   validate, test, predict
@@ -31,7 +32,7 @@ first steps
 """
 
 EVALUATIONS = ("validate", "test", "predict")
-COMMANDS = ("fit", *EVALUATIONS, "study", "paper", "data")
+COMMANDS = ("fit", *EVALUATIONS, "compare", "study", "paper", "data")
 EVALUATION_HELP = """\
 usage: levelfield {} --ckpt_path FILE [--KEY VALUE ...]
 

@@ -1,0 +1,231 @@
+"""`levelfield compare PATH`: the laptop study on one's own data, and what it says to do."""
+
+import csv
+import shlex
+from collections.abc import Sequence
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from levelfield.analysis.conclusion import best_method, conclusion_lines, usual_epochs
+from levelfield.analysis.results import collect_rows
+from levelfield.cli import study
+from levelfield.errors import UserError
+from levelfield.experiment import Study
+from levelfield.study.definition.configuration import stack
+from levelfield.study.definition.spec import COUNTS, STUDY
+from levelfield.study.jobs.job import CONFIG, Job
+
+if TYPE_CHECKING:
+    from levelfield.data.datasets import MetricDataset
+    from levelfield.data.index import SampleIndex
+
+HELP = """\
+usage: levelfield compare PATH [--KEY VALUE ...]
+
+Which of 14 methods suits your data, and does training pay at all? A linear layer is trained on a frozen trunk, whose
+features are computed once: 4 folds, 5 runs, the test classes opened once, at the end. The same command goes on where
+it was stopped.
+
+  PATH                a folder with a folder a class, or a table (.csv, .parquet) with the columns path,label or
+                      text,label; 16 classes or more for 4 folds
+
+  --trunk FILE ...    another trunk, or several to compare: configs/trunk/convnext_tiny.yaml
+  --skip-broken       leave out the pictures that cannot be opened; without it they are named and nothing is trained
+  --output DIR        study folder (default: outputs/compare_<PATH>); the study file made for PATH lies beside it
+  --search.trials N   search each method's arguments; without it they are those of configs/method
+
+and all that `levelfield study run` takes: --executor.workers N, --folds N, --runs N, --add-method my_loss.MyLoss,
+--dry-run.
+
+  levelfield compare my_images --executor.workers 2
+  levelfield compare my_texts.csv
+  levelfield compare my_images --trunk configs/trunk/convnext_tiny.yaml configs/trunk/efficientnet_lite0.yaml
+"""
+MOST_NAMED = 20
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run `levelfield compare` with `argv` (what follows `compare`) and return the exit code.
+
+    Raises:
+        UserError: a mistake, data that are too few to compare anything on, or pictures that cannot be opened.
+    """
+    if not argv or {"-h", "--help"} & set(argv):
+        print(HELP, end="")
+        return 0
+    path, words, trunks, skip_broken = _own_words(argv)
+    given = study.parse(["run", path, *words])
+    from levelfield.data.own import own_dataset  # with torch, which the help does not need
+
+    root = given.overrides.get("data.root")
+    dataset = own_dataset(path, root)
+    if dataset is None:
+        raise UserError(f"{path} is neither a folder with a folder a class nor a .csv or .parquet table; give one")
+    index = dataset.read_index()
+    split = given.overrides.get("data.split")
+    _check_classes(path, dataset, index, split, given.overrides.get("folds", COUNTS["folds"]))
+    name = f"compare_{Path(path).resolve().stem}"
+    file = (given.output or Path("outputs", name)).with_suffix(".yaml")
+    chosen = file.with_name(f"{file.stem}_unbroken.csv")
+    if skip_broken and chosen.is_file():
+        dataset = own_dataset(str(chosen))
+    elif not ((given.output or Path("outputs", name)) / STUDY).is_file():
+        whole = _openable(path, dataset, index, skip_broken)
+        if not whole.all():
+            _write_table(chosen, dataset, index, split, whole)
+            dataset = own_dataset(str(chosen))
+    assert dataset is not None
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(yaml.safe_dump(_definition(name, dataset, root, trunks), sort_keys=False))
+    code = study.main(["run", str(file), *words])
+    if code == 0 and not given.dry_run:
+        folder = Study(file, output=given.output, options=given.overrides, add_methods=given.add_method).folder
+        print("\n".join(_conclusion(Study(folder), dataset, split)))
+    return code
+
+
+def _own_words(argv: Sequence[str]) -> tuple[str, list[str], list[str], bool]:
+    """The path, the words of `study run`, the trunks, and whether broken pictures are left out."""
+    path, words = argv[0], list(argv[1:])
+    if path.startswith("--"):
+        raise UserError(f"levelfield compare {path}: give the PATH of your data first")
+    trunks: list[str] = []
+    while "--trunk" in words:
+        at = words.index("--trunk")
+        named = list(takewhile(lambda word: not word.startswith("--"), words[at + 1 :]))
+        if not named:
+            raise UserError("--trunk: name one or more files, such as configs/trunk/convnext_tiny.yaml")
+        trunks += named
+        del words[at : at + 1 + len(named)]
+    skip_broken = "--skip-broken" in words
+    return path, [word for word in words if word != "--skip-broken"], trunks, skip_broken
+
+
+def _check_classes(path: str, dataset: "MetricDataset", index: "SampleIndex", split: Any, folds: int) -> None:
+    """Refuse data with too few classes for the folds.
+
+    Raises:
+        UserError: says what can still be done.
+    """
+    from levelfield.data.splits import MIN_VALIDATION_CLASSES
+
+    classes = len(index.class_names)
+    trained = classes - len(dataset.test_classes(index, split))
+    if folds == 1 or trained >= folds * MIN_VALIDATION_CLASSES:
+        return
+    possible = trained // MIN_VALIDATION_CLASSES
+    found = (
+        f"{path} has {classes} classes, {trained} of them to train and validate on: too few for {folds} folds, which "
+        f"need {folds * MIN_VALIDATION_CLASSES} there (in halves, {2 * folds * MIN_VALIDATION_CLASSES} in all)"
+    )
+    if possible > 1:
+        raise UserError(f"{found}; with fewer folds: levelfield compare {shlex.quote(path)} --folds {possible}")
+    kind, key, trunk = _of(dataset)
+    files = [f"configs/data/{kind}.yaml", f"configs/trunk/{trunk}.yaml"]
+    files += ["configs/protocol/laptop.yaml", "configs/method/contrastive.yaml"]
+    words = [part for file in files for part in ("--config", file)]
+    fit = shlex.join(["levelfield", "fit", *words, f"--data.dataset.{key}", path, "--data.fold", "none"])
+    raise UserError(f"{found}; add classes, or train without comparing: {fit}")
+
+
+def _of(dataset: "MetricDataset") -> tuple[str, str, str]:
+    """Which configuration of configs/data the data have, the argument that names them, and the usual trunk."""
+    if dataset.modality == "text":
+        return "own_texts", "table", "minilm"
+    return (
+        ("image_folder", "folder", "efficientnet_lite0")
+        if hasattr(dataset, "folder")
+        else ("own_images", "table", "efficientnet_lite0")
+    )
+
+
+def _openable(path: str, dataset: "MetricDataset", index: "SampleIndex", skip_broken: bool) -> Any:
+    """Which samples open, looked at before anything is trained, for the test half would come last.
+
+    Raises:
+        UserError: some do not, and `skip_broken` is not set.
+    """
+    import numpy as np
+
+    broken: dict[int, str] = {}
+    if dataset.modality == "image":
+        for position, key in enumerate(index.keys):
+            try:
+                dataset.load(key)
+            except UserError as error:
+                broken[position] = str(error)
+    named = list(broken.values())[:MOST_NAMED]
+    if len(broken) > MOST_NAMED:
+        named.append(f"and {len(broken) - MOST_NAMED:,} more (levelfield data verify {path} names all)")
+    print("\n".join(named), end="\n" * bool(named))
+    if broken and not skip_broken:
+        raise UserError(
+            f"{len(broken):,} of {len(index.keys):,} pictures of {path} cannot be opened; mend them, or leave them "
+            "out: --skip-broken"
+        )
+    if broken:
+        print(f"{len(broken):,} of {len(index.keys):,} pictures are left out")
+    return ~np.isin(np.arange(len(index.keys)), list(broken))
+
+
+def _write_table(file: Path, dataset: "MetricDataset", index: "SampleIndex", split: Any, whole: Any) -> None:
+    """A table of the pictures that open, in the halves that all of them have."""
+    tested = set(dataset.test_classes(index, split).tolist())
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with open(file, "w", newline="", encoding="utf-8") as table:
+        writer = csv.writer(table)
+        writer.writerow(["path", "label", "split", *(["role"] if index.roles else [])])
+        for position in whole.nonzero()[0].tolist():
+            label = int(index.labels[position])
+            place = str(dataset.file_of(index.keys[position]).resolve())  # type: ignore[union-attr] # a file each
+            role = [index.roles[position]] if index.roles else []
+            writer.writerow([place, index.class_names[label], "test" if label in tested else "train", *role])
+
+
+def _definition(name: str, dataset: "MetricDataset", root: Any, trunks: Sequence[str]) -> dict[str, Any]:
+    """The study file for a data set; several trunks are a sweep, with a baseline for each."""
+    from levelfield.data.places import own_file
+
+    _, key, _ = _of(dataset)
+    place = str(own_file(getattr(dataset, key), root).resolve())
+    own = {"class_path": f"levelfield.data.datasets.{type(dataset).__name__}", "init_args": {key: place}}
+    definition: dict[str, Any] = {
+        "name": name,
+        "extends": "own_texts_quick.yaml" if dataset.modality == "text" else "own_images_quick.yaml",
+        "base+": [{"data": {"dataset": own}}],
+    }
+    settings = {Path(trunk).stem: stack(trunk, Path(), "--trunk") for trunk in trunks}
+    if len(settings) == 1:
+        definition["base+"] += settings.values()
+    elif settings:
+        values = {
+            trunk: {f"{section}.{part}": value for section, parts in config.items() for part, value in parts.items()}
+            for trunk, config in settings.items()
+        }
+        definition |= {"methods": {"pretrained": {}}, "references": [], "sweep": {"model.trunk": values}}
+    return definition
+
+
+def _conclusion(finished: Study, dataset: "MetricDataset", split: Any) -> list[str]:
+    """Whether training pays, which method it is, on how many classes that rests, and what to do next."""
+    import numpy as np
+
+    record = finished.record()
+    rows = collect_rows(record)
+    best = best_method(rows, record.spec)
+    index = dataset.read_index()
+    tested = index.labels[np.isin(index.labels, dataset.test_classes(index, split))]
+    config = record.folder / Job(best, "run", 0, 0).path / CONFIG
+    epochs = usual_epochs(record, best)
+    fit = ["levelfield", "fit", "--config", str(config), "--data.fold", "none", "--trainer.max_epochs", str(epochs)]
+    fit += ["--name", record.spec.name]
+    checkpoint = f"outputs/fit/{record.spec.name}/0/best.ckpt"
+    return [
+        *conclusion_lines(rows, record.spec),
+        f"This rests on {len(np.unique(tested))} unseen classes with {len(tested):,} samples.",
+        f"next: train {best} on all training classes: {shlex.join(fit)}",
+        f"then embed: levelfield predict --ckpt_path {checkpoint}",
+    ]

