@@ -59,6 +59,7 @@ def fill(folder: Path, spec: StudySpec) -> None:
             {
                 "method": method,
                 "opening": 1,
+                "ledger": Ledger(folder).line_of(1),
                 "configuration": tested.tested_hash(spec, method, run),
                 "separated": [{"map_at_r": 0.1 * run + 0.1}, {"map_at_r": 0.1 * run + 0.3}],
                 "concatenated": {"map_at_r": 0.1 * run + 0.25},

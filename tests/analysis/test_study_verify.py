@@ -90,6 +90,15 @@ def test_a_checkpoint_that_was_not_tested_is_named(study: Path) -> None:
     assert f"{RUN}/fold0: checkpoint {now} is in result.json, {tested} in ledger.jsonl" in verify(study)
 
 
+def test_scores_that_no_longer_name_their_opening_are_refused(study: Path) -> None:
+    path = study / RUN / "test" / "result.json"
+    scores = json.loads(path.read_text())
+    del scores["ledger"]
+    path.write_text(json.dumps(scores))
+    with pytest.raises(UserError, match=r"test/result\.json is damaged; delete it and resume"):
+        verify(study)
+
+
 @pytest.mark.parametrize("lost", ["missing", "edited"])
 def test_a_missing_or_edited_ledger_is_found_by_everything_that_reads_the_study(
     lost: str, study: Path, toy_file: Path, capsys: pytest.CaptureFixture[str]

@@ -37,6 +37,7 @@ def scored_study(folder: Path, name: str, scores: dict[str, float], losses: dict
                 "method": method,
                 "configuration": tested.tested_hash(spec, method, run),
                 "opening": 1,
+                "ledger": Ledger(study).line_of(1),
                 "separated": [apart, apart],
                 "concatenated": together,
             }

@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows, summarise, to_csv
 from levelfield.storage.file_hash import file_hash
 from levelfield.storage.ledger import LEDGER
-from levelfield.study.environment import mixed_lines, unknown_lines
+from levelfield.study.environment import mixed_lines
 from levelfield.study.execution.worker import fixed_threads
 from levelfield.study.integrity import NOT_ARCHIVED, changed_files, changed_scores, result_hashes
 from levelfield.study.jobs.job import EMBEDDINGS_FILE, RESULT, Job, failed, folds_of, job_seed
@@ -68,7 +68,6 @@ def remarks(record: StudyRecord) -> list[str]:
     return [
         *([unpacked + ", ".join(sorted(record.archived))] if record.archived else []),
         *mixed_lines(record, allowed=True),
-        *unknown_lines(record),
         *(f"not compared: {c.file}, which {c.method} uses ({c})" for c in changes if None in (c.before, c.now)),
     ]
 

@@ -43,7 +43,7 @@ def compared(record: StudyRecord) -> Facts:
 
 
 def _batches(data: Mapping[str, Any]) -> str:
-    sampler = class_name(data.get("sampler", "MPerClassBatchSampler"))  # older studies name none
+    sampler = class_name(data["sampler"])
     if sampler == "ShuffledBatchSampler":
         return "shuffled"
     by = "" if sampler == "MPerClassBatchSampler" else f" by {sampler}"
@@ -94,9 +94,9 @@ def origin(record: StudyRecord) -> Facts:
     facts = [
         ("code", _counted(_version(p["code"]) for p in known)),
         ("libraries", _counted(", ".join(f"{k} {v}" for k, v in p["libraries"].items()) for p in known)),
-        ("levelfield's computing files", _counted(p.get("files", "not known")[:12] for p in known)),
+        ("levelfield's computing files", _counted(p["files"][:12] for p in known)),
         ("device", _counted(p.get("gpu") or p["device"] for p in known)),
-        ("processor", _counted(p.get("processor", "not known") for p in known)),
+        ("processor", _counted(p["processor"] for p in known)),
         ("trunk weights", _counted(p.get("weights") or "not known" for p in known)),
         ("threads a job", str(spec.threads)),
         ("study seed", str(spec.seed)),

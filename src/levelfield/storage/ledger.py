@@ -58,9 +58,7 @@ class Ledger:
                 whole_entry = False
             if not whole_entry:
                 raise UserError(f"{self.path} line {number} is damaged; {REMEDY}")
-            # The first lines of a ledger that an earlier version began hold no hash.
-            unchained = "previous" not in entry and not any("previous" in other for other in entries)
-            if not unchained and entry.get("previous") != before:
+            if entry.get("previous") != before:
                 raise UserError(f"{self.path} line {number} does not follow from the line before it; {REMEDY}")
             before = line_hash(line)
             entries.append({**entry, "hash": before})
@@ -128,7 +126,7 @@ class Ledger:
 
         Args:
             scores: Their file.
-            line: SHA-256 of its line; None where an earlier version computed the scores.
+            line: SHA-256 of the opening's line; None for a file that does not hold it.
 
         Raises:
             UserError: the ledger is missing or was edited.

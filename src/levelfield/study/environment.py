@@ -9,7 +9,6 @@ from typing import Any
 
 from levelfield.errors import UserError
 from levelfield.storage.atomic import write_json
-from levelfield.study.jobs.job import failed
 from levelfield.study.record import StudyRecord
 from levelfield.study.tested import read_tests
 
@@ -22,10 +21,8 @@ Values = Mapping[str, Mapping[str, int]]
 
 
 def environment(method: str, provenance: Mapping[str, Any]) -> dict[str, str]:
-    """What must be equal in all results of a study; what a result of an earlier version does not say is left out."""
-    found = dict(provenance["libraries"])
-    if "files" in provenance:
-        found[FILES] = provenance["files"][:12]
+    """What must be equal in all results of a study."""
+    found = {**provenance["libraries"], FILES: provenance["files"][:12]}
     if provenance.get("gpu") or provenance.get("device") == "cpu":
         found["device"] = provenance.get("gpu") or "cpu"
     if provenance.get("weights"):
@@ -123,13 +120,6 @@ def mixed_lines(record: StudyRecord, allowed: bool | None = None) -> list[str]:
         for key, counts in sorted(different.items())
         if allowed is None or allowed == (set(counts) <= set(may.get(key, [])))
     ]
-
-
-def unknown_lines(record: StudyRecord) -> list[str]:
-    """What results that an earlier version computed do not say of their origin."""
-    known = [result.get("provenance") or {} for result in record.state.results.values() if not failed(result)]
-    without = sum("files" not in provenance for provenance in known)
-    return [f"not recorded in {without} results: {FILES}, the processor and the GPU's model"] if without else []
 
 
 def _counted(counts: Mapping[str, int]) -> str:

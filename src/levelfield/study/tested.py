@@ -33,7 +33,7 @@ def read_test(record: StudyRecord, method: str, run: int) -> dict[str, Any] | No
     result = read_result(path)
     if result is None:
         return None
-    check_whole(path, result, ("opening", "separated", "concatenated"))
+    check_whole(path, result, ("opening", "ledger", "separated", "concatenated"))
     if result["configuration"] != tested_hash(record.spec, method, run):
         raise UserError(f"{path} is of another configuration; delete it and resume to test this run again")
     return result
@@ -48,7 +48,7 @@ def read_tests(record: StudyRecord) -> dict[tuple[str, int], dict[str, Any]]:
     found = {(method, run): read_test(record, method, run) for method, run in method_runs(record.spec)}
     tests = {key: test for key, test in found.items() if test is not None}
     for (method, run), test in tests.items():
-        record.ledger.check_scored(record.folder / tested_path(method, run), test["opening"], test.get("ledger"))
+        record.ledger.check_scored(record.folder / tested_path(method, run), test["opening"], test["ledger"])
     latest = max((test["opening"] for test in tests.values()), default=0)
     return {key: test for key, test in tests.items() if test["opening"] == latest}
 
