@@ -33,12 +33,17 @@ def test_missing_and_malformed_lists(tmp_path: Path) -> None:
         GroceryStore(tmp_path).read_index()
     folder = tmp_path / "grocery_store" / "dataset"
     folder.mkdir(parents=True)
-    with pytest.raises(UserError, match=r"no file .*classes\.csv"):
+    with pytest.raises(UserError, match=r"cannot read .*classes\.csv"):
         GroceryStore(tmp_path).read_index()
     (folder / "classes.csv").write_text("Class Name (str),Class ID (int),Coarse\nApple,0,Fruit\n")
-    (folder / "train.txt").write_text("train/a.jpg, 0, 0\ntrain/b.jpg, zero, 0\n")
-    with pytest.raises(UserError, match=r"train\.txt, row 2"):
-        GroceryStore(tmp_path).read_index()
+    for row, content in (
+        (2, b"train/a.jpg, 0, 0\ntrain/b.jpg, zero, 0\n"),
+        (1, b"train/b.jpg, zero, 0\n"),
+        (1, b"\xe9, 0, 0"),
+    ):
+        (folder / "train.txt").write_bytes(content)
+        with pytest.raises(UserError, match=rf"train\.txt, row {row} is not .* levelfield data prepare grocery_store"):
+            GroceryStore(tmp_path).read_index()
     (folder / "train.txt").write_text("train/a.jpg, 1, 0\n")
     for part in ("val", "test"):
         (folder / f"{part}.txt").write_text("")

@@ -52,6 +52,8 @@ class MetricDataset(Dataset[tuple[Any, int]], ABC):
     """As `levelfield data` calls it."""
     folder_name: ClassVar[str] = ""
     """Where it lies below the root, if that is not its name."""
+    inner_folder: ClassVar[str] = ""
+    """What of it is read, where its archive brings a folder of its own."""
     licence: ClassVar[str] = "your own"
     source: ClassVar[str] = "your own"
     modality: ClassVar[Literal["image", "text"]] = "image"
@@ -104,10 +106,15 @@ class MetricDataset(Dataset[tuple[Any, int]], ABC):
         file = self.file_of(key)
         return 0 if file is None else file_size(file)
 
+    def content_of(self, key: str) -> int | str:
+        """What the fingerprint holds of a sample: the size of its file, or the hash of a text."""
+        return self.size_of(key)
+
     def fingerprint(self, index: SampleIndex) -> str:
-        """SHA-256 over the class names and over key, class and file size of the samples in `index`, of no others."""
+        """SHA-256 over class names, and over key, class and content of the samples in `index`, of no others."""
         lines = list(index.class_names)
-        lines += [f"{key}\t{c}\t{self.size_of(key)}" for key, c in zip(index.keys, index.labels.tolist(), strict=True)]
+        samples = zip(index.keys, index.labels.tolist(), strict=True)
+        lines += [f"{key}\t{label}\t{self.content_of(key)}" for key, label in samples]
         return hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
 
     def default_split(self, index: SampleIndex) -> Literal["half", "official"]:
@@ -213,7 +220,7 @@ class NamedDataset(MetricDataset):
         return f"fetch it again, see levelfield data prepare {self.name}"
 
     def named_folder(self) -> Path:
-        """The data set's folder.
+        """The data set's folder, or the inner one of its archive.
 
         Raises:
             UserError: there is no such folder, or no root.
@@ -230,7 +237,7 @@ class NamedDataset(MetricDataset):
                 f"no folder {folder}: give the folder that holds {name}/ with --data.root DIR or LEVELFIELD_DATA "
                 "(levelfield data prepare fetches data sets)"
             )
-        return folder
+        return folder / self.inner_folder
 
 
 def file_size(path: Path) -> int:

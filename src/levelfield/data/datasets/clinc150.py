@@ -12,7 +12,6 @@ from levelfield.data.index import SampleIndex
 from levelfield.errors import UserError
 
 PARTS = ("train", "val", "test")
-REMEDY = "fetch it again, see levelfield data prepare clinc150"
 
 
 class CLINC150(TextDataset, NamedDataset):
@@ -47,30 +46,27 @@ class CLINC150(TextDataset, NamedDataset):
 
     def read_texts(self) -> tuple[SampleIndex, list[str], list[str]]:
         file = self.named_folder() / "data_full.json"
-        content = _parts_of(file)
+        content = self._parts_of(file)
         samples, problems = [], []
         for part in PARTS:
             for number, entry in enumerate(content[part]):
-                fault = _fault(entry)
-                if fault:
+                if fault := self._fault(entry):
                     problems.append(f"{file}, {part}[{number}]: {fault}")
                 else:
                     samples.append(LabelledText(f"{part}[{number}]", *entry))
         return *index_of(samples), problems
 
+    def _parts_of(self, file: Path) -> dict[str, list[Any]]:
+        try:
+            content = json.loads(read_bytes(file, self.remedy).decode("utf-8-sig", errors="surrogateescape"))
+        except ValueError as error:
+            raise UserError(f"{file} is not JSON ({error}): {self.remedy}") from None
+        for part in PARTS:
+            if not isinstance(content, dict) or not isinstance(content.get(part), list):
+                raise UserError(f"{file} has no list '{part}' of [text, intent] pairs: {self.remedy}")
+        return content
 
-def _parts_of(file: Path) -> dict[str, list[Any]]:
-    try:
-        content = json.loads(read_bytes(file, REMEDY).decode("utf-8-sig", errors="surrogateescape"))
-    except ValueError as error:
-        raise UserError(f"{file} is not JSON ({error}): {REMEDY}") from None
-    for part in PARTS:
-        if not isinstance(content, dict) or not isinstance(content.get(part), list):
-            raise UserError(f"{file} has no list '{part}' of [text, intent] pairs: {REMEDY}")
-    return content
-
-
-def _fault(entry: Any) -> str:
-    if not (isinstance(entry, list) and len(entry) == 2 and all(isinstance(value, str) for value in entry)):
-        return f"it is not a [text, intent] pair; {REMEDY}"
-    return content_fault("text", entry[0].strip()) or content_fault("intent", entry[1].strip())
+    def _fault(self, entry: Any) -> str:
+        if not (isinstance(entry, list) and len(entry) == 2 and all(isinstance(value, str) for value in entry)):
+            return f"it is not a [text, intent] pair; {self.remedy}"
+        return content_fault("text", entry[0].strip()) or content_fault("intent", entry[1].strip())

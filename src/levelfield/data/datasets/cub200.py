@@ -27,6 +27,7 @@ class CUB200(NamedDataset):
     """
 
     name = "cub200"
+    inner_folder = "CUB_200_2011"
     licence = "non-commercial research and education"
     source = "https://www.vision.caltech.edu/datasets/cub_200_2011/"
     num_classes_published = 200
@@ -45,7 +46,7 @@ class CUB200(NamedDataset):
     def read_index(self) -> SampleIndex:
         remedy = self.remedy
         images_file, labels_file, classes_file = (
-            self._folder() / name for name in ("images.txt", "image_class_labels.txt", "classes.txt")
+            self.named_folder() / name for name in ("images.txt", "image_class_labels.txt", "classes.txt")
         )
         images = read_columns(images_file, {"image_id": int, "path": str}, remedy)
         labels = read_columns(labels_file, {"image_id": int, "class_id": int}, remedy)
@@ -67,7 +68,4 @@ class CUB200(NamedDataset):
         )
 
     def file_of(self, key: str) -> Path:
-        return self._folder() / "images" / key
-
-    def _folder(self) -> Path:
-        return self.named_folder() / "CUB_200_2011"
+        return self.named_folder() / "images" / key

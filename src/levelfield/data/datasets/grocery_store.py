@@ -1,12 +1,12 @@
 """Grocery Store: photographs of fruit, vegetables and cartons taken in shops with a telephone."""
 
-import csv
 from pathlib import Path
 
 import numpy as np
 
 from levelfield.data.datasets.archives import Archive
 from levelfield.data.datasets.base import NamedDataset
+from levelfield.data.datasets.lists import read_lines
 from levelfield.data.index import SampleIndex
 from levelfield.errors import UserError
 
@@ -25,6 +25,7 @@ class GroceryStore(NamedDataset):
     """
 
     name = "grocery_store"
+    inner_folder = "dataset"
     licence = "MIT"
     source = "https://github.com/marcusklasson/GroceryStoreDataset"
     num_classes_published = 81
@@ -39,12 +40,12 @@ class GroceryStore(NamedDataset):
     )
 
     def read_index(self) -> SampleIndex:
-        class_names = {int(fine): name for name, fine, *_ in self._rows("classes.csv")[1:]}
+        class_names = {int(fine): name for name, fine, *_ in self._rows("classes.csv", headers=1)}
         samples = [(path, int(fine)) for part in PARTS for path, fine, *_ in self._rows(f"{part}.txt")]
         label_of = {fine: label for label, fine in enumerate(sorted(class_names))}
         unknown = sorted({fine for _, fine in samples} - label_of.keys())
         if unknown:
-            raise UserError(f"{self._folder() / 'classes.csv'} does not name class {unknown[0]}: fetch it again")
+            raise UserError(f"{self.named_folder() / 'classes.csv'} does not name class {unknown[0]}: {self.remedy}")
         return SampleIndex(
             tuple(path for path, _ in samples),
             np.array([label_of[fine] for _, fine in samples], dtype=np.int64),
@@ -52,19 +53,13 @@ class GroceryStore(NamedDataset):
         )
 
     def file_of(self, key: str) -> Path:
-        return self._folder() / key
+        return self.named_folder() / key
 
-    def _folder(self) -> Path:
-        return self.named_folder() / "dataset"
-
-    def _rows(self, name: str) -> list[list[str]]:
-        file = self._folder() / name
-        try:
-            with file.open(newline="", encoding="utf-8") as opened:
-                rows = [row for row in csv.reader(opened, skipinitialspace=True) if row]
-        except FileNotFoundError:
-            raise UserError(f"no file {file}: fetch the data set again from {self.source}") from None
-        for number, row in enumerate(rows, start=1):
-            if len(row) < 3 or (number > 1 and not row[1].isdecimal()):
-                raise UserError(f"{file}, row {number} is not a name, a class and a coarse class: fetch it again")
+    def _rows(self, name: str, headers: int = 0) -> list[list[str]]:
+        file, rows = self.named_folder() / name, []
+        for number, line in read_lines(file, self.remedy)[headers:]:
+            row = [value.strip() for value in line.split(",")]
+            if len(row) < 3 or not row[1].isdecimal():
+                raise UserError(f"{file}, row {number} is not a name, a class and a coarse class: {self.remedy}")
+            rows.append(row)
         return rows

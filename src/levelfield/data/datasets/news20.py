@@ -14,7 +14,6 @@ from levelfield.errors import UserError
 
 PARTS = ("20news-bydate-train", "20news-bydate-test")
 ARCHIVE = "20news-bydate.tar.gz"
-REMEDY = "fetch it again, see levelfield data prepare news20"
 LARGEST_POST = 1 << 24  # 100 times the longest
 
 
@@ -52,7 +51,7 @@ class News20(TextDataset, NamedDataset):
 
     def read_texts(self) -> tuple[SampleIndex, list[str], list[str]]:
         folder = self.named_folder()
-        posts = _from_folders(folder) if (folder / PARTS[0]).is_dir() else _from_archive(folder / ARCHIVE)
+        posts = _from_folders(folder) if (folder / PARTS[0]).is_dir() else _from_archive(folder / ARCHIVE, self.remedy)
         samples, problems = [], []
         found = set()
         for part, group, number, content in sorted(posts):
@@ -64,7 +63,7 @@ class News20(TextDataset, NamedDataset):
                 samples.append(LabelledText(key, text, group))
         missing = [part for part in PARTS if part not in found]
         if missing:
-            raise UserError(f"{folder} has no posts of {' and '.join(missing)}: {REMEDY}")
+            raise UserError(f"{folder} has no posts of {' and '.join(missing)}: {self.remedy}")
         return *index_of(samples), problems
 
 
@@ -74,18 +73,18 @@ def _from_folders(folder: Path) -> Iterator[tuple[str, str, str, bytes]]:
             yield part, file.parent.name, file.name, file.read_bytes()
 
 
-def _from_archive(file: Path) -> Iterator[tuple[str, str, str, bytes]]:
+def _from_archive(file: Path, remedy: str) -> Iterator[tuple[str, str, str, bytes]]:
     try:
         with tarfile.open(file, "r:gz") as archive:
             for member in archive:
                 words = member.name.removeprefix("./").split("/")
                 if member.isfile() and len(words) == 3 and words[0] in PARTS:
                     if member.size > LARGEST_POST:
-                        raise UserError(f"{file}: {member.name} is no post, it has {member.size:,} bytes: {REMEDY}")
+                        raise UserError(f"{file}: {member.name} is no post, it has {member.size:,} bytes: {remedy}")
                     opened = archive.extractfile(member)
                     assert opened is not None
                     yield words[0], words[1], words[2], opened.read()
     except FileNotFoundError:
-        raise UserError(f"neither {file} nor its folders {' and '.join(PARTS)} beside it: {REMEDY}") from None
+        raise UserError(f"neither {file} nor its folders {' and '.join(PARTS)} beside it: {remedy}") from None
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-        raise UserError(f"{file} is not a whole archive ({error}): {REMEDY}") from None
+        raise UserError(f"{file} is not a whole archive ({error}): {remedy}") from None

@@ -29,6 +29,7 @@ class StanfordOnlineProducts(NamedDataset):
     """
 
     name = "sop"
+    inner_folder = "Stanford_Online_Products"
     licence = "see LICENSE in the archive"
     source = "https://cvgl.stanford.edu/projects/lifted_struct/"
     num_classes_published = 22634
@@ -51,7 +52,7 @@ class StanfordOnlineProducts(NamedDataset):
         name_of: dict[int, str] = {}
         train_classes: set[int] = set()
         for part in ("train", "test"):
-            file = self._folder() / f"Ebay_{part}.txt"
+            file = self.named_folder() / f"Ebay_{part}.txt"
             rows = read_columns(file, COLUMNS, remedy, headers=1)
             check_listed_once(file, [(row, values[-1]) for row, values in rows], remedy)
             for row, (_, class_id, _, path) in rows:
@@ -71,7 +72,4 @@ class StanfordOnlineProducts(NamedDataset):
         )
 
     def file_of(self, key: str) -> Path:
-        return self._folder() / key
-
-    def _folder(self) -> Path:
-        return self.named_folder() / "Stanford_Online_Products"
+        return self.named_folder() / key

@@ -60,15 +60,8 @@ class TextDataset(MetricDataset):
     def size_of(self, key: str) -> int:
         return len(self.load(key).encode())
 
-    def fingerprint(self, index: SampleIndex) -> str:
-        """SHA-256 over the class names and over key, class and text of the samples in `index`, of no others."""
-        digest = hashlib.sha256()
-        for class_name in index.class_names:
-            digest.update(f"{class_name}\n".encode())
-        for key, label in zip(index.keys, index.labels, strict=True):
-            text = hashlib.sha256(self.load(key).encode()).hexdigest()
-            digest.update(f"{key}\t{label}\t{text}\n".encode())
-        return digest.hexdigest()
+    def content_of(self, key: str) -> str:
+        return hashlib.sha256(self.load(key).encode()).hexdigest()
 
 
 def index_of(samples: list[LabelledText]) -> tuple[SampleIndex, list[str]]:

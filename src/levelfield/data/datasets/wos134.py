@@ -9,8 +9,6 @@ from levelfield.data.datasets.texts import LabelledText, TextDataset, index_of, 
 from levelfield.data.index import SampleIndex
 from levelfield.errors import UserError
 
-REMEDY = "fetch it again, see levelfield data prepare wos134"
-
 
 class WOS134(TextDataset, NamedDataset):
     """Kowsari et al., "HDLTex: Hierarchical Deep Learning for Text Classification", 2017: the set WOS-46985.
@@ -29,6 +27,7 @@ class WOS134(TextDataset, NamedDataset):
     """
 
     name = "wos134"
+    inner_folder = "WOS46985"
     licence = "CC BY 4.0"
     source = "https://data.mendeley.com/datasets/9rw3vkcfy4/6"
     splits = "half, vasilev-dyakonov"
@@ -44,25 +43,24 @@ class WOS134(TextDataset, NamedDataset):
     num_samples_published = 46985
 
     def read_texts(self) -> tuple[SampleIndex, list[str], list[str]]:
-        folder = self.named_folder() / "WOS46985"
-        texts, areas = (_lines(folder / name) for name in ("X.txt", "Y.txt"))
+        folder = self.named_folder()
+        texts, areas = (self._lines(folder / name) for name in ("X.txt", "Y.txt"))
         if len(texts) != len(areas):
             raise UserError(
-                f"{folder / 'X.txt'} has {len(texts)} lines, Y.txt {len(areas)}; they belong together: {REMEDY}"
+                f"{folder / 'X.txt'} has {len(texts)} lines, Y.txt {len(areas)}; they belong together: {self.remedy}"
             )
         samples, problems = [], []
         for row, (text, area) in enumerate(zip(texts, areas, strict=True), start=1):
             if fault := content_fault("the abstract", text):
                 problems.append(f"{folder / 'X.txt'}, row {row}: {fault}")
             elif not area.isdecimal():
-                problems.append(f"{folder / 'Y.txt'}, row {row} is '{area}' instead of an area's number: {REMEDY}")
+                problems.append(f"{folder / 'Y.txt'}, row {row} is '{area}' instead of an area's number: {self.remedy}")
             else:
                 samples.append(LabelledText(f"X.txt row {row}", text, area))
         return *index_of(samples), problems
 
-
-def _lines(file: Path) -> list[str]:
-    content = read_bytes(file, REMEDY).decode("utf-8-sig", errors="surrogateescape")
-    # Not `splitlines`, for which many a character within an abstract ends a line.
-    lines = [line.strip() for line in content.replace("\r\n", "\n").split("\n")]
-    return lines[:-1] if lines[-1] == "" else lines
+    def _lines(self, file: Path) -> list[str]:
+        content = read_bytes(file, self.remedy).decode("utf-8-sig", errors="surrogateescape")
+        # Not `splitlines`, for which many a character within an abstract ends a line.
+        lines = [line.strip() for line in content.replace("\r\n", "\n").split("\n")]
+        return lines[:-1] if lines[-1] == "" else lines
