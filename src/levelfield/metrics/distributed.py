@@ -29,8 +29,7 @@ class RetrievalMetrics(Metric):
     scores its share of the queries against everything. All processes return the same numbers.
 
     Args:
-        metrics: names as in `retrieval_metrics`.
-        recall_at: the k of `recall`, where `metrics` names it.
+        metrics: names as in `retrieval_metrics`; `recall` is that at 1, 2, 4 and 8.
         num_samples: how many different samples the epoch must bring; None leaves that unchecked.
         distance: `cosine`, `euclidean` or `hamming`, as in `retrieval_metrics`.
         is_query: which samples are searched for, by their index in the data set, among those that are not; None
@@ -60,14 +59,13 @@ class RetrievalMetrics(Metric):
     def __init__(
         self,
         metrics: Sequence[str] = tuple(SHOWN_METRICS),
-        recall_at: Sequence[int] = (1, 2, 4, 8),
         num_samples: int | None = None,
         distance: str = "cosine",
         is_query: Bool[np.ndarray, " samples"] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**{"dist_sync_fn": gather_rows, **kwargs})
-        self.wanted = Wanted.parse(metrics, recall_at)
+        self.wanted = Wanted.parse(metrics)
         self.num_samples = num_samples
         if distance not in DISTANCES:
             raise ValueError(f"no such distance {distance!r}; known are {', '.join(DISTANCES)}")

@@ -25,7 +25,7 @@ class Wanted:
     rows: dict[str, tuple[Metric, tuple[int, ...]]]
 
     @classmethod
-    def parse(cls, metrics: Iterable[str] | None, recall_at: Sequence[int]) -> "Wanted":
+    def parse(cls, metrics: Iterable[str] | None, recall_at: Sequence[int] = (1, 2, 4, 8)) -> "Wanted":
         """Expand `recall` to one key for each k of `recall_at`; None asks for all metrics.
 
         Raises:
