@@ -63,6 +63,16 @@ class DummyData(Glyphs):
 
     name = "dummy_data"
 '''
+SAMPLER = '''
+from levelfield.data.samplers.shuffled import ShuffledBatchSampler
+
+
+class DummyBatchSampler(ShuffledBatchSampler):
+    """A random order once more.
+
+    When: never.
+    """
+'''
 METRIC = '''
 def dummy_metric(places: Places) -> Float64[Tensor, " queries"]:
     """Twice the rank of the first match.
@@ -127,6 +137,12 @@ def test_the_command_line_knows_it(run):
     words = ("--config", "configs/data/dummy_data.yaml", "--model.loss", "ArcFaceLoss", "--print_config")
     assert "DummyData" in run("fit", *words)[1]
 """,
+    },
+    "sampler": {
+        "src/levelfield/data/samplers/dummy_sampler.py": SAMPLER,
+        "tests/data/samplers/test_dummy_sampler.py": PRINTS.format(
+            words='"--model.loss", "ContrastiveLoss", "--data.sampler", "DummyBatchSampler"', name="DummyBatchSampler"
+        ),
     },
     "metric": {
         "tests/metrics/test_dummy_metric.py": """

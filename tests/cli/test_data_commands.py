@@ -37,7 +37,7 @@ def test_list_tells_what_is_there_and_what_is_broken(small_omniglot: Path, capsy
     assert ["cub200", "200", "11,788", "no"] in [row[:4] for row in rows]
     table, _, below = printed.partition("\nwos134")
     assert max(len(line) for line in table.splitlines()) <= 120
-    assert f"grocery_store: no file {small_omniglot}/grocery_store/dataset/classes.csv" in below
+    assert f"grocery_store: cannot read {small_omniglot}/grocery_store/dataset/classes.csv (No such file" in below
     assert "cub200" not in below  # what was never fetched is no mistake
 
 

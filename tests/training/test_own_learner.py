@@ -98,7 +98,7 @@ def test_an_option_gives_it_to_every_method_and_its_source_is_part_of_them(toy_f
         ("no_such.Learner", "cannot import 'no_such' (looked in the working directory too)"),
         ("NoisyLearner", "give the class with its module, my_learner.NoisyLearner"),
         ("torch.nn.Linear", "is no learner: write a class that extends levelfield.MetricLearner"),
-        ("narrow.Narrow", "does not take distance, embedder, embedder_lr, ...: write __init__(self, ..., **kwargs)"),
+        ("narrow.Narrow", "does not take distance, embedder, embedder_init, ...: write __init__(self, ..., **kwargs)"),
     ],
 )
 def test_what_is_no_learner_is_one_line(name, reason, tiny, run, tmp_path):

@@ -305,12 +305,12 @@ class MetricLearner(LightningModule):
         labels = (read := Batch.read(batch)).labels
         # Of the batches whose gradients are accumulated into one step, each draws its own.
         draw = ("step", self.seed, self.global_step, batch_idx % self.trainer.accumulate_grad_batches)
-        self._seed_draws(seed_of(*draw, "trunk", self.global_rank))
+        self._seed_draws(*draw, "trunk", self.global_rank)
         embeddings = self.embed_batch(read)
         # Every process computes the full loss of the gathered batch; the gather's backward sums over processes and DDP
         # divides by as many, so the gradient is exactly that of one process.
         embeddings, labels = gather_rows(self, embeddings, sync_grads=True), gather_rows(self, labels)
-        self._seed_draws(seed_of(*draw, "loss"))
+        self._seed_draws(*draw, "loss")
         kind = embeddings.device.type
         with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
             loss = self.compute_loss(embeddings, labels)
@@ -322,14 +322,14 @@ class MetricLearner(LightningModule):
             self.log("train/loss", loss, prog_bar=True, batch_size=len(labels))
         return loss
 
-    def _seed_draws(self, seed: int) -> None:
+    def _seed_draws(self, *key: str | int) -> None:
         """Seed what draws on this learner's device. Where there is no accelerator, `torch.manual_seed` would keep a
         traceback for each kind of one, in case that it comes: a quarter of a head's step, and memory that never ends.
         """
         if self.device.type == "cpu":
-            torch.default_generator.manual_seed(seed)
+            torch.default_generator.manual_seed(seed_of(*key))
         else:
-            torch.manual_seed(seed)
+            torch.manual_seed(seed_of(*key))
 
     def _is_heard(self) -> bool:
         """Whether anybody gets to see what this step logs: a logger, a progress bar, a callback where training pauses.
