@@ -128,13 +128,15 @@ class _Opening:
         self.checkpoints = checkpoints
         self.progress = progress
         self._locks: dict[str, Lock] = {}
+        self._scored: dict[tuple[str, int], dict[str, Any]] = {}
         self._test_data: dict[str, tuple[TrainingCLI, DataLoader]] = {}
 
     def score(self) -> None:
         """Write the test scores of every run that this opening has not scored yet, sharing them with others."""
-        while missing := [each for each in self.runs if each not in self.scored()]:
+        while missing := [each for each in self.runs if each not in self._scored]:
             if not any(self.score_run(*each) for each in missing):
                 time.sleep(LOOK_SECONDS)
+            self.scored()
 
     def score_run(self, method: str, run: int) -> bool:
         """Score one run unless another process does; whether this one did."""
@@ -167,9 +169,13 @@ class _Opening:
         return True
 
     def scored(self) -> dict[tuple[str, int], dict[str, Any]]:
-        """The test scores that this opening has written."""
-        tests = {each: read_test(self.record, *each) for each in self.runs}
-        return {each: test for each, test in tests.items() if test is not None and test["opening"] == self.number}
+        """The test scores that this opening has written, in any process; each is read once."""
+        for each in self.runs:
+            if each not in self._scored:
+                test = read_test(self.record, *each)
+                if test is not None and test["opening"] == self.number:
+                    self._scored[each] = test
+        return self._scored
 
     def write_scores(self, method: str, run: int, folds: list[EmbeddedTest]) -> None:
         test = {
