@@ -21,7 +21,8 @@ from rich.console import Console
 from torch.nn.functional import normalize
 
 from levelfield.runtime.shipped import find_configuration
-from levelfield.study.definition.spec import StudySpec, load_spec
+from levelfield.study.definition.spec import StudySpec
+from levelfield.study.definition.study_file import load_spec
 from levelfield.study.environment import SeenInJobs
 from levelfield.study.execution.baseline import TrunkFeatures
 from levelfield.study.execution.worker import do_job, fixed_threads

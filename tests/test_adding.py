@@ -150,7 +150,7 @@ import torch
 from pathlib import Path
 from toy_study import TOY
 from levelfield.metrics import retrieval_metrics
-from levelfield.study.definition.spec import load_spec
+from levelfield.study.definition.study_file import load_spec
 
 def test_it_is_computed_and_a_study_may_ask_for_it(tmp_path):
     found = retrieval_metrics(torch.eye(3), torch.tensor([0, 1, 0]), metrics=("dummy_metric",))
@@ -163,7 +163,7 @@ def test_it_is_computed_and_a_study_may_ask_for_it(tmp_path):
         "src/levelfield/report/figures/dummy_figure.py": FIGURE,
         "tests/report/test_dummy_figure.py": """
 from levelfield.report.page import write_report
-from levelfield.study.definition.spec import load_spec
+from levelfield.study.definition.study_file import load_spec
 from levelfield.study.record import StudyRecord
 
 def test_the_page_shows_it(toy_file, tmp_path):

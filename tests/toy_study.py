@@ -8,7 +8,8 @@ from filelock import FileLock
 
 from levelfield.analysis.results import write_tables
 from levelfield.study import run
-from levelfield.study.definition.spec import StudySpec, load_spec
+from levelfield.study.definition.spec import StudySpec
+from levelfield.study.definition.study_file import load_spec
 from levelfield.study.record import StudyRecord
 
 TOY = """

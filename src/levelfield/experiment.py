@@ -17,8 +17,8 @@ from levelfield.report.table import StudyTable, study_table
 from levelfield.runtime.own_modules import find_own_modules
 from levelfield.study.begun import with_options
 from levelfield.study.definition.added_method import added_methods
-from levelfield.study.definition.spec import STUDY, load_spec
-from levelfield.study.definition.study_file import find_study
+from levelfield.study.definition.spec import STUDY
+from levelfield.study.definition.study_file import find_study, load_spec
 from levelfield.study.definition.sweep import without_value
 from levelfield.study.execution.executor import Executor
 from levelfield.study.execution.local_processes import LocalProcesses

@@ -15,7 +15,8 @@ from levelfield.analysis.results import SummaryRow
 from levelfield.published.tables import papers, published
 from levelfield.report.papers_table import print_papers
 from levelfield.study.definition.configuration import set_dotted
-from levelfield.study.definition.spec import StudySpec, load_spec
+from levelfield.study.definition.spec import StudySpec
+from levelfield.study.definition.study_file import load_spec
 from levelfield.study.jobs.job import Job, job_hash
 from levelfield.study.record import StudyRecord
 

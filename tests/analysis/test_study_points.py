@@ -11,7 +11,7 @@ from levelfield.cli import paper
 from levelfield.cli.main import main
 from levelfield.errors import UserError
 from levelfield.metrics import lag_one_autocorrelation
-from levelfield.study.definition.spec import load_spec
+from levelfield.study.definition.study_file import load_spec
 from levelfield.study.integrity import validation_scores
 from levelfield.study.record import StudyRecord
 

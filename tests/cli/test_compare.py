@@ -8,7 +8,7 @@ from tiny_text import own_texts, tiny_text_model
 
 from levelfield.cli.compare import _definition
 from levelfield.data.datasets import Glyphs, ImageFolder
-from levelfield.study.definition.spec import load_spec
+from levelfield.study.definition.study_file import load_spec
 
 TINY = "{class_path: levelfield.models.TimmTrunk, init_args: {name: test_resnet, weights: null}}"
 FEW = ("--folds", "2", "--runs", "1", "--data.steps_per_epoch", "1", "--trainer.max_epochs", "1")

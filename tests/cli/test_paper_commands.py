@@ -11,8 +11,7 @@ import yaml
 from levelfield.analysis.exhibits import exhibits
 from levelfield.cli.main import main
 from levelfield.report.paper_figures import paper_figures
-from levelfield.study.definition.spec import load_spec
-from levelfield.study.definition.study_file import find_study
+from levelfield.study.definition.study_file import find_study, load_spec
 
 STUDIES = Path(__file__).parents[2] / "configs" / "study"
 # As the papers number them; the Reality Check's text gives the autocorrelation.

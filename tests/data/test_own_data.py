@@ -11,7 +11,7 @@ from rich.console import Console
 
 from levelfield.data.own import own_dataset
 from levelfield.errors import UserError
-from levelfield.study.definition.spec import load_spec
+from levelfield.study.definition.study_file import load_spec
 from levelfield.study.dry_run.costs import method_costs
 from levelfield.study.record import StudyRecord
 from levelfield.study.run import begin

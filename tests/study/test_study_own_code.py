@@ -10,7 +10,7 @@ import pytest
 
 from levelfield.cli.main import main
 from levelfield.runtime.own_code import own_code
-from levelfield.study.definition.spec import load_spec, spec_from_yaml
+from levelfield.study.definition.study_file import load_spec, spec_from_yaml
 
 LOSS = """
 from torch import nn

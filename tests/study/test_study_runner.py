@@ -18,7 +18,8 @@ from levelfield.errors import UserError
 from levelfield.metrics import retrieval_metrics
 from levelfield.storage.ledger import Ledger
 from levelfield.study import run as runner
-from levelfield.study.definition.spec import StudySpec, load_spec
+from levelfield.study.definition.spec import StudySpec
+from levelfield.study.definition.study_file import load_spec
 from levelfield.study.jobs.job import Job, study_jobs
 from levelfield.study.record import StudyRecord
 from levelfield.training.learner import MetricLearner

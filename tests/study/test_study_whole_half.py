@@ -15,7 +15,7 @@ from levelfield.analysis.verify import verify_study
 from levelfield.errors import UserError
 from levelfield.experiment import Study
 from levelfield.metrics import retrieval_metrics
-from levelfield.study.definition.spec import load_spec
+from levelfield.study.definition.study_file import load_spec
 from levelfield.study.dry_run.costs import method_costs
 from levelfield.study.jobs.job import Job, job_config, study_jobs
 from levelfield.study.record import StudyRecord

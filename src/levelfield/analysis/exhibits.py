@@ -9,8 +9,7 @@ import yaml
 from levelfield.analysis.papers import dataset_name
 from levelfield.errors import UserError, nearest
 from levelfield.study.definition.miniature import data_and_weights
-from levelfield.study.definition.spec import load_spec
-from levelfield.study.definition.study_file import find_study
+from levelfield.study.definition.study_file import find_study, load_spec
 
 
 @dataclass(frozen=True)

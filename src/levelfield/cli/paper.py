@@ -19,8 +19,8 @@ from levelfield.report.paper_figures import paper_figures, write_paper_figure
 from levelfield.report.papers_table import print_papers
 from levelfield.report.table import TABLE_WIDTH
 from levelfield.study.definition.miniature import data_and_weights, miniature
-from levelfield.study.definition.spec import STUDY, load_spec
-from levelfield.study.definition.study_file import find_study
+from levelfield.study.definition.spec import STUDY
+from levelfield.study.definition.study_file import find_study, load_spec
 from levelfield.study.record import StudyRecord
 
 HELP = """\

@@ -34,7 +34,6 @@ NO_NUMBERS = (
     "study/archive.py",
     "study/begun.py",
     "study/definition/conditions.py",
-    "study/definition/study_file.py",
     "study/dry_run",
     "study/environment.py",
     "study/execution/executor.py",

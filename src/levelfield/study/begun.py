@@ -8,7 +8,8 @@ from typing import Any
 from levelfield.errors import UserError
 from levelfield.study.definition.configuration import first_difference, set_dotted, whole_number
 from levelfield.study.definition.search_settings import search_settings
-from levelfield.study.definition.spec import COUNTS, SMALLEST, StudySpec, check_override, further_metrics
+from levelfield.study.definition.spec import COUNTS, SMALLEST, StudySpec
+from levelfield.study.definition.study_file import check_override, further_metrics
 from levelfield.study.record import StudyRecord
 
 

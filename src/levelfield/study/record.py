@@ -11,7 +11,8 @@ from levelfield.errors import UserError
 from levelfield.storage.atomic import make_durable, write_json
 from levelfield.storage.file_hash import file_hash
 from levelfield.storage.ledger import Ledger
-from levelfield.study.definition.spec import STUDY, StudySpec, spec_from_yaml
+from levelfield.study.definition.spec import STUDY, StudySpec
+from levelfield.study.definition.study_file import spec_from_yaml
 from levelfield.study.jobs.job import (
     FAILURE_KEYS,
     LOGS,

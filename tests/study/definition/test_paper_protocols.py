@@ -3,7 +3,7 @@
 import csv
 from pathlib import Path
 
-from levelfield.study.definition.spec import load_spec
+from levelfield.study.definition.study_file import load_spec
 from levelfield.study.jobs.job import Job, job_config
 from levelfield.training.build import build
 

@@ -12,7 +12,8 @@ from levelfield.analysis.verify import verify_study
 from levelfield.errors import UserError
 from levelfield.experiment import Study
 from levelfield.study.definition.conditions import differing_conditions
-from levelfield.study.definition.spec import StudySpec, load_spec, spec_from_yaml
+from levelfield.study.definition.spec import StudySpec
+from levelfield.study.definition.study_file import load_spec, spec_from_yaml
 from levelfield.study.jobs.job import Job, method_runs, study_jobs
 from levelfield.study.record import StudyRecord
 

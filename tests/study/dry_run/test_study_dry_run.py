@@ -14,7 +14,8 @@ from levelfield.analysis.papers import protocol_differences
 from levelfield.cli.study import main
 from levelfield.published.searches import reality_check_search
 from levelfield.published.tables import published
-from levelfield.study.definition.spec import BASELINE, load_spec
+from levelfield.study.definition.spec import BASELINE
+from levelfield.study.definition.study_file import load_spec
 from levelfield.study.dry_run.costs import MethodCost, method_costs, summary, training_steps
 from levelfield.study.jobs.job import study_jobs
 from levelfield.study.jobs.written_config import class_name

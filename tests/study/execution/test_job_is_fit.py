@@ -8,7 +8,7 @@ import torch
 import yaml
 from toy_study import run_study
 
-from levelfield.study.definition.spec import load_spec
+from levelfield.study.definition.study_file import load_spec
 from levelfield.study.integrity import validation_scores
 from levelfield.study.record import StudyRecord
 

@@ -16,7 +16,7 @@ from study_process import StudyProcess
 from toy_study import run_study
 
 from levelfield.storage.lock import Lock, running
-from levelfield.study.definition.spec import load_spec
+from levelfield.study.definition.study_file import load_spec
 from levelfield.study.execution.local_processes import LocalProcesses
 from levelfield.study.jobs.job import study_jobs
 from levelfield.study.record import StudyRecord

@@ -12,7 +12,7 @@ import yaml
 from toy_study import run_study
 
 from levelfield.errors import UserError
-from levelfield.study.definition.spec import load_spec
+from levelfield.study.definition.study_file import load_spec
 from levelfield.study.execution.group import refuse_to_be_one_of_many
 from levelfield.study.execution.local_processes import LocalProcesses, _environment
 from levelfield.study.record import StudyRecord

@@ -16,7 +16,7 @@ from toy_study import run_study
 
 from levelfield.runtime.processes import is_running
 from levelfield.storage.lock import running
-from levelfield.study.definition.spec import load_spec
+from levelfield.study.definition.study_file import load_spec
 from levelfield.study.sealed_test import opening as test_stage
 
 TABLES = ("results.csv", "summary.csv")

@@ -17,7 +17,7 @@ from levelfield.errors import UserError
 from levelfield.metrics import retrieval_metrics
 from levelfield.report.page import write_report
 from levelfield.report.table import study_table
-from levelfield.study.definition.spec import load_spec
+from levelfield.study.definition.study_file import load_spec
 from levelfield.study.execution.references import linear_discriminants
 from levelfield.study.jobs.job import Job, job_config
 from levelfield.study.record import StudyRecord

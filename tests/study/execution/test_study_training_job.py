@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from levelfield.errors import TrainingFailed, UserError
 from levelfield.runtime.signals import Stopped
 from levelfield.study.definition.configuration import merge
-from levelfield.study.definition.spec import StudySpec, load_spec
+from levelfield.study.definition.spec import StudySpec
+from levelfield.study.definition.study_file import load_spec
 from levelfield.study.execution import train as training_job
 from levelfield.study.execution.train import train
 from levelfield.study.jobs.job import Job
@@ -366,7 +367,7 @@ from pathlib import Path
 import torch
 sys.path.insert(0, sys.argv[1])
 from test_study_training_job import CASES, JOB, config_of
-from levelfield.study.definition.spec import load_spec
+from levelfield.study.definition.study_file import load_spec
 from levelfield.study.execution.train import train
 from levelfield.study.record import StudyRecord
 

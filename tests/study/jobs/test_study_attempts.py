@@ -14,7 +14,7 @@ from toy_study import run_study
 from levelfield.cli.main import main
 from levelfield.errors import UserError
 from levelfield.storage.ledger import Ledger
-from levelfield.study.definition.spec import load_spec
+from levelfield.study.definition.study_file import load_spec
 from levelfield.study.execution.worker import _Worker
 from levelfield.study.jobs.attempts import Attempts
 from levelfield.study.jobs.job import Job

@@ -10,7 +10,7 @@ import yaml
 
 from levelfield.errors import UserError
 from levelfield.study.definition.configuration import read_yaml
-from levelfield.study.definition.spec import load_spec, spec_from_yaml
+from levelfield.study.definition.study_file import load_spec, spec_from_yaml
 from levelfield.study.jobs.job import Job, job_config
 from levelfield.study.search.space import coordinates, read_space
 from levelfield.study.search.suggest import Trial, at_bound, suggest
