@@ -3,6 +3,7 @@
 import inspect
 import itertools
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from levelfield.training.build import TrainingCLI
 from levelfield.training.callbacks import RecordOpening
 from levelfield.training.checkpoint import data_config, learner_config, read_checkpoint
 from levelfield.training.contradictions import refuse_other_data, refuse_other_model, refuse_other_settings
-from levelfield.training.learner import MetricLearner, learner_class
+from levelfield.training.learner import MetricLearner
+from levelfield.training.own_learner import learner_class
 from levelfield.training.trust import named_by_options
 
 # What is written lies beside the checkpoint, and the seeds are the checkpoint's.
@@ -61,8 +63,9 @@ class EvaluationCLI(TrainingCLI):
                 "Trainer().test(MetricLearner.load_from_checkpoint(...), loader)"
             )
         self._trust, args = _trusted(args)
+        kind_of = partial(learner_class, base=MetricLearner)
         config = {
-            "model": learner_config(self.checkpoint, self.checkpoint_path, learner_class, self._trust).arguments,
+            "model": learner_config(self.checkpoint, self.checkpoint_path, kind_of, self._trust).arguments,
             "data": data_config(self.checkpoint, self.checkpoint_path, self._trust),
         }
         beside = self.checkpoint_path.with_name("config.yaml")

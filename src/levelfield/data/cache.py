@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from zipfile import BadZipFile
 
 import numpy as np
@@ -24,6 +24,7 @@ from levelfield.storage.atomic import TEMPORARY, replaced
 from levelfield.storage.lock import Lock
 
 INDEX = "index.npz"
+Made = TypeVar("Made")
 
 
 class PreparedImages:
@@ -77,20 +78,37 @@ def prepare_images(
     if any(dataset.file_of(key) is None for key in index.keys[:1]):
         raise UserError(f"--data.cache is for image files, and {dataset.name} draws its images: leave it out")
     stamp = stamp_of(dataset, index)
+    return made_once(
+        Lock(folder, "cache", f"cache of {dataset.name}"),
+        lambda: _read(folder, stamp),
+        lambda: _make(folder, stamp, dataset, index, reduce),
+        f"prepared cache {folder}",
+        "--data.cache",
+    )
+
+
+def made_once(lock: Lock, read: Callable[[], Made | None], make: Callable[[], None], what: str, option: str) -> Made:
+    """What `read` finds. Where it finds nothing, one process calls `make` while the others wait for `lock`.
+
+    Args:
+        what: is made, and where, unless `option` is left out.
+
+    Raises:
+        UserError: no room to write.
+    """
     try:
-        with Lock(folder, "cache", f"cache of {dataset.name}"):
-            prepared = _read(folder, stamp)
-            if prepared is None:
-                print(f"decoding {len(index.keys):,} images once, into {folder}", file=sys.stderr)
-                _make(folder, stamp, dataset, index, reduce)
-                prepared = _read(folder, stamp)
+        with lock:
+            found = read()
+            if found is None:
+                make()
+                found = read()
     except (OSError, FileRefused) as error:  # the latter is the lock's
         raise UserError(
-            f"cannot write the prepared cache {folder} ({error.strerror}): make room there, give another folder by the "
-            "environment variable LEVELFIELD_CACHE, or leave --data.cache out"
+            f"cannot write the {what} ({error.strerror}): make room there, give another folder by the "
+            f"environment variable LEVELFIELD_CACHE, or leave {option} out"
         ) from None
-    assert prepared is not None
-    return prepared
+    assert found is not None
+    return found
 
 
 def cache_root() -> Path:
@@ -167,6 +185,7 @@ def _make(
     folder: Path, stamp: str, dataset: MetricDataset, index: SampleIndex, reduce: Callable[[Image.Image], Image.Image]
 ) -> None:
     """Write the pixels, then the index that names them, and only then remove what was there before."""
+    print(f"decoding {len(index.keys):,} images once, into {folder}", file=sys.stderr)
     pixels = folder / f"pixels-{stamp[:16]}.bin"
     starts, sizes, written = [], [], 0
     with replaced(pixels) as file:

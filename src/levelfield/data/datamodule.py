@@ -4,11 +4,10 @@ import hashlib
 import inspect
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import cache, partial
-from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -16,41 +15,19 @@ from lightning.pytorch import LightningDataModule
 from torch import Tensor
 from torch.utils.data import DataLoader, default_collate
 
-from levelfield.data import datasets
 from levelfield.data.cache import PreparedImages, prepare_images
 from levelfield.data.datasets.base import MetricDataset
-from levelfield.data.features import Extractor, Features, FeatureSubset, Views, prepare_features, whole_batch
+from levelfield.data.features import Extractor, Features, FeatureSubset, features_of, whole_batch
 from levelfield.data.index import SampleIndex
 from levelfield.data.places import dataset_without_ways, root_in_vain
 from levelfield.data.samplers import EvalSampler, MPerClassBatchSampler, TrainingBatchSampler
+from levelfield.data.samplers.base import SamplerFactory
 from levelfield.data.sealed_half import check_test_half
 from levelfield.data.splits import NO_FOLD, Split, check_validation_classes, class_folds, split_classes
 from levelfield.data.subset import ClassSubset
 from levelfield.data.transforms import ImageTransforms
 from levelfield.errors import UserError
-from levelfield.runtime.own_code import own_code
 from levelfield.runtime.processes import end_with_parent
-from levelfield.storage.provenance import computing_files, source_hash
-
-# What turns a sample of a data set into what a trunk gets.
-MADE_BY = ("levelfield.data.features", "levelfield.data.transforms")
-
-
-class SamplerFactory(Protocol):
-    """A class or partial that gives the sampler of the training batches."""
-
-    def __call__(
-        self,
-        *,
-        labels: np.ndarray,
-        batch_size: int,
-        samples_per_class: int,
-        num_batches: int,
-        seed: int,
-        rank: int,
-        world_size: int,
-        replacement: bool,
-    ) -> TrainingBatchSampler: ...
 
 
 class MetricDataModule(LightningDataModule):
@@ -202,49 +179,27 @@ class MetricDataModule(LightningDataModule):
         """
         assert self.features is not None
         if self.train_subset is not None and self.val_subset is not None:
-            half, views = self._trainval, self.features.views
+            half = self._trainval
             self._evaluated = self._features_of(half, extractor)
-            training = self._evaluated if views == 1 else self._features_of(half, extractor, views)
-            self.train_subset = _as_features(self.train_subset, half, lambda: training)
-            self.val_subset = _as_features(self.val_subset, half, lambda: self._evaluated)
+            training = (
+                self._evaluated if self.features.views == 1 else self._features_of(half, extractor, self.features)
+            )
+            self.train_subset = FeatureSubset(self.train_subset, half, lambda: training)
+            self.val_subset = FeatureSubset(self.val_subset, half, lambda: self._evaluated)
         if self.test_subset is not None:
             test = self.test_subset.index
             made = cache(lambda: self._features_of(test, extractor))
-            self.test_subset = _as_features(self.test_subset, test, made)
+            self.test_subset = FeatureSubset(self.test_subset, test, made)
 
     def evaluated(self, subset: ClassSubset | None) -> Float[Tensor, "samples features"]:
         """The features of the training or validation samples by the evaluation transform, in their order."""
         assert isinstance(subset, FeatureSubset)
         return self._evaluated[0].index_select(0, subset.rows)
 
-    def _features_of(self, index: SampleIndex, extractor: Extractor, views: int = 0) -> Tensor:
-        """Features of a half: by the evaluation transform, or of so many views by the training transform."""
-        assert self.features is not None
-        transform, seed = self.transform(train=views > 0), self.features.seed if views else 0
-
-        def batches(view: int) -> Iterator[np.ndarray]:
-            samples = Views(self.dataset, index, transform, seed, view)
-            yield from extractor(DataLoader(samples, batch_size=self.eval_batch_size, **self._loading(False)))
-
-        purpose = {
-            "transforms": self._transform_in_words(train=views > 0),
-            "seed": seed,
-            "batch_size": self.eval_batch_size,  # the last bits of a feature depend on who comes along
-            "files": [computing_files(Path(datasets.__file__).parent), *map(source_hash, MADE_BY)],
-            "own_code": own_code(f"{type(self.dataset).__module__}.{type(self.dataset).__qualname__}"),
-            "extractor": extractor.identity,
-        }
-        return prepare_features(self.dataset, index, purpose, max(views, 1), batches)
-
-    def _transform_in_words(self, train: bool) -> dict[str, Any]:
-        """What of the transforms a view depends on."""
-        if self.dataset.modality == "text":
-            return {}
-        every = asdict(self.transforms)
-        if train:
-            return every
-        evaluated = {name: every[name] for name in ("crop_size", "square", "interpolation")}
-        return {**evaluated, "resize": self.transforms.eval_side}
+    def _features_of(self, index: SampleIndex, extractor: Extractor, kept: Features | None = None) -> Tensor:
+        transform = self.transform(train=kept is not None)
+        loading = {"batch_size": self.eval_batch_size, **self._loading(persistent=False)}
+        return features_of(self.dataset, index, transform, self.transforms, extractor, loading, kept)
 
     def identity(self) -> dict[str, Any]:
         """What a checkpoint must know to be validated and tested on the same classes, as plain values.
@@ -364,7 +319,7 @@ class MetricDataModule(LightningDataModule):
         assert self.train_subset is not None
         subset = ClassSubset(self.train_subset.dataset, self.train_subset.index, self.transform())
         if isinstance(self.train_subset, FeatureSubset):
-            subset = FeatureSubset(subset, self.train_subset.rows.numpy(), lambda: self._evaluated)
+            subset = FeatureSubset(subset, self._trainval, lambda: self._evaluated)
         return DataLoader(subset, batch_size=self.eval_batch_size, **self._coming(subset, persistent=False))
 
     def _coming(self, subset: ClassSubset, persistent: bool) -> dict[str, Any]:
@@ -442,10 +397,3 @@ class MetricDataModule(LightningDataModule):
         named = {} if "<locals>" in path else {"sampler": {"class_path": path}}
         plain = {**given, "dataset": self._dataset_spec(), "root": None, "transforms": None if text else transforms}
         return {**plain, **named}
-
-
-def _as_features(
-    subset: ClassSubset, half: SampleIndex, features: Callable[[], Float[Tensor, "views samples features"]]
-) -> FeatureSubset:
-    """A subset of a half, all of whose samples `features` gives."""
-    return FeatureSubset(subset, np.flatnonzero(np.isin(half.labels, subset.classes)), features)

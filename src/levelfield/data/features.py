@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,15 +14,22 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from levelfield.data.cache import PreparedImages, cache_root, place_of, stamp_of
+from levelfield.data import datasets
+from levelfield.data.cache import PreparedImages, cache_root, made_once, place_of, stamp_of
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.index import SampleIndex
 from levelfield.data.samplers import Draw
 from levelfield.data.subset import ClassSubset
-from levelfield.errors import FileRefused, UserError
+from levelfield.data.transforms import ImageTransforms
+from levelfield.errors import UserError
+from levelfield.runtime.own_code import own_code
 from levelfield.seeds import seed_of
 from levelfield.storage.atomic import replaced
 from levelfield.storage.lock import Lock
+from levelfield.storage.provenance import computing_files, source_hash
+
+# What turns a sample of a data set into what a trunk gets.
+MADE_BY = ("levelfield.data.features", "levelfield.data.transforms")
 
 
 @dataclass(frozen=True)
@@ -98,14 +105,19 @@ class FeatureSubset(ClassSubset):
 
     Args:
         subset: the samples, with their labels.
-        rows: where each of them stands among the features.
-        features: gives all features, (views, samples, F); called when a batch is asked for.
+        half: all samples that have features, these among them.
+        features: gives all features of `half`, (views, samples, F); called when a batch is asked for.
+
+    Attributes:
+        rows: where each sample stands among the features.
     """
 
-    def __init__(self, subset: ClassSubset, rows: Int[np.ndarray, " samples"], features: Callable[[], Tensor]) -> None:
+    def __init__(
+        self, subset: ClassSubset, half: SampleIndex, features: Callable[[], Float[Tensor, "views samples features"]]
+    ) -> None:
         super().__init__(subset.dataset, subset.index, subset.transform, subset.seed)
         self._features = features
-        self.rows = torch.from_numpy(rows)
+        self.rows: Int[Tensor, " samples"] = torch.from_numpy(np.flatnonzero(np.isin(half.labels, subset.classes)))
         self._labels = torch.from_numpy(self.labels)
 
     def __getitem__(self, draw: Draw | int | list[Draw]) -> dict[str, Tensor]:  # type: ignore[override]
@@ -127,6 +139,48 @@ class FeatureSubset(ClassSubset):
 def whole_batch(batch: dict[str, Tensor]) -> dict[str, Tensor]:
     """The `collate_fn` of a `FeatureSubset`'s loader: a batch comes as it should be."""
     return batch
+
+
+def features_of(
+    dataset: MetricDataset,
+    index: SampleIndex,
+    transform: Callable[[Any], Any] | None,
+    transforms: ImageTransforms,
+    extractor: Extractor,
+    loading: Mapping[str, Any],
+    kept: Features | None = None,
+) -> Float[Tensor, "views samples features"]:
+    """The features of a half's samples: by the evaluation transform, or all views by the training transform.
+
+    Args:
+        transform: makes a view of a sample.
+        transforms: says what `transform` does to an image.
+        loading: arguments of the `DataLoader` that brings the samples to `extractor`.
+        kept: how many views, and their seed; None for evaluation, which takes one.
+    """
+    views, seed = (1, 0) if kept is None else (kept.views, kept.seed)
+
+    def batches(view: int) -> Iterator[np.ndarray]:
+        yield from extractor(DataLoader(Views(dataset, index, transform, seed, view), **loading))
+
+    purpose = {
+        "transforms": {} if dataset.modality == "text" else _in_words(transforms, train=kept is not None),
+        "seed": seed,
+        "batch_size": loading["batch_size"],  # the last bits of a feature depend on who comes along
+        "files": [computing_files(Path(datasets.__file__).parent), *map(source_hash, MADE_BY)],
+        "own_code": own_code(f"{type(dataset).__module__}.{type(dataset).__qualname__}"),
+        "extractor": extractor.identity,
+    }
+    return prepare_features(dataset, index, purpose, views, batches)
+
+
+def _in_words(transforms: ImageTransforms, train: bool) -> dict[str, Any]:
+    """What of the transforms a view depends on."""
+    every = asdict(transforms)
+    if train:
+        return every
+    evaluated = {name: every[name] for name in ("crop_size", "square", "interpolation")}
+    return {**evaluated, "resize": transforms.eval_side}
 
 
 def prepare_features(
@@ -157,24 +211,15 @@ def prepare_features(
     name = f"{dataset.name}-{sha256(described.encode()).hexdigest()[:32]}"
     file = folder / f"{name}.npy"
     shape = (views, len(index.keys))
-    found = _mapped(file, shape)
-    if found is not None:
+    if (found := _mapped(file, shape)) is not None:
         return found
-    try:
-        with Lock(folder, name, f"features of {dataset.name}"):
-            found = _mapped(file, shape)
-            if found is None:
-                print(f"computing the features of {len(index.keys):,} samples once, into {file}", file=sys.stderr)
-                with torch.random.fork_rng(devices=[]):  # of what a loader draws: later draws do not know of a file
-                    _make(file, shape, batches)
-                found = _mapped(file, shape)
-    except (OSError, FileRefused) as error:  # the latter is the lock's
-        raise UserError(
-            f"cannot write the features {file} ({error.strerror}): make room there, give another folder by the "
-            "environment variable LEVELFIELD_CACHE, or leave --data.features out"
-        ) from None
-    assert found is not None
-    return found
+    return made_once(
+        Lock(folder, name, f"features of {dataset.name}"),
+        lambda: _mapped(file, shape),
+        lambda: _make(file, shape, batches),
+        f"features {file}",
+        "--data.features",
+    )
 
 
 def _mapped(file: Path, shape: tuple[int, int]) -> Tensor | None:
@@ -188,8 +233,10 @@ def _mapped(file: Path, shape: tuple[int, int]) -> Tensor | None:
 
 
 def _make(file: Path, shape: tuple[int, int], batches: Callable[[int], Iterator[np.ndarray]]) -> None:
-    with replaced(file) as opened:
-        begun = False
+    print(f"computing the features of {shape[1]:,} samples once, into {file}", file=sys.stderr)
+    begun = False
+    # What a loader draws leaves the process's generator alone: later draws do not know whether the file was there.
+    with torch.random.fork_rng(devices=[]), replaced(file) as opened:
         for view in range(shape[0]):
             for batch in batches(view):
                 if not begun:

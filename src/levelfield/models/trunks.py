@@ -43,6 +43,16 @@ class Trunk(nn.Module, ABC):
     def forward(self, samples: Any) -> Float[Tensor, "batch features"]:
         """Features of a batch."""
 
+    def check_takes(self, dataset: object) -> None:
+        """Raises UserError for a data set of another modality; one that does not say its own is taken."""
+        given = getattr(dataset, "modality", self.modality)
+        if self.modality is not None and given != self.modality:
+            known = {"text": "configs/trunk/minilm.yaml", "image": "configs/trunk/efficientnet_lite0.yaml"}
+            raise UserError(
+                f"{type(dataset).__name__} holds {given}s, {type(self).__name__} takes {self.modality}s: "
+                f"give another --model.trunk, e.g. --config {known[str(given)]}"
+            )
+
     def summary(self) -> str:
         """One line: features, where the weights came from, and their licence if it is known."""
         licence = f" ({self.licence})" if self.licence else ""

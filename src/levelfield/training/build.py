@@ -29,9 +29,10 @@ from levelfield.storage.without_places import without_places
 from levelfield.training.callbacks import FinishTracking, RetrievalValidation
 from levelfield.training.instantiation import instantiate, restrict_parser
 from levelfield.training.kept_parts import KeptParts
-from levelfield.training.learner import MetricLearner, learner_class
+from levelfield.training.learner import MetricLearner
 from levelfield.training.no_profiler import NoProfiler
 from levelfield.training.notices import silence_expected_notices
+from levelfield.training.own_learner import learner_class
 from levelfield.training.parser import LEARNER, LevelfieldParser, learner_named
 from levelfield.training.run_claim import determining
 from levelfield.training.run_folder import AtomicCheckpoints, MetricsFile, best_checkpoint, is_first_process
@@ -82,7 +83,7 @@ class TrainingCLI(LightningCLI):
         restrict_parser()
         silence_expected_notices()
         super().__init__(
-            learner_class(learner_named(args)),
+            learner_class(learner_named(args), MetricLearner),
             MetricDataModule,
             save_config_callback=None,
             trainer_class=Trainer,

@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -18,6 +19,7 @@ from torch import nn
 from levelfield.errors import UserError
 from levelfield.models.text_files import check_architecture
 from levelfield.storage.without_places import without_places
+from levelfield.training.frozen_trunk import with_trunk
 from levelfield.training.instantiation import instantiate, restrict_parser
 from levelfield.training.loss_factory import SUPPLIED, given_arguments, loss_class
 from levelfield.training.trust import BUILT_PARTS, Missing, check_kinds, check_names, importing_only
@@ -166,6 +168,40 @@ def build_learner(
         learner = instantiate(parser, parser.parse_object({"model": arguments})).model
     learner.save_hyperparameters(config.arguments)
     return learner
+
+
+def load_learner(
+    origin: Path | str,
+    kind_of: Callable[[str | None], type[LightningModule]],
+    map_location: Any,
+    strict: bool,
+    trust: Iterable[str],
+    parts: Mapping[str, Any],
+) -> LightningModule:
+    """The learner of a checkpoint, in eval mode: what `MetricLearner.load_from_checkpoint` says.
+
+    Args:
+        kind_of: the learner's class, given the one that the checkpoint names.
+    """
+    checkpoint = with_parts_given(read_checkpoint(origin, map_location), parts, origin)
+    config = learner_config(checkpoint, origin, kind_of, trust)
+    state, whole = checkpoint["state_dict"], config.missing is None
+    if not whole:
+        warnings.warn(
+            f"'{origin}' is loaded for embedding, without its loss: {config.missing}", UserWarning, stacklevel=3
+        )
+        state = {name: tensor for name, tensor in state.items() if not name.startswith("loss.")}
+    learner: Any = build_learner(config, origin, parts)
+    learner.on_load_checkpoint(checkpoint if whole else {})
+    given = learner.trunk if "trunk" in parts else None
+    state = with_trunk({**checkpoint, "state_dict": state}, origin, map_location, given)["state_dict"]
+    try:
+        learner.load_state_dict(state, strict=strict)
+    except RuntimeError as error:
+        line = " ".join(str(error).split())[:200]
+        raise UserError(f"'{origin}' is of another architecture than its configuration says: {line}") from error
+    learner.checkpoint_path = Path(origin)
+    return learner.eval()
 
 
 def import_spec(thing: Any) -> Any:

@@ -1,8 +1,8 @@
 """The LightningModule: trunk -> embedder -> L2 normalisation -> miner and loss."""
 
-import warnings
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from levelfield.data.datamodule import MetricDataModule
-from levelfield.errors import TrainingFailed, UserError
+from levelfield.errors import UserError
 from levelfield.losses.base import MetricLoss
 from levelfield.miners import Miner
 from levelfield.models import LinearEmbedder
@@ -24,24 +24,23 @@ from levelfield.models.embedders import check_embedder
 from levelfield.models.ensemble import EnsembleEmbedder, EnsembleTrunk
 from levelfield.models.pca_start import OPTION, check_can_be_pca, start_at_pca
 from levelfield.models.trunks import as_trunk
-from levelfield.runtime.import_path import import_named
 from levelfield.runtime.process_group import leave_group_at_exit, stay_in_group
-from levelfield.seeds import seed_of
 from levelfield.training.batches import Batch, gather_rows, samples_of
 from levelfield.training.callbacks import RecordOpening, RetrievalValidation
-from levelfield.training.checkpoint import build_learner, import_spec, learner_config, read_checkpoint, with_parts_given
+from levelfield.training.checkpoint import import_spec, load_learner, read_checkpoint
 from levelfield.training.embed import embed
 from levelfield.training.features import TrunkExtractor, check_features
 from levelfield.training.frozen_trunk import KEY as FROZEN_TRUNK
-from levelfield.training.frozen_trunk import trunk_hash, with_trunk
+from levelfield.training.frozen_trunk import trunk_hash
 from levelfield.training.loss_factory import (
     LossFactory,
     MetricLossFactory,
-    accepted,
     check_call,
     make_loss,
     supplied_arguments,
 )
+from levelfield.training.own_learner import learner_class
+from levelfield.training.step import UncheckedLosses, is_heard, seed_draws
 
 OptimizerFactory = Callable[[Iterable], Optimizer]
 SchedulerFactory = Callable[[Optimizer], LRScheduler]
@@ -154,7 +153,7 @@ class MetricLearner(LightningModule):
         self.freeze_trunk = freeze_trunk
         self.seed = seed
         self.num_classes: int | None = None
-        self._unchecked: list[tuple[int, Tensor]] = []  # the steps and losses since the last look at them
+        self._unchecked = UncheckedLosses()
         self._loss_factory = None if isinstance(loss, nn.Module) else loss
         if self._loss_factory is not None and "num_classes" not in supplied_arguments(self._loss_factory):
             self.loss, self._loss_factory = make_loss(self._loss_factory, None, embedding_size), None
@@ -166,6 +165,7 @@ class MetricLearner(LightningModule):
             "embedder": {"lr": embedder_lr, "weight_decay": weight_decay},
             "loss": {"lr": loss_lr, "weight_decay": loss_weight_decay},
         }
+        own = None if type(self) is MetricLearner else import_spec(type(self))
         self.save_hyperparameters(
             {
                 "trunk": import_spec(trunk),
@@ -180,15 +180,13 @@ class MetricLearner(LightningModule):
                 "num_features": num_features,
                 "freeze_trunk": freeze_trunk,
                 "embedder_init": embedder_init,
-                **_named(type(self)),
+                **({"learner": own["class_path"]} if own else {}),
             }
         )
         self.train()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if (
-            name == "_current_fx_name"
-        ):  # Lightning notes each hook, fifty a step; nn.Module would look for weights in it
+        if name == "_current_fx_name":  # each hook, fifty a step: nn.Module would look for weights in Lightning's note
             object.__setattr__(self, name, value)
         else:
             super().__setattr__(name, value)
@@ -231,7 +229,7 @@ class MetricLearner(LightningModule):
             return
         is_new = self.checkpoint_path is None and self.trainer.ckpt_path is None
         self.checkpoint_path = None
-        self._check_modality(getattr(datamodule, "dataset", None))
+        self.trunk.check_takes(getattr(datamodule, "dataset", None))
         num_classes = getattr(datamodule, "num_train_classes", None)
         self.build_loss(num_classes)
         if self.loss is None:
@@ -274,15 +272,6 @@ class MetricLearner(LightningModule):
         kinds = (RetrievalValidation, *([RecordOpening] if tests else []))
         return [kind() for kind in kinds if not any(isinstance(callback, kind) for callback in given)]
 
-    def _check_modality(self, dataset: Any) -> None:
-        given = getattr(dataset, "modality", self.trunk.modality)
-        if self.trunk.modality is not None and given != self.trunk.modality:
-            known = {"text": "configs/trunk/minilm.yaml", "image": "configs/trunk/efficientnet_lite0.yaml"}
-            raise UserError(
-                f"{type(dataset).__name__} holds {given}s, {type(self.trunk).__name__} takes {self.trunk.modality}s: "
-                f"give another --model.trunk, e.g. --config {known[str(given)]}"
-            )
-
     def build_loss(self, num_classes: int | None) -> None:
         """Gives the loss the number of training classes; does nothing when it was given before."""
         if self.num_classes is not None or (num_classes is None and self._loss_factory is None):
@@ -305,45 +294,22 @@ class MetricLearner(LightningModule):
         labels = (read := Batch.read(batch)).labels
         # Of the batches whose gradients are accumulated into one step, each draws its own.
         draw = ("step", self.seed, self.global_step, batch_idx % self.trainer.accumulate_grad_batches)
-        self._seed_draws(*draw, "trunk", self.global_rank)
+        seed_draws(self.device, *draw, "trunk", self.global_rank)
         embeddings = self.embed_batch(read)
         # Every process computes the full loss of the gathered batch; the gather's backward sums over processes and DDP
         # divides by as many, so the gradient is exactly that of one process.
         embeddings, labels = gather_rows(self, embeddings, sync_grads=True), gather_rows(self, labels)
-        self._seed_draws(*draw, "loss")
+        seed_draws(self.device, *draw, "loss")
         kind = embeddings.device.type
         with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
             loss = self.compute_loss(embeddings, labels)
-        self._unchecked.append((self.global_step, loss.detach()))
+        self._unchecked.add(self.global_step, loss)
         every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
         if every and self.global_step % every == 0:
-            self._check_finite()
-        if self._is_heard():
+            self._unchecked.check()
+        if is_heard(self.trainer):
             self.log("train/loss", loss, prog_bar=True, batch_size=len(labels))
         return loss
-
-    def _seed_draws(self, *key: str | int) -> None:
-        """Seed what draws on this learner's device. Where there is no accelerator, `torch.manual_seed` would keep a
-        traceback for each kind of one, in case that it comes: a quarter of a head's step, and memory that never ends.
-        """
-        if self.device.type == "cpu":
-            torch.default_generator.manual_seed(seed_of(*key))
-        else:
-            torch.manual_seed(seed_of(*key))
-
-    def _is_heard(self) -> bool:
-        """Whether anybody gets to see what this step logs: a logger, a progress bar, a callback where training pauses.
-
-        To log takes as long as the backward pass of a head.
-        """
-        trainer = self.trainer
-        return (
-            trainer.progress_bar_callback is not None
-            or trainer._logger_connector.should_update_logs
-            or trainer.is_last_batch
-            or trainer.max_steps >= 0
-            or trainer.val_check_batch != trainer.num_training_batches
-        )
 
     def compute_loss(self, embeddings: Float[Tensor, "batch embedding"], labels: Int[Tensor, " batch"]) -> Tensor:
         """The loss of a whole (gathered) batch, with the miner's choice if there is one."""
@@ -352,21 +318,11 @@ class MetricLearner(LightningModule):
             return self.loss(embeddings, labels)
         return self.loss(embeddings, labels, self.miner(embeddings, labels))
 
-    def _check_finite(self) -> None:
-        """Looks at the losses since the last look; not each by itself, for on a GPU each look waits for the step."""
-        unchecked, self._unchecked = self._unchecked, []
-        if unchecked and not torch.isfinite(torch.stack([loss for _, loss in unchecked])).all():
-            step, loss = next((step, loss) for step, loss in unchecked if not torch.isfinite(loss))
-            raise TrainingFailed(
-                f"the loss is {loss.item()} at step {step}: lower the learning rates "
-                "(--model.trunk_lr, --model.loss_lr) or the loss' scale"
-            )
-
     def on_validation_start(self) -> None:
-        self._check_finite()
+        self._unchecked.check()
 
     def on_train_epoch_end(self) -> None:
-        self._check_finite()
+        self._unchecked.check()
 
     def validation_step(self, batch: Any) -> dict[str, Tensor | None]:
         read = Batch.read(batch)
@@ -436,56 +392,7 @@ class MetricLearner(LightningModule):
             UserError: no such file, not a checkpoint of levelfield, a class that nobody trusts or that is of the wrong
                 kind, or tensors of another architecture.
         """
-        checkpoint = with_parts_given(read_checkpoint(checkpoint_path, map_location), parts, checkpoint_path)
-        kind_of = learner_class if cls is MetricLearner else lambda named: cls
-        config = learner_config(checkpoint, checkpoint_path, kind_of, trust)
-        state, whole = checkpoint["state_dict"], config.missing is None
-        if not whole:
-            warnings.warn(
-                f"'{checkpoint_path}' is loaded for embedding, without its loss: {config.missing}",
-                UserWarning,
-                stacklevel=2,
-            )
-            state = {name: tensor for name, tensor in state.items() if not name.startswith("loss.")}
-        learner = build_learner(config, checkpoint_path, parts)
+        kind_of = partial(learner_class, base=cls) if cls is MetricLearner else lambda named: cls
+        learner = load_learner(checkpoint_path, kind_of, map_location, strict, trust, parts)
         assert isinstance(learner, cls)
-        learner.on_load_checkpoint(checkpoint if whole else {})
-        given = learner.trunk if "trunk" in parts else None
-        state = with_trunk({**checkpoint, "state_dict": state}, checkpoint_path, map_location, given)["state_dict"]
-        try:
-            learner.load_state_dict(state, strict=strict)
-        except RuntimeError as error:
-            line = " ".join(str(error).split())[:200]
-            raise UserError(
-                f"'{checkpoint_path}' is of another architecture than its configuration says: {line}"
-            ) from error
-        learner.checkpoint_path = Path(checkpoint_path)
-        return learner.eval()
-
-
-def _named(kind: type[MetricLearner]) -> dict[str, str]:
-    """The learner's class as a checkpoint names it, if it is one's own and can be imported."""
-    spec = None if kind is MetricLearner else import_spec(kind)
-    return {"learner": spec["class_path"]} if spec else {}
-
-
-def learner_class(path: str | None) -> type[MetricLearner]:
-    """The class that `--model` names: one that extends MetricLearner and takes all that it takes.
-
-    Raises:
-        UserError: there is none, or another.
-    """
-    if path is None:
-        return MetricLearner
-    option = f"--model {path}"
-    if "." not in path:
-        raise UserError(f"{option}: give the class with its module, my_learner.{path}")
-    kind = import_named(path, option)
-    if not (isinstance(kind, type) and issubclass(kind, MetricLearner)):
-        raise UserError(f"{option} is no learner: write a class that extends levelfield.MetricLearner")
-    if missing := sorted(accepted(MetricLearner) - accepted(kind)):
-        raise UserError(
-            f"{option} does not take {', '.join(missing[:3])}, ...: write __init__(self, ..., **kwargs) with "
-            "super().__init__(**kwargs)"
-        )
-    return kind
+        return learner

@@ -5,6 +5,7 @@ They are DistributedSamplers, which a Lightning Trainer leaves as they are.
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 from jaxtyping import Int
@@ -127,3 +128,20 @@ class TrainingBatchSampler(DistributedSampler[list[Draw]]):
             first_number = (self.epoch * self.num_batches + batch) * self.size
             mine = range(self.rank * share, (self.rank + 1) * share)
             yield [Draw(int(indices[position]), first_number + position) for position in mine]
+
+
+class SamplerFactory(Protocol):
+    """A class or partial that gives the sampler of the training batches."""
+
+    def __call__(
+        self,
+        *,
+        labels: np.ndarray,
+        batch_size: int,
+        samples_per_class: int,
+        num_batches: int,
+        seed: int,
+        rank: int,
+        world_size: int,
+        replacement: bool,
+    ) -> TrainingBatchSampler: ...

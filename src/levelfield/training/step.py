@@ -1,0 +1,57 @@
+"""What a training step does beside its loss: seeds of its draws, a look at the losses now and then, a log if heard."""
+
+import torch
+from lightning.pytorch import Trainer
+from torch import Tensor
+
+from levelfield.errors import TrainingFailed
+from levelfield.seeds import seed_of
+
+
+def seed_draws(device: torch.device, *key: str | int) -> None:
+    """Seed what draws on a device, by `seed_of(*key)`.
+
+    Where there is no accelerator, `torch.manual_seed` would keep a traceback for each kind of one, in case that it
+    comes: a quarter of a head's step, and memory that never ends.
+    """
+    if device.type == "cpu":
+        torch.default_generator.manual_seed(seed_of(*key))
+    else:
+        torch.manual_seed(seed_of(*key))
+
+
+def is_heard(trainer: Trainer) -> bool:
+    """Whether anybody gets to see what this step logs: a logger, a progress bar, a callback where training pauses.
+
+    To log takes as long as the backward pass of a head.
+    """
+    return (
+        trainer.progress_bar_callback is not None
+        or trainer._logger_connector.should_update_logs
+        or trainer.is_last_batch
+        or trainer.max_steps >= 0
+        or trainer.val_check_batch != trainer.num_training_batches
+    )
+
+
+class UncheckedLosses:
+    """The losses since the last look at them, with their steps.
+
+    They are not looked at each by itself: on a GPU each look waits for the step.
+    """
+
+    def __init__(self) -> None:
+        self._losses: list[tuple[int, Tensor]] = []
+
+    def add(self, step: int, loss: Tensor) -> None:
+        self._losses.append((step, loss.detach()))
+
+    def check(self) -> None:
+        """Raises TrainingFailed for the first loss since the last look that is not finite."""
+        losses, self._losses = self._losses, []
+        if losses and not torch.isfinite(torch.stack([loss for _, loss in losses])).all():
+            step, loss = next((step, loss) for step, loss in losses if not torch.isfinite(loss))
+            raise TrainingFailed(
+                f"the loss is {loss.item()} at step {step}: lower the learning rates "
+                "(--model.trunk_lr, --model.loss_lr) or the loss' scale"
+            )
