@@ -2,12 +2,13 @@ PYTHON ?= python3# 3.11 or newer; makes .venv
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help quickstart test test-full lint
+.PHONY: help quickstart test test-full test-gpu lint
 
 help:
 	@echo "make quickstart  sets up $(VENV) and compares 14 methods on a frozen trunk"
 	@echo "make test        the tests, at most 10 minutes on 2 cores"
 	@echo "make test-full   the long ones too, at most an hour"
+	@echo "make test-gpu    those that need CUDA, some minutes; without it each is skipped"
 	@echo "make lint        ruff, mypy, and who may import whom"
 	@echo "PYTHON=python3.12 chooses the interpreter that $(VENV) is made with"
 
@@ -21,7 +22,10 @@ test: $(VENV)/installed-dev
 	$(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 test-full: $(VENV)/installed-dev
-	$(BIN)/pytest -m "full or not full" --numprocesses auto --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -m "not gpu" --numprocesses auto --dist loadfile --no-loadscope-reorder
+
+test-gpu: $(VENV)/installed-dev
+	$(BIN)/pytest -m gpu -W default
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check

@@ -66,8 +66,9 @@ def own_modules_end_with_their_test(tmp_path_factory, monkeypatch, modules_that_
 def quiet():
     """What Lightning tells of a plain Trainer and a tiny fit, which `levelfield fit` keeps to itself."""
     with warnings.catch_warnings():
-        for notice in (".*does not have many workers.*", ".*in eval mode.*", ".*LeafSpec.*", ".*logging interval.*"):
-            warnings.filterwarnings("ignore", notice)
+        notices = ("does not have many workers", "in eval mode", "LeafSpec", "logging interval", "GPU available but")
+        for notice in notices:
+            warnings.filterwarnings("ignore", f".*{notice}.*")
         yield
 
 
@@ -75,6 +76,15 @@ def quiet():
 def data_root() -> Path:
     """The folder of named data sets, where the real data lie."""
     return real_data()
+
+
+ON_CUDA = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"))
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=ON_CUDA)])
+def device(request) -> str:
+    """Where a test that compares a device with the CPU in float64 computes: on a GPU too, in `make test-gpu`."""
+    return request.param
 
 
 @pytest.fixture

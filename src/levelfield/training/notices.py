@@ -15,6 +15,7 @@ EXPECTED_NOTICES = (
     ".*The number of training batches .* is smaller than the logging interval.*",
     ".*in eval mode at the start of training.*",  # frozen batch norm
     ".*LeafSpec.* is deprecated.*",
+    ".*GPU available but not used.*",  # `accelerator: cpu` was asked for
     ".*your dataloader is not resumable.*",  # LastCheckpoint passes over the batches that were trained on
 )
 

@@ -1,0 +1,116 @@
+"""Every loss in float32 on a device against itself in float64 on the CPU, which the other files check against loops."""
+
+import copy
+
+import pytest
+import torch
+from loss_cases import ARGUMENTS, batch, class_batch, needs_classes, shipped, value_and_gradients
+from torch import Tensor, nn
+
+from levelfield import losses
+from levelfield.miners import MultiSimilarityMiner
+
+SITUATIONS = ("raw", "duplicates", "pairs", "triplets", "repeats", "reference")
+OPTIONS = {
+    "AngularLoss": [{}, {"normalize": False, "alpha": 20.0}],
+    "CentroidTripletLoss": [{}, {"power": 2, "normalize_centroids": False}],
+    "LiftedStructureLoss": [{}, {"normalize": False}],
+    "MarginLoss": [ARGUMENTS["MarginLoss"], {}, {"pairs": True}, {"learn_beta": True, "nu": 0.1}],
+    "NPairsLoss": [{}, {"l2_reg": 0.1, "symmetric": True}],
+    "NTXentLoss": [{}, {"probability_floor": 1e-20}],
+    "PrototypicalLoss": [{}, {"squared": False, "normalize": True}, {"num_support": 1}],
+    "ProxyNCALoss": [{}, {"exclude_positive": True}],
+    "SoftTripleLoss": [{}, {"reg_weight": 0.2}],
+    "TripletMarginLoss": [
+        {}, {"power": 2}, {"swap": True}, {"smooth_loss": True}, {"triplets_per_anchor": "semihard"},
+        {"triplets_per_anchor": "semihard", "smooth_loss": True},
+    ],
+}  # fmt: skip
+CASES = [
+    pytest.param(loss, options, id=f"{loss.__name__}-{','.join(options)}")
+    for loss in shipped()
+    for options in OPTIONS.get(loss.__name__, [ARGUMENTS.get(loss.__name__, {})])
+]
+
+
+def on(device: str, dtype: torch.dtype, *given: Tensor | tuple[Tensor, ...] | None) -> list:
+    """The same on a device, its floating-point numbers in another type and ready for gradients."""
+    moved: list = []
+    for each in given:
+        if isinstance(each, tuple):
+            moved.append(tuple(on(device, dtype, *each)))
+        elif each is None or not each.is_floating_point():
+            moved.append(each if each is None else each.to(device))
+        else:
+            moved.append(each.detach().to(device, dtype).requires_grad_())
+    return moved
+
+
+def assert_close(found: list[Tensor], expected: list[Tensor], value: float = 2e-5, gradient: float = 2e-4) -> None:
+    """A loss, then gradients, relative to the largest entry of each."""
+    for number, (ours, right) in enumerate(zip(found, expected, strict=True)):
+        relative = gradient if number else value
+        bound = relative * max(float(right.abs().max()), 1e-3)
+        torch.testing.assert_close(ours.double().cpu(), right, rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize(("loss", "options"), CASES)
+def test_a_loss_and_its_gradients_are_those_of_float64_on_the_cpu(loss, options, device):
+    compared = 0
+    for situation in SITUATIONS:
+        case = class_batch(situation, dim=6) if needs_classes(loss) else batch(situation, dim=6)
+        torch.manual_seed(0)
+        sizes = {"num_classes": 20, "embedding_size": 6} if needs_classes(loss) else {}
+        exact = loss(**sizes, **options).double()
+        try:
+            expected = exact(*case.arguments())
+        except ValueError:  # it takes no miner, or no references
+            continue
+        value, gradients = value_and_gradients(expected, case.x, case.ref, *exact.parameters())
+        there = copy.deepcopy(exact).to(device, torch.float32)
+        given = on(device, torch.float32, *case.arguments())
+        found, found_gradients = value_and_gradients(there(*given), given[0], given[3], *there.parameters())
+        assert found.device.type == device
+        assert_close([found, *found_gradients], [value, *gradients])
+        compared += 1
+    assert compared >= 2
+
+
+@pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("loss", shipped())
+def test_autocast_leaves_a_loss_in_float32(loss, precision, device):
+    case = class_batch("raw", dim=6) if needs_classes(loss) else batch("raw", dim=6)
+    sizes = {"num_classes": 20, "embedding_size": 6} if needs_classes(loss) else {}
+    x, y = on(device, torch.float32, case.x, case.y)
+    there = loss(**sizes, **ARGUMENTS.get(loss.__name__, {})).to(device)
+    expected = there(x, y)
+    with torch.autocast(device, precision):
+        value = there(x, y)
+    assert value.dtype == torch.float32
+    torch.testing.assert_close(value, expected, rtol=1e-6, atol=1e-7)  # a GPU adds in any order
+
+
+@pytest.mark.parametrize("miner", [None, MultiSimilarityMiner()], ids=["everything", "mined"])
+def test_a_memory_that_fills_and_wraps_is_that_of_float64_on_the_cpu(miner, device):
+    exact = losses.CrossBatchMemory(losses.ContrastiveLoss(), 5, memory_size=20, miner=miner).double()
+    there = copy.deepcopy(exact).to(device, torch.float32)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(5):
+        x = torch.randn(8, 5, generator=generator, dtype=torch.float64).requires_grad_()
+        y = torch.randint(4, (8,), generator=generator)
+        given = on(device, torch.float32, x, y)
+        value, gradients = value_and_gradients(exact(x, y), x)
+        found, found_gradients = value_and_gradients(there(*given), given[0])
+        assert_close([found, *found_gradients], [value, *gradients])
+
+
+@pytest.mark.parametrize("name", ["ArcFaceLoss", "MarginLoss"])
+def test_a_label_that_is_no_class_makes_the_loss_nan_on_a_gpu(name, device):
+    sizes = {"num_classes": 4} | ({"embedding_size": 6} if name == "ArcFaceLoss" else {"learn_beta": True})
+    loss: nn.Module = getattr(losses, name)(**sizes).to(device)
+    given = torch.randn(4, 6, device=device), torch.tensor([0, 1, 4, 3], device=device)
+    if device == "cpu":
+        with pytest.raises(ValueError, match="label 4 at position 2"):
+            loss(*given)
+    else:
+        assert loss(*given).isnan()

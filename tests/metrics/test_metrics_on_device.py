@@ -1,0 +1,75 @@
+"""Every metric on a device against a loop in float64, or against the CPU where that is checked elsewhere."""
+
+import pytest
+import torch
+from test_retrieval import NAMES, loop_in_float64, random_case
+
+from levelfield.metrics import PCA, RetrievalMetrics, clustering_metrics, embedding_health, retrieval_metrics
+
+
+def there(case: tuple[torch.Tensor, ...], device: str) -> list[torch.Tensor]:
+    return [part.to(device) for part in case]
+
+
+def space(size: int, dim: int = 24, classes: int = 40) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(classes, (size,), generator=generator)
+    centres = torch.randn(classes, dim, generator=generator)
+    return centres[labels] + 2 * torch.randn(size, dim, generator=generator), labels
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_score_equals_a_loop_in_float64(seed, device):
+    case = random_case(seed)
+    assert retrieval_metrics(*there(case, device), metrics=NAMES) == pytest.approx(loop_in_float64(*case), abs=1e-6)
+
+
+@pytest.mark.parametrize("distance", ["cosine", "euclidean", "hamming"])
+@pytest.mark.parametrize("metrics", [None, ("map_at_r", "recall_at_4")])
+def test_blocks_of_a_larger_set_score_as_on_the_cpu(distance, metrics, device):
+    case = space(1500)
+    settings = {"metrics": metrics, "distance": distance, "memory_budget": 2**21}
+    expected = retrieval_metrics(*case, metrics=metrics, distance=distance)
+    assert retrieval_metrics(*there(case, device), **settings) == pytest.approx(expected, abs=1e-5)
+    per_query = retrieval_metrics(*there(case, device), per_query=True, **settings)
+    assert all(scores.device.type == device for name, scores in per_query.items() if name != "num_skipped")
+
+
+def test_a_sample_of_the_queries_is_the_same_one(device):
+    case = space(300)
+    expected = retrieval_metrics(*case, metrics=("map_at_r",), num_queries=50)
+    assert retrieval_metrics(*there(case, device), metrics=("map_at_r",), num_queries=50) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("distance", ["cosine", "euclidean", "hamming"])
+def test_batches_add_up_to_the_whole(distance, device):
+    embeddings, labels = space(200)
+    metric = RetrievalMetrics(metrics=("map_at_r", "map"), num_samples=200, distance=distance).to(device)
+    for rows in torch.arange(200).split(64):
+        metric.update(embeddings[rows].to(device), labels[rows].to(device), rows)
+    expected = retrieval_metrics(embeddings, labels, metrics=("map_at_r", "map"), distance=distance)
+    assert metric.compute() == pytest.approx(expected, abs=1e-6)
+
+
+def test_queries_and_gallery_stay_apart(device):
+    embeddings, labels = space(200)
+    asks = torch.arange(200) % 3 == 0
+    metric = RetrievalMetrics(metrics=("map_at_r",), is_query=asks.numpy()).to(device)
+    metric.update(embeddings.to(device), labels.to(device), torch.arange(200, device=device))
+    parts = (embeddings[asks], labels[asks], embeddings[~asks], labels[~asks])
+    assert metric.compute() == pytest.approx(retrieval_metrics(*parts, metrics=("map_at_r",)), abs=1e-6)
+
+
+def test_clusters_health_and_components_are_those_of_the_cpu(device):
+    embeddings, labels = space(300)
+    case = (embeddings + 20 * torch.eye(40)[labels][:, :24], labels)  # clusters that rounding does not move
+    clustered = clustering_metrics(*there(case, device), method="exact", metrics=("nmi", "nmi_geometric", "ami", "f1"))
+    expected = clustering_metrics(*case, method="exact", metrics=("nmi", "nmi_geometric", "ami", "f1"))
+    assert clustered == pytest.approx(expected, abs=1e-6)
+    health, of_cpu = embedding_health(*there(case, device)), embedding_health(*case)
+    for name in ("intra_class_similarity", "inter_class_similarity", "effective_rank"):
+        assert getattr(health, name) == pytest.approx(getattr(of_cpu, name), rel=1e-6)
+    torch.testing.assert_close(health.spectrum.cpu(), of_cpu.spectrum)
+    reduced = PCA(5).fit(case[0].to(device)).transform(case[0].to(device))
+    assert reduced.device.type == device
+    torch.testing.assert_close(reduced.cpu(), PCA(5).fit(case[0]).transform(case[0]), rtol=1e-4, atol=1e-4)

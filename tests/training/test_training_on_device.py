@@ -1,0 +1,93 @@
+"""Trainings on a device, in each precision, against the same training in float64 on the CPU; and their checkpoints."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.pytorch import Callback, Trainer
+from torch import Tensor
+
+from levelfield.data.datamodule import MetricDataModule
+from levelfield.data.datasets import Glyphs
+from levelfield.data.transforms import ImageTransforms
+from levelfield.losses import ArcFaceLoss, ContrastiveLoss, CrossBatchMemory, MultiSimilarityLoss
+from levelfield.metrics import retrieval_metrics
+from levelfield.miners import MultiSimilarityMiner
+from levelfield.models import TimmTrunk
+from levelfield.training.embed import embed
+from levelfield.training.learner import MetricLearner
+
+pytestmark = pytest.mark.usefixtures("quiet")
+
+METHODS = {
+    "contrastive": lambda: {"loss": ContrastiveLoss(neg_margin=0.5)},
+    "mined": lambda: {"loss": MultiSimilarityLoss(), "miner": MultiSimilarityMiner()},
+    "class weights": lambda: {"loss": ArcFaceLoss},
+    "memory": lambda: {"loss": CrossBatchMemory(ContrastiveLoss(), embedding_size=16, memory_size=64)},
+}
+# How far a loss may lie from float64's: a GPU's convolutions in float32 are TF32, unless it is told otherwise.
+PRECISIONS = {"64-true": 1e-6, "32-true": 5e-3, "bf16-mixed": 5e-2, "16-mixed": 2e-2}
+
+
+class Losses(Callback):
+    """Keeps the loss of each step."""
+
+    def __init__(self) -> None:
+        self.kept: list[Tensor] = []
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
+        self.kept.append(outputs["loss"].detach())
+
+
+def data() -> MetricDataModule:
+    transforms = ImageTransforms(crop_size=32, resize=32, scale=(0.6, 1.0), horizontal_flip=False)
+    return MetricDataModule(
+        Glyphs(num_classes=32, image_size=32), batch_size=16, steps_per_epoch=3, transforms=transforms
+    )
+
+
+def fitted(
+    device: str, precision: str, method: str, epochs: int = 1, go_on_from: Path | None = None
+) -> tuple[Trainer, MetricLearner, list[float]]:
+    torch.manual_seed(0)
+    learner = MetricLearner(TimmTrunk("test_resnet", weights=None), embedding_size=16, **METHODS[method]())
+    losses = Losses()
+    trainer = Trainer(
+        accelerator=device, devices=1, precision=precision, max_epochs=epochs, callbacks=[losses], logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
+    )  # fmt: skip
+    trainer.fit(learner, datamodule=data(), ckpt_path=go_on_from)
+    return trainer, learner, [float(loss) for loss in losses.kept]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_losses_of_a_training_are_those_of_float64_on_the_cpu(precision, method, device):
+    if device == "cpu" and (precision == "16-mixed" or (precision == "bf16-mixed" and method != "contrastive")):
+        pytest.skip("float16 is for GPUs, and bfloat16 slow on most processors")
+    _, _, expected = fitted("cpu", "64-true", method)
+    trainer, _, found = fitted(device, precision, method)
+    assert trainer.strategy.root_device.type == device
+    assert found == pytest.approx(expected, rel=PRECISIONS[precision], abs=PRECISIONS[precision])
+
+
+def test_a_checkpoint_of_a_device_embeds_on_the_cpu_and_goes_on_on_the_device(device, tmp_path):
+    trainer, _, whole = fitted(device, "64-true", "class weights", epochs=2)
+    half, _, _ = fitted(device, "64-true", "class weights", epochs=1)
+    half.save_checkpoint(tmp_path / "half.ckpt")
+    _, _, rest = fitted(device, "64-true", "class weights", epochs=2, go_on_from=tmp_path / "half.ckpt")
+    assert rest == pytest.approx(whole[3:], rel=1e-6)  # Lightning reads float64 weights into float32 ones first
+
+    trainer.save_checkpoint(tmp_path / "whole.ckpt")
+    samples = data()
+    samples.setup("validate")
+    loaded = MetricLearner.load_from_checkpoint(tmp_path / "whole.ckpt")
+    assert loaded.device.type == "cpu"
+    loader = samples.eval_dataloader(samples.val_subset)
+    scores = []
+    for where in ("cpu", device):
+        with torch.backends.cudnn.flags(allow_tf32=False):
+            embedded = embed(loaded, loader, device=where)
+        scores.append(retrieval_metrics(embedded.embeddings, embedded.labels, metrics=("map_at_r",))["map_at_r"])
+    assert scores[0] == pytest.approx(scores[1], abs=5e-3)
+    assert scores[0] == pytest.approx(float(trainer.callback_metrics["val/map_at_r"]), abs=5e-3)
