@@ -4,7 +4,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import relu
 
-from levelfield.losses.pairs import PairLoss, nonzero_mean, unit_distances
+from levelfield.losses.pairs import PairLoss, nonzero_mean, pull_and_push, unit_distances
 
 
 class ContrastiveLoss(PairLoss):
@@ -44,8 +44,8 @@ class ContrastiveLoss(PairLoss):
     def pair_loss(
         self, matrix: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
     ) -> Float[Tensor, ""]:
-        pull = relu(matrix - self.pos_margin)
-        push = relu(self.neg_margin - matrix)
-        if self.hinge_power == 2:
-            pull, push = pull.square(), push.square()
+        if self.hinge_power == 1:
+            return pull_and_push(matrix, positives, negatives, self.pos_margin, self.neg_margin)
+        pull = relu(matrix - self.pos_margin).square()
+        push = relu(self.neg_margin - matrix).square()
         return nonzero_mean(pull, positives) + nonzero_mean(push, negatives)

@@ -75,7 +75,7 @@ class _SafeSqrt(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (roots,) = ctx.saved_tensors
-        return gradient / threshold(2 * roots, 0.0, torch.inf), None
+        return gradient / threshold(2 * roots, 0.0, torch.inf, inplace=True), None
 
 
 class PairLoss(MetricLoss):
@@ -179,8 +179,9 @@ class _WeightedLogSumExp(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        largest = (logits + (weights.clamp_max(1) - 1) * -EMPTY).amax(1, keepdim=True)
-        terms = (logits - largest).clamp_(-80, 0).exp_().mul_(weights)
+        terms = weights.clamp_max(1).sub_(1).mul_(-EMPTY).add_(logits)
+        largest = terms.amax(1, keepdim=True)
+        terms = torch.sub(logits, largest, out=terms).clamp_(-80, 0).exp_().mul_(weights)
         total = terms.sum(1, keepdim=True)
         empty = total == 0
         shares = terms.div_(torch.where(empty, 1.0, total))
@@ -195,6 +196,41 @@ class _WeightedLogSumExp(torch.autograd.Function):
             return (None if of_total is None else shares * of_total[:, None]), None
         slopes = of_shares - (of_shares * shares).sum(1, keepdim=True)
         return shares * (slopes if of_total is None else slopes + of_total[:, None]), None
+
+
+def pull_and_push(
+    matrix: Float[Tensor, "N M"],
+    positives: Float[Tensor, "N M"],
+    negatives: Float[Tensor, "N M"],
+    pos_margin: float,
+    neg_margin: float,
+) -> Float[Tensor, ""]:
+    """NZ_{(i,p)} [x_ip - m_pos]+  +  NZ_{(i,n)} [m_neg - x_in]+, NZ the mean over the terms above 0."""
+    return _PullAndPush.apply(matrix, positives, negatives, pos_margin, neg_margin)
+
+
+class _PullAndPush(torch.autograd.Function):
+    """Three buffers of N x M where autograd takes nine of the same: what fresh memory costs is most of the time."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, matrix: Tensor, positives: Tensor, negatives: Tensor, pos_margin: float, neg_margin: float
+    ) -> Tensor:
+        means, saved = [], []
+        for violations, weights in ((matrix - pos_margin, positives), (neg_margin - matrix, negatives)):
+            total = violations.clamp_min_(0).mul_(weights).sum()
+            active = violations.sign_().mul_(weights)  # how often each term above 0 counts
+            number = active.sum().clamp_min(1)
+            means.append(total / number)
+            saved += [active, number]
+        ctx.save_for_backward(*saved)
+        return means[0] + means[1]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
+        pulled, num_pulled, pushed, num_pushed = ctx.saved_tensors
+        of_matrix = (pulled * (gradient / num_pulled)).addcmul_(pushed, gradient / num_pushed, value=-1)
+        return of_matrix, None, None, None, None
 
 
 def nonzero_mean(terms: Tensor, weights: Tensor) -> Float[Tensor, ""]:

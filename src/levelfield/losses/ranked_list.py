@@ -4,7 +4,6 @@ from typing import Literal
 
 from jaxtyping import Float
 from torch import Tensor, no_grad
-from torch.nn.functional import relu
 
 from levelfield.losses.pairs import PairLoss, mean_over, nonzero_mean, unit_distances, weighted_softmax
 
@@ -66,9 +65,9 @@ def _weighted_mean(
     violations: Float[Tensor, "N M"], pairs: Float[Tensor, "N M"], sharpness: float
 ) -> Float[Tensor, " N"]:
     """Each row's mean of the violations above 0, weighted by e^(sharpness violation)."""
-    violations = relu(violations)
+    violations = violations.relu_()
     with no_grad():
-        counts = pairs * violations.sign()
+        counts = violations.sign().mul_(pairs)
         total = counts.sum(1)
     if sharpness == 0:
         return (counts * violations).sum(1) / total.clamp_min(1)

@@ -3,10 +3,10 @@
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.functional import relu, threshold
+from torch.nn.functional import threshold
 
 from levelfield.losses.base import IndicesTuple
-from levelfield.losses.pairs import PairLoss, nonzero_mean, squared_distances
+from levelfield.losses.pairs import PairLoss, pull_and_push, squared_distances
 from levelfield.numerics import rounding_of
 
 
@@ -62,6 +62,4 @@ class SignalToNoiseRatioContrastiveLoss(PairLoss):
     def pair_loss(
         self, matrix: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
     ) -> Float[Tensor, ""]:
-        pull = relu(matrix - self.pos_margin)
-        push = relu(self.neg_margin - matrix)
-        return nonzero_mean(pull, positives) + nonzero_mean(push, negatives)
+        return pull_and_push(matrix, positives, negatives, self.pos_margin, self.neg_margin)

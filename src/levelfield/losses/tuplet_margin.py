@@ -39,5 +39,5 @@ class TupletMarginLoss(PairLoss):
     ) -> Float[Tensor, ""]:
         b = math.radians(self.margin)
         against = weighted_logsumexp(self.scale * matrix, negatives)[:, None]
-        slackened = math.cos(b) * matrix + math.sin(b) * safe_sqrt(1 - matrix.square())
-        return mean_over(softplus(against - self.scale * slackened), positives)
+        slackened = safe_sqrt(1 - matrix.square()).mul(math.sin(b)).add_(math.cos(b) * matrix)
+        return mean_over(softplus(slackened.mul_(-self.scale).add_(against)), positives)
