@@ -16,67 +16,24 @@ validation scores. Beside them stands by how much the runs of the study's own tw
 
 import argparse
 import tempfile
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
 
 from levelfield.analysis.results import collect_rows, run_scores
+from levelfield.analysis.search_noise import ScoreSurface, Searched, outcome
 from levelfield.metrics.table import SELECTED_BY
 from levelfield.published.searches import reality_check_curves
 from levelfield.study.archive import is_archive, unpack_study
 from levelfield.study.definition.search_settings import first_search
 from levelfield.study.record import StudyRecord
-from levelfield.study.search.space import Range, Space, coordinates, read_space
+from levelfield.study.search.space import Range, read_space
 
 FINALS = (0, 3, 5, 10)
 TRAININGS = 50
 GRID = 1000
-
-
-class Searched(NamedTuple):
-    """What simulated searches of a method draw from.
-
-    Args:
-        true: Scores of settings, fractions; each is drawn as often as any other.
-        noise: Standard deviation of a score over seeds.
-        measured: Difference that two real searches had; None where there was one.
-    """
-
-    name: str
-    true: Float[np.ndarray, " settings"]
-    noise: float
-    measured: float | None = None
-
-
-def chosen(
-    searched: Searched, trainings: int, final: int, searches: int, generator: np.random.Generator
-) -> Float[np.ndarray, " searches"]:
-    """True scores of the settings that simulated searches choose.
-
-    Args:
-        trainings: N, those of the second look among them.
-        final: k; 0 chooses the best trial as it is.
-    """
-    tried = generator.integers(len(searched.true), size=(searches, trainings - final))
-    seen = searched.true[tried] + searched.noise * generator.standard_normal(tried.shape)
-    if final:
-        best = np.argsort(-seen, axis=1)[:, :final]
-        tried, seen = (np.take_along_axis(each, best, axis=1) for each in (tried, seen))
-        again = searched.true[tried] + searched.noise * generator.standard_normal(tried.shape)
-        seen = (seen + again) / 2
-    return searched.true[tried[np.arange(searches), seen.argmax(axis=1)]]
-
-
-def outcome(searched: Searched, trainings: int, final: int, searches: int = 20_000) -> tuple[float, float]:
-    """Mean difference of two searches' settings, and mean distance of a setting from the best, as fractions."""
-    found = chosen(searched, trainings, final, searches, np.random.default_rng(0))
-    first, second = found[::2], found[1::2]
-    return float(np.abs(first - second).mean()), float(searched.true.max() - found.mean())
 
 
 def recorded_curves(noise: float) -> Iterator[Searched]:
@@ -103,30 +60,11 @@ def of_study(record: StudyRecord) -> Iterator[Searched]:
             continue
         noise = fmean(stdev(runs[each]) for each in same)
         values = np.array([trial.value for trial in trials])
-        true = smoothed(spec.space(method), [trial.parameters for trial in trials], values, noise)
+        parameters = [trial.parameters for trial in trials]
+        true = ScoreSurface(spec.space(method), parameters, values, noise)(parameters)
         means = [fmean(runs[each]) for each in same]
         measured = abs(means[0] - means[1]) if len(means) > 1 else None
         yield Searched(f"{spec.name} {method}", true, noise, measured)
-
-
-def smoothed(
-    space: Space, parameters: list[dict[str, float]], values: Float[np.ndarray, " trials"], noise: float
-) -> Float[np.ndarray, " trials"]:
-    """Scores of trials without the noise of their seeds, by a Gaussian process over the settings."""
-    from sklearn.gaussian_process import GaussianProcessRegressor
-    from sklearn.gaussian_process.kernels import ConstantKernel, Matern
-
-    found = [coordinates(space, each) for each in parameters]
-    rows = [[p.position(at[key]) if isinstance(p, Range) else at[key] for key, p in space.items()] for at in found]
-    spread = values.std() or 1.0
-    kernel = ConstantKernel(1.0, (1e-2, 1e2)) * Matern([0.3] * len(space), (0.02, 20.0), nu=2.5)
-    process = GaussianProcessRegressor(
-        kernel, alpha=max((noise / spread) ** 2, 1e-8), n_restarts_optimizer=2, random_state=0
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a length at its bound is an argument that matters little
-        process.fit(np.array(rows), (values - values.mean()) / spread)
-    return process.predict(np.array(rows)) * spread + values.mean()
 
 
 def main() -> None:

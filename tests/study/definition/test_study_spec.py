@@ -196,6 +196,20 @@ def test_a_study_extends_another_in_another_folder(study: Path, tmp_path: Path) 
     assert spec.methods["arcface"]["trainer"]["max_epochs"] == 9
 
 
+def test_overrides_of_an_extending_study_append_to_the_base(study: Path, tmp_path: Path) -> None:
+    stop, first = "lightning.pytorch.callbacks.EarlyStopping", "levelfield.training.callbacks.ValidateFirst"
+    (tmp_path / "stops.yaml").write_text(f"trainer: {{callbacks: [{stop}]}}\n")
+    appended = f"{{trainer: {{callbacks+: [{first}]}}}}"
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(f"extends: study.yaml\nbase+: stops.yaml\noverrides: {appended}\n")
+    whole = load_spec(mine)
+    assert whole.methods["contrastive"]["trainer"]["callbacks"] == [stop, first]
+    assert whole.methods["contrastive"]["data"]["dataset"]["init_args"]["num_classes"] == 40
+    (tmp_path / "yours.yaml").write_text("extends: mine.yaml\noverrides: {trainer: {max_epochs: 9}}\n")
+    yours = load_spec(tmp_path / "yours.yaml").methods["contrastive"]["trainer"]
+    assert (yours["callbacks"], yours["max_epochs"]) == ([stop, first], 9)
+
+
 def test_a_study_that_extends_nothing_or_itself_is_refused(study: Path, tmp_path: Path) -> None:
     study.write_text(f"extends: other.yaml\n{STUDY}")
     with pytest.raises(UserError, match=r"other\.yaml \(extends of .*study\.yaml\) does not exist"):

@@ -195,8 +195,8 @@ def read_extended(path: Path, extended_by: tuple[Path, ...] = ()) -> Config:
             key, value = "base", [*_as_list(below.get("base", [])), *_as_list(value)]
         elif key in ("methods", "spaces", "search") and isinstance(value, dict):
             value = {**(below.get(key) or {}), **value}
-        elif key == "overrides":
-            value = merge(below.get(key), value)
+        elif key == "overrides":  # a layer each: what one appends (`key+`) is appended where they meet the base
+            value = [*_as_list(below.get(key) or []), value or {}]
         below[key] = value
     if isinstance(below.get("methods"), dict) and isinstance(below.get("spaces"), dict):
         left_out = {name for name, layers in below["methods"].items() if layers is None}

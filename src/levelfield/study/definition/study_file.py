@@ -83,7 +83,10 @@ def load_spec(
             raise UserError(f"{path}: unknown key {key!r}{nearest(key, KEYS)}")
     methods = content["methods"] = _methods(path, content.get("methods"))
     counts = {key: content.get(key, default) for key, default in COUNTS.items()}
-    base = merge(stack(content.get("base", []), path.parent, f"base of {path}"), content.get("overrides") or {})
+    base = stack(content.get("base", []), path.parent, f"base of {path}")
+    overrides_of_file = content.get("overrides") or {}
+    for layer in overrides_of_file if isinstance(overrides_of_file, list) else [overrides_of_file]:
+        base = merge(base, layer)
     metrics = content.get("metrics", base.pop("metrics", None))
     search, again = dict(content.get("search") or {}), content.get("second_searches") or []
     for key in list(overrides):

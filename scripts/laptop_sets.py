@@ -1,0 +1,182 @@
+"""What is kept of the laptop studies in docs/results/laptop: read from its CSV files alone."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from levelfield.analysis.comparison import Comparison, compare_all, scores_of
+from levelfield.analysis.results import ResultRow
+from levelfield.analysis.search_noise import ScoreSurface
+from levelfield.analysis.statistics import t_interval
+from levelfield.analysis.verdicts import points
+from levelfield.metrics.table import SELECTED_BY
+from levelfield.study.definition.search_settings import first_search
+from levelfield.study.definition.spec import StudySpec, is_baseline
+from levelfield.study.definition.study_file import find_study, load_spec
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "docs" / "results" / "laptop"
+SETS = ("grocery_store", "banking77", "glyphs", "clinc150", "typefaces", "news20", "omniglot")
+# Studies of the same set without a search, kept in folders `<set>_<kind>` beside it.
+DEFAULTS, PCA, TRANSFER = "defaults", "pca", "transfer"
+# Between a method and the set whose setting it has, in a transfer study.
+OF = "."
+
+Settings = dict[str, Any]
+
+
+def read_results(file: Path) -> list[ResultRow]:
+    """The rows of a `results.csv`."""
+    with open(file, newline="", encoding="utf-8") as text:
+        return [
+            ResultRow(
+                line["method"],
+                line["stage"],
+                *(int(line[key]) if line[key] else None for key in ("trial", "run", "fold")),
+                line["embedding"],
+                line["metric"],
+                float(line["value"]),
+            )
+            for line in csv.DictReader(text)
+        ]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A question with its answer.
+
+    Args:
+        question: The heading.
+        short: The answer in a sentence or two.
+        lines: What it rests on.
+    """
+
+    question: str
+    short: str
+    lines: list[str]
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A Markdown table."""
+    return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
+
+
+def mean_with(values: Sequence[float], signed: bool = True) -> str:
+    """`+0.4 ± 0.3`, points: a mean over sets with its 95% t-interval; without one for fewer than 3."""
+    half = t_interval(list(values))
+    mean = points(fmean(values)) if signed else f"{100 * fmean(values):.1f}"
+    return mean if half is None else f"{mean} ± {100 * half:.1f}"
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A line of `trials.csv`: what a trial tried, its validation MAP@R (None: it failed), and whether it was chosen."""
+
+    number: int
+    value: float | None
+    chosen: bool
+    settings: Settings
+
+
+@dataclass(frozen=True)
+class LaptopSet:
+    """A finished study that is kept in a folder.
+
+    Args:
+        name: The data set.
+        folder: Where it is kept.
+        spec: Its study file, for the spaces and the order of the methods.
+    """
+
+    name: str
+    folder: Path
+    spec: StudySpec
+
+    @cached_property
+    def rows(self) -> list[ResultRow]:
+        return read_results(self.folder / "results.csv")
+
+    @cached_property
+    def trials(self) -> dict[str, list[Tried]]:
+        """The trials of each search, second searches among them."""
+        found: dict[str, list[Tried]] = defaultdict(list)
+        with open(self.folder / "trials.csv", newline="", encoding="utf-8") as text:
+            for line in csv.DictReader(text):
+                value = float(line["map_at_r"]) if line["map_at_r"] else None
+                tried = Tried(int(line["trial"]), value, line["chosen"] == "1", json.loads(line["settings"]))
+                found[line["method"]].append(tried)
+        return dict(found)
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods without second searches and baselines."""
+        return [each for each in self.spec.methods if each == first_search(each) and not is_baseline(each)]
+
+    def searches_of(self, method: str) -> list[str]:
+        """A method and its second searches."""
+        return [each for each in self.spec.methods if first_search(each) == method]
+
+    def chosen(self, method: str) -> Settings:
+        """The setting that a search found."""
+        return next(tried.settings for tried in self.trials[method] if tried.chosen)
+
+    def runs(self, method: str, stage: str = "test", metric: str = SELECTED_BY) -> np.ndarray:
+        """Scores (runs, folds) of separated embeddings; of stage `run` those of the validation folds."""
+        return self.table(stage, metric)[method]
+
+    def table(self, stage: str = "test", metric: str = SELECTED_BY) -> dict[str, np.ndarray]:
+        """Method to scores (runs, folds) of separated embeddings."""
+        return scores_by_method(self.rows, stage, metric)
+
+    def follow_up(self, kind: str) -> list[ResultRow] | None:
+        """The results of a follow-up study; None where there is none yet."""
+        file = self.folder.with_name(f"{self.name}_{kind}") / "results.csv"
+        return read_results(file) if file.is_file() else None
+
+    @cached_property
+    def comparisons(self) -> list[Comparison]:
+        """All comparisons of separated test MAP@R."""
+        return compare_all(self.rows, list(self.spec.methods))
+
+    @cached_property
+    def surfaces(self) -> dict[str, ScoreSurface]:
+        """Validation MAP@R over each method's settings without the noise of seeds, from the trials of its searches."""
+        return {method: self._surface(method) for method in self.methods}
+
+    def _surface(self, method: str) -> ScoreSurface:
+        tried = [each for name in self.searches_of(method) for each in self.trials[name] if each.value is not None]
+        values = np.array([each.value for each in tried])
+        return ScoreSurface(self.spec.space(method), [each.settings for each in tried], values, self.noise(method))
+
+    def noise(self, method: str) -> float:
+        """Standard deviation over seeds of a setting's validation MAP@R, the mean over folds."""
+        deviations = [self.runs(each, "run").mean(axis=1).std(ddof=1) for each in self.searches_of(method)]
+        return float(fmean(deviations))
+
+
+def scores_by_method(rows: list[ResultRow], stage: str, metric: str = SELECTED_BY) -> dict[str, np.ndarray]:
+    """Method to scores (runs, folds) of separated embeddings."""
+    found = scores_of(rows, metric, "separated", stage)
+    return {
+        method: np.array([[score for _, score in sorted(folds.items())] for _, folds in sorted(runs.items())])
+        for method, runs in found.items()
+    }
+
+
+def finished_sets(results: Path = RESULTS) -> list[LaptopSet]:
+    """The sets whose searched study is kept, in the order of `SETS`."""
+    return [
+        LaptopSet(name, results / name, load_spec(find_study(f"laptop/{name}")))
+        for name in SETS
+        if (results / name / "trials.csv").is_file()
+    ]

@@ -1,0 +1,251 @@
+"""The page of the laptop studies against made-up ones in which everything is known."""
+
+import csv
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import yaml
+
+from levelfield.analysis.results import ResultRow, to_csv
+from levelfield.study.definition.spec import StudySpec
+from levelfield.study.definition.study_file import find_study, load_spec
+from levelfield.study.search.space import settings
+
+REPOSITORY = Path(__file__).parents[2]
+SETS = ("grocery_store", "banking77", "glyphs")
+METRICS = ("map_at_r", "r_precision", "precision_at_1")
+RUNS, FOLDS, TRIALS = 10, 4, 6
+
+
+@pytest.fixture(scope="module")
+def scripts() -> Iterator[ModuleType]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(REPOSITORY / "scripts"))
+        yield __import__("laptop_answer")
+    for name in ("laptop_answer", "laptop_followups", "laptop_sets", "laptop_transfer"):
+        sys.modules.pop(name, None)
+
+
+def planted_means(spec: StudySpec) -> dict[str, float]:
+    """The later in the study's order, the better, by a point each: contrastive is worst, triplet next."""
+    return {method: 0.30 + 0.01 * place for place, method in enumerate(spec.methods) if "@" not in method}
+
+
+def write_set(folder: Path, spec: StudySpec, seed: int, noise: float = 0.001, search: float = 0.02) -> None:
+    """A searched study with planted means; second searches are `search` above the first."""
+    rng, rows = np.random.default_rng(seed), []
+    planted = planted_means(spec)
+    for method in spec.rows:
+        first, _, second = method.partition("@")
+        mean = planted.get(first, 0.305) + search * bool(second)
+        runs = 1 if method not in spec.methods else RUNS
+        for run in range(runs):
+            of_run = noise * rng.standard_normal() * (runs > 1)
+            for fold in range(FOLDS):
+                score = mean + of_run + 0.05 * (fold - 1.5) + 0.1 * noise * rng.standard_normal() * (runs > 1)
+                rows.append(ResultRow(method, "run", None, run, fold, "separated", "map_at_r", score + 0.1))
+                rows += [ResultRow(method, "test", None, run, fold, "separated", metric, score) for metric in METRICS]
+    folder.mkdir(parents=True)
+    (folder / "results.csv").write_bytes(to_csv(sorted(rows, key=ResultRow.sort_key), ResultRow))
+    with open(folder / "trials.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["method", "trial", "map_at_r", "chosen", "settings"])
+        for method in spec.methods:
+            space = spec.space(method)
+            places = rng.random((TRIALS, len(space)))
+            best = int(places[:, 0].argmax())  # the first argument is all that counts
+            for number, place in enumerate(places):
+                tried = settings(space, {key: space[key].at(at) for key, at in zip(space, place, strict=True)})
+                value = planted[method.partition("@")[0]] + 0.005 * place[0]
+                writer.writerow([method, number, repr(float(value)), int(number == best), json.dumps(tried)])
+
+
+def write_follow_up(folder: Path, scores: dict[str, float], runs: int = RUNS) -> None:
+    """A study without a search whose methods score the same in every run but for a little noise."""
+    rng = np.random.default_rng(5)
+    rows = [
+        ResultRow(method, stage, None, run, fold, "separated", "map_at_r", score + 1e-4 * rng.standard_normal())
+        for method, score in scores.items()
+        for run in range(runs)
+        for fold in range(FOLDS)
+        for stage in ("run", "test")
+    ]
+    folder.mkdir(parents=True)
+    (folder / "results.csv").write_bytes(to_csv(rows, ResultRow))
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three sets, one with its follow-ups."""
+    folder = tmp_path_factory.mktemp("laptop")
+    for seed, name in enumerate(SETS):
+        write_set(folder / name, load_spec(find_study(f"laptop/{name}")), seed)
+    planted = planted_means(load_spec(find_study("laptop/glyphs")))
+    write_follow_up(folder / "glyphs_defaults", {method: mean - 0.03 for method, mean in planted.items()})
+    write_follow_up(folder / "glyphs_pca", {method: mean + 0.02 for method, mean in planted.items()})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(scripts: ModuleType, results: Path) -> str:
+    return scripts.page(scripts.finished_sets(results), results, simulated=200)
+
+
+def row(page: str, name: str, section: str) -> list[str]:
+    """The cells of the first row of that name in a section."""
+    part = page.split(f"\n## {section}")[1].split("\n## ")[0]
+    (line, *_) = re.findall(rf"^\| {re.escape(name)} \|.*$", part, flags=re.MULTILINE)
+    return [cell.strip() for cell in line.strip("|").split("|")][1:]
+
+
+def test_it_says_on_how_many_sets_it_rests(page: str) -> None:
+    assert "**3 of 7 sets**" in page
+    assert "clinc150, typefaces, news20, omniglot are not yet" in page
+
+
+def test_planted_means_and_losses_below_the_baseline_are_there(page: str) -> None:
+    scores = row(page, "`soft_triple`", "What do they score")
+    assert [float(cell.split(" ")[0]) for cell in scores] == pytest.approx([43.0] * 3, abs=0.11)
+    # The baselines are planted at 30.5, between contrastive (30) and triplet (31).
+    assert "3 of 42 trained rows end below" in page
+    assert "- pretrained[lda]: grocery_store: `contrastive`; banking77: `contrastive`; glyphs: `contrastive`" in page
+
+
+def test_differences_from_the_classics_are_the_planted_ones(page: str) -> None:
+    section = "Is any loss better"
+    cells = row(page, "`soft_triple`", section)
+    assert float(cells[0].split(" ")[0]) == pytest.approx(13, abs=0.1)
+    assert cells[1:3] == ["3", "0"]
+    assert float(cells[3].split(" ")[0]) == pytest.approx(12, abs=0.1)
+    contrastive = row(page, "`contrastive`", section)
+    assert contrastive[:3] == ["", "", ""]
+    assert contrastive[4:] == ["0", "3"]
+    assert row(page, "grocery_store", section)[0] == "`soft_triple`"
+
+
+def test_ranks_are_the_planted_order(page: str, results: Path) -> None:
+    methods = [method for method in load_spec(find_study("laptop/glyphs")).methods if "@" not in method]
+    for rank, method in enumerate(reversed(methods), start=1):
+        assert row(page, f"`{method}`", "Which ranks best") == [f"{rank:.1f}"]
+    # Nemenyi's q for 14 methods is 3.354 (Demsar 2006 ends at 10; studentized range, infinite degrees).
+    assert f"differ by {3.354 * (14 * 15 / 18) ** 0.5:.1f} of 13" in page
+    assert (results / "ranks.svg").stat().st_size > 1000
+
+
+def test_equal_orders_agree_and_validation_foretells_the_test(page: str) -> None:
+    assert row(page, "banking77", "Is it the Reality Check's order?")[2] == "+1.00 (+1.00 to +1.00)"
+    cells = row(page, "glyphs", "Does the validation order")
+    assert [float(cell) for cell in cells[:2]] == [1.0, 1.0]
+    assert cells[3:] == ["`soft_triple`", "0.0"]
+    # The paper's own correlations, as it prints them.
+    paper = [row(page, f"paper: {name}", "Does the validation order")[0] for name in ("CUB", "Cars", "SOP")]
+    assert paper == ["0.91", "0.66", "0.97"]
+
+
+def test_noise_is_the_planted_one(page: str) -> None:
+    cells = row(page, "banking77", "How large is the noise")
+    assert float(cells[0]) == pytest.approx(0.1, abs=0.05)
+    assert float(cells[1]) == pytest.approx(5 * np.std([-1.5, -0.5, 0.5, 1.5], ddof=1), abs=0.1)
+    assert [float(cell.split(" ")[0]) for cell in cells[2:5]] == pytest.approx([2.0] * 3, abs=0.2)
+    assert [float(cell) for cell in cells[5:]] == pytest.approx([1, 7, 13], abs=0.11)
+    components = row(page, "banking77", "What does the variance consist of?")
+    # Two searches that differ by 2 points have a standard deviation of 2 / sqrt(2).
+    assert float(components[0].split(" ")[0]) == pytest.approx(2 / 2**0.5, abs=0.1)
+
+
+def test_the_argument_that_decides_is_named(page: str) -> None:
+    for method in ("arcface", "soft_triple", "multi_similarity"):
+        space = load_spec(find_study("laptop/glyphs")).space(method)
+        fault = row(page, f"glyphs `{method}`", "How many trials")[8]
+        assert fault == "" or fault.startswith(next(iter(space)).rpartition(".")[2])
+
+
+def test_follow_ups_are_compared_run_by_run_and_absent_ones_are_said_to_be(
+    page: str, scripts: ModuleType, results: Path
+) -> None:
+    assert row(page, "`margin`", "What do tuned settings win")[0].startswith("+3.0")
+    assert row(page, "`margin`", "Does it pay to start")[0].startswith("+2.0")
+    alone = scripts.page([each for each in scripts.finished_sets(results) if each.name == "banking77"], results, 200)
+    assert "**1 of 7 sets**" in alone
+    assert alone.count("Not run yet") == 2
+
+
+def test_regret_is_the_planted_one_and_the_left_out_set_has_no_say(
+    scripts: ModuleType, results: Path, tmp_path: Path
+) -> None:
+    import laptop_transfer
+
+    losses = {  # on each set, the setting of each
+        "grocery_store": {"grocery_store": 0.50, "banking77": 0.40, "glyphs": 0.492, "default": 0.30},
+        "banking77": {"grocery_store": 0.55, "banking77": 0.60, "glyphs": 0.59, "default": 0.30},
+        "glyphs": {"grocery_store": 0.69, "banking77": 0.66, "glyphs": 0.70, "default": 0.30},
+    }
+    for name in SETS:
+        (tmp_path / name).symlink_to(results / name)
+        scores = {
+            f"{m}.{source}": v
+            for m in planted_means(load_spec(find_study("laptop/glyphs")))
+            for source, v in losses[name].items()
+        }
+        write_follow_up(tmp_path / f"{name}_transfer", scores, runs=1)
+    sets = scripts.finished_sets(tmp_path)
+    found, is_measured = laptop_transfer.transfers(sets)
+    assert is_measured
+    choice = laptop_transfer.choose(found, "arcface")
+    assert choice.source == "glyphs"
+    assert choice.regret == pytest.approx((0.008 + 0.01 + 0) / 3, abs=5e-4)
+    # Without glyphs, grocery_store's loses 0.05 on the other two and banking77's 0.10; on glyphs that costs 0.01.
+    assert choice.left_out == pytest.approx({"grocery_store": 0.008, "banking77": 0.01, "glyphs": 0.01}, abs=5e-4)
+    section = laptop_transfer.transfer_section(sets)
+    assert "| from banking77 | 10.0 (worst 10.0) |  | 4.0 (worst 4.0) |" in "\n".join(section.lines)
+
+
+def test_follow_up_studies_can_be_read_and_have_the_chosen_settings(
+    scripts: ModuleType, results: Path, tmp_path: Path
+) -> None:
+    import laptop_followups
+
+    sets = scripts.finished_sets(results)
+    files = {}
+    for kind, definition in laptop_followups.definitions(sets[0], sets).items():
+        files[kind] = tmp_path / f"{kind}.yaml"
+        files[kind].write_text(yaml.safe_dump(definition))
+    searched = load_spec(find_study("laptop/grocery_store"))
+    defaults, pca, transfer = (load_spec(files[kind]) for kind in ("defaults", "pca", "transfer"))
+    assert list(defaults.methods) == list(pca.methods) == sets[0].methods
+    assert defaults.methods == {method: searched.methods[method] for method in sets[0].methods}
+    assert (pca.search.trials, pca.runs, pca.seed) == (0, searched.runs, searched.seed)
+    margin = sets[0].chosen("contrastive")["model.loss.init_args.neg_margin"]
+    assert pca.methods["contrastive"]["model"]["loss"]["init_args"]["neg_margin"] == margin
+    assert pca.methods["contrastive"]["model"]["embedder_init"] == "pca"
+    assert [each["class_path"].rpartition(".")[2] for each in pca.methods["contrastive"]["trainer"]["callbacks"]] == [
+        "EarlyStopping",
+        "ValidateFirst",
+    ]
+    assert len(transfer.methods) == 14 * 4
+    assert transfer.runs == 1
+    of_glyphs = sets[2].chosen("arcface")["model.loss.init_args.scale"]
+    assert transfer.methods["arcface.glyphs"]["model"]["loss"]["init_args"]["scale"] == of_glyphs
+    assert transfer.methods["arcface.default"] == searched.methods["arcface"]
+
+
+def test_tuned_settings_are_a_study_file(scripts: ModuleType, results: Path, tmp_path: Path) -> None:
+    import laptop_followups
+
+    sets = scripts.finished_sets(results)
+    file = tmp_path / "unsearched.yaml"
+    file.write_text(
+        laptop_followups.tuned(sets)
+        .replace("../../method/", "method/")
+        .replace("reality_check.yaml", "laptop/reality_check.yaml")
+    )
+    spec = load_spec(file)
+    assert (spec.runs, spec.search.trials, list(spec.methods)) == (5, 0, sets[0].methods)
+    choices = [laptop_followups.rounded(each.chosen("ntxent"))["model.loss.init_args.temperature"] for each in sets]
+    assert spec.methods["ntxent"]["model"]["loss"]["init_args"]["temperature"] in choices
