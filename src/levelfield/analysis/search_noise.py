@@ -85,7 +85,7 @@ def chosen(
     seen = searched.true[tried] + searched.noise * generator.standard_normal(tried.shape)
     if final:
         best = np.argsort(-seen, axis=1)[:, :final]
-        tried, seen = (np.take_along_axis(each, best, axis=1) for each in (tried, seen))
+        tried, seen = np.take_along_axis(tried, best, axis=1), np.take_along_axis(seen, best, axis=1)
         again = searched.true[tried] + searched.noise * generator.standard_normal(tried.shape)
         seen = (seen + again) / 2
     return tried[np.arange(searches), seen.argmax(axis=1)]
