@@ -33,10 +33,11 @@ from levelfield.training.learner import MetricLearner
 from levelfield.training.no_profiler import NoProfiler
 from levelfield.training.notices import silence_expected_notices
 from levelfield.training.own_learner import learner_class
-from levelfield.training.parser import LEARNER, LevelfieldParser, learner_named
+from levelfield.training.parser import LevelfieldParser
 from levelfield.training.run_claim import determining
 from levelfield.training.run_folder import AtomicCheckpoints, MetricsFile, best_checkpoint, is_first_process
 from levelfield.training.trackers import place_trackers
+from levelfield.training.words import LEARNER, learner_named
 
 # ImageNet weights that need no download: what `fit` trains unless told otherwise. Another TimmTrunk takes over each
 # argument that it does not name, so nothing stands here that is this model's alone but its weights, which fit no other.

@@ -3,23 +3,20 @@
 import re
 import textwrap
 from argparse import SUPPRESS, Action
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-import yaml
 from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
 from levelfield.errors import UserError
 from levelfield.runtime.import_path import why_not_importable
-from levelfield.runtime.shipped import find_configuration, nearest_configuration
 from levelfield.training.mistakes import OneLineParser, class_names
+from levelfield.training.words import files_found, texts_in
 
 # In the options' own words or of no use on the command line.
 HIDDEN = ("help", "config", "print_config", "weights_only", "return_predictions", "verbose", "checkpoint_seconds")
-LEARNER = "model.learner"  # where a configuration names a learner of one's own
 SHORT_TEXTS = {"ckpt_path": "a checkpoint: fit goes on from it, validate, test and predict read all settings from it"}
 
 
@@ -34,7 +31,7 @@ class LevelfieldParser(OneLineParser, LightningArgumentParser):
         return short_help(self)
 
     def parse_args(self, args: Any = None, *more: Any, **kwargs: Any) -> Namespace:  # type: ignore[override]
-        args = [*_files_found(args)]
+        args = [*files_found(args)]
         with _failing_imports(args):
             return super().parse_args(args, *more, **kwargs)
 
@@ -55,25 +52,6 @@ class _FullHelp(Action):
         parser.exit()
 
 
-def _files_found(words: Iterable[str]) -> Iterator[str]:
-    """The words of a command with each configuration file where it lies: here, or among the shipped ones.
-
-    Raises:
-        UserError: there is no such file, with the nearest name.
-    """
-    option = ""
-    for word in words:
-        key, equals, value = word.partition("=") if word.startswith("--config=") else (option, "", word)
-        named = key in ("--config", "-c") and value != "-" and not re.search(r":\s|^\s*{", value)  # else YAML itself
-        if named and not Path(value).exists():
-            file = find_configuration(value)
-            if file is None:
-                raise UserError(f"--config: no file '{value}'{nearest_configuration(value)}")
-            word = f"{key}={file}" if equals else str(file)
-        yield word
-        option = word
-
-
 @contextmanager
 def _failing_imports(given: Any) -> Iterator[None]:
     """Says in a line which class of the words or the configuration lies in a module that raises when it is imported."""
@@ -86,37 +64,6 @@ def _failing_imports(given: Any) -> Iterator[None]:
             if re.fullmatch(r"[A-Za-z_]\w*(\.\w+)*\.[A-Z]\w*", text) and (reason := why_not_importable(text)):
                 raise UserError(f"--{key}: {reason}") from error
         raise
-
-
-def learner_named(given: Any) -> str | None:
-    """The learner's class in words, files or a configuration, of which the last counts."""
-    return dict(texts_in(given)).get(LEARNER)
-
-
-def texts_in(given: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Key and value of each text in words, the files that they name, or a configuration."""
-    if isinstance(given, Namespace):
-        given = given.as_dict()
-    if isinstance(given, dict):
-        for name, value in given.items():
-            yield from texts_in(value, key if name in ("class_path", "init_args") else f"{key}.{name}".strip("."))
-    elif isinstance(given, list | tuple):
-        words = iter(given)
-        for word in words:
-            name, equals, value = word.partition("=") if isinstance(word, str) else ("", "", "")
-            is_file = name in ("--config", "-c")
-            if not is_file and not name.startswith("--"):
-                yield from texts_in(word, key)
-                continue
-            text = value if equals else next(words, "")
-            try:
-                file = find_configuration(text) if is_file else None  # else YAML itself
-                content = yaml.safe_load(file.read_text(encoding="utf-8") if file else str(text))
-            except (OSError, ValueError, yaml.YAMLError):  # the parser says what is wrong with a file
-                content = None if is_file else text
-            yield from texts_in(content, "" if is_file else name.removeprefix("--").rstrip("+"))
-    elif isinstance(given, str):
-        yield key, given
 
 
 def short_help(parser: LightningArgumentParser) -> str:

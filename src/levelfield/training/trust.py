@@ -17,7 +17,7 @@ from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.samplers import TrainingBatchSampler
 from levelfield.errors import UserError
 from levelfield.training.instantiation import CLASS_PATH, classes_named
-from levelfield.training.parser import texts_in
+from levelfield.training.words import texts_in
 
 _LOSSES = (
     "levelfield.losses",
