@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -208,12 +207,3 @@ def test_help_shows_the_commands_and_examples(capsys: pytest.CaptureFixture[str]
     printed = capsys.readouterr().out
     for word in ("run", "resume", "status", "report", "levelfield study run quickstart.yaml", "--add-method"):
         assert word in printed
-
-
-def test_status_and_a_mistake_do_without_torch() -> None:
-    """With it they take seconds, of which they need a fifth of one."""
-    words = ["study", "status", "x"]
-    code = f"import sys; from levelfield.cli.main import main; main({words}); print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stderr.startswith("levelfield: no study file 'x'")
-    assert done.stdout == "False\n"

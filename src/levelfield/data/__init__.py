@@ -1,17 +1,27 @@
-"""Data sets, class-disjoint splits, batches and transforms."""
+"""Data sets, class-disjoint splits, batches and transforms; what needs torch is loaded when used."""
 
-from levelfield.data import datasets, samplers
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from levelfield.data import datasets
 from levelfield.data.datasets import *  # noqa: F403 # one file each: their list is made from the files
-from levelfield.data.samplers import *  # noqa: F403 # as the data sets
 from levelfield.data.splits import check_validation_classes, class_folds, split_classes
-from levelfield.data.subset import ClassSubset
-from levelfield.data.transforms import ImageTransforms
 
-__all__ = [
-    "ClassSubset",
-    "ImageTransforms",
-    "check_validation_classes",
-    "class_folds",
-    "split_classes",
-]
-__all__ += [*datasets.__all__, *samplers.__all__]
+if TYPE_CHECKING:
+    from levelfield.data.samplers import *  # noqa: F403 # as the data sets
+    from levelfield.data.subset import ClassSubset as ClassSubset
+    from levelfield.data.transforms import ImageTransforms as ImageTransforms
+
+_MODULES = {"ClassSubset": "subset", "ImageTransforms": "transforms"}
+__all__ = [*_MODULES, "check_validation_classes", "class_folds", "split_classes"]
+__all__ += datasets.__all__
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("_"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'samplers')}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *import_module(f"{__name__}.samplers").__all__})

@@ -14,7 +14,6 @@ from zipfile import BadZipFile
 
 import numpy as np
 import PIL
-import torchvision
 from PIL import Image
 
 from levelfield.data.datasets.base import MetricDataset
@@ -129,9 +128,11 @@ def place_of(dataset: MetricDataset) -> dict[str, Any]:
 
 def stamp_of(dataset: MetricDataset, index: SampleIndex) -> str:
     """What the samples of `index` depend on: texts themselves, or the files, and the versions of what decodes them."""
-    decoders = [PIL.__version__, torchvision.__version__]
     if dataset.modality == "text":
         return _digest([(key, dataset.load(key)) for key in index.keys])
+    import torchvision  # takes as long as torch, which `levelfield data list` needs neither of
+
+    decoders = [PIL.__version__, torchvision.__version__]
     paths = _paths(_Placed(_digest(place_of(dataset)), dataset), index.keys)
     if paths is None:
         return _digest(index.keys, decoders)

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Int
-from torch.utils.data import Dataset
 
 from levelfield.data.datasets.archives import Archive
 from levelfield.data.datasets.images import open_image
@@ -40,7 +39,7 @@ class VerifyReport:
         return not self.problems
 
 
-class MetricDataset(Dataset[tuple[Any, int]], ABC):
+class MetricDataset(ABC):
     """A data set of classes. `__init__` of a subclass stores its arguments and reads nothing.
 
     The order of samples and classes depends on their names only, never on the file system. For use in Python a data set

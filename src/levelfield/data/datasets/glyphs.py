@@ -5,9 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
-from matplotlib.ft2font import FT2Font
 from PIL import Image, ImageDraw, ImageFont
 
 from levelfield.data.datasets.base import MetricDataset
@@ -128,6 +126,8 @@ class Glyphs(MetricDataset):
 
 
 def _font_file(face: str) -> Path:
+    import matplotlib  # a tenth of a second that a list of the data sets does not need
+
     file = Path(matplotlib.get_data_path(), "fonts", "ttf", f"{face}.ttf")
     if not file.is_file():
         raise UserError(f"no typeface {file}: install matplotlib from its wheel, which brings its typefaces along")
@@ -135,4 +135,6 @@ def _font_file(face: str) -> Path:
 
 
 def _code_points(face: str) -> list[int]:
+    from matplotlib.ft2font import FT2Font
+
     return [code_point for code_point, glyph in FT2Font(str(_font_file(face))).get_charmap().items() if glyph != 0]

@@ -8,9 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-from pyarrow import parquet
-
 from levelfield.errors import UserError
 
 NUL = "\udc00"
@@ -56,6 +53,9 @@ def read_table(table: Path, wanted: tuple[str, str], optional: Sequence[str] = (
 
 def column_names(table: Path) -> list[str]:
     """Names of a table's columns in lower case; none where it cannot be read, of which reading its rows will tell."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
     try:
         if table.suffix.lower() == ".parquet":
             return [name.strip().lower() for name in parquet.read_schema(table).names]
@@ -188,6 +188,9 @@ def _values_up_to(characters: int) -> Iterator[None]:
 
 
 def _read_parquet(table: Path, wanted: tuple[str, str], optional: tuple[str, ...]) -> TableFile:
+    import pyarrow as pa
+    from pyarrow import parquet
+
     try:
         with parquet.ParquetFile(table) as file:
             names = file.schema_arrow.names

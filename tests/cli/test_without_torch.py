@@ -1,0 +1,37 @@
+"""What the command line answers without importing torch, which takes seconds."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+CODE = """
+import sys
+from levelfield.cli.main import main
+heavy = {{"torch", "torchvision", "lightning", "torchmetrics", "timm"}}
+for words in {commands}:
+    try:
+        main(words)
+    except SystemExit:
+        pass
+    print("\\n", words, *sorted(heavy & set(sys.modules)), file=sys.stderr)
+"""
+
+
+def test_helps_lists_status_and_mistakes_import_no_torch(finished: Path) -> None:
+    commands = [
+        ["--help"],
+        ["validate", "--help"],
+        ["compare", "--help"],
+        ["paper", "--help"],
+        ["study", "--help"],
+        ["data", "--help"],
+        ["study", "status", "x"],
+        ["study", "run", "smoke", "--moddel.loss", "x"],
+        ["study", "status", str(finished)],
+        ["paper", "list"],
+        ["data", "list"],
+        ["data", "list", "glyphs"],
+    ]
+    done = subprocess.run([sys.executable, "-c", CODE.format(commands=commands)], capture_output=True, text=True)
+    answers = [line.strip() for line in done.stderr.splitlines() if line.strip().startswith("[")]
+    assert answers == [str(words) for words in commands], done.stderr
