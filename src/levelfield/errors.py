@@ -1,6 +1,7 @@
 """The exceptions for what a user can mend, and what to say of a misspelt name or a file that cannot be written."""
 
 import errno
+import math
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
@@ -44,6 +45,21 @@ class FileRefused(UserError):  # noqa: N818  # it says what the system did
     def __init__(self, message: str, strerror: str) -> None:
         super().__init__(message)
         self.strerror = strerror
+
+
+def refuse_below(smallest: float, section: str, **given: float) -> None:
+    """Refuse an option's number that is below `smallest`, infinite or none.
+
+    Args:
+        section: Where the options are, as in `--data.batch_size`.
+        given: The options, without the section.
+
+    Raises:
+        UserError: names the option.
+    """
+    for key, number in given.items():
+        if not smallest <= number < math.inf:
+            raise UserError(f"--{section}.{key} {number:g}: give {smallest} or more")
 
 
 def nearest(name: str, names: Iterable[str], otherwise: str | None = None, cutoff: float = 0.5) -> str:

@@ -63,6 +63,7 @@ class Study:
         find_own_modules()
         added = added_methods(list(add_methods))
         self.added = list(added)
+        self._given = list(options or {})
         self.file: Path | None = None
         folder = Path(study)
         if (folder / STUDY).is_file():
@@ -126,9 +127,14 @@ class Study:
         Raises:
             UserError: the folder holds another study, a setting, the data or a result is not usable, or runs failed.
         """
-        from levelfield.study.run import run_study  # torch is not needed to say that an option is misspelt
+        from levelfield.study.run import (  # torch is not needed to say that an option is misspelt
+            options_in_vain,
+            run_study,
+        )
 
-        executor = executor or LocalProcesses(workers)
+        executor, console = executor or LocalProcesses(workers), console or Console()
+        for line in options_in_vain(self.asked.spec, self._given):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
         options = (reopen_test, executor, mixed_versions, test_without_failed_runs)
         self.asked = run_study(self.asked, console, *options)
         write_tables(self.asked)

@@ -127,6 +127,11 @@ def test_test_opens_the_classes_once_and_predict_embeds_everything(fitted, run, 
         (["--trainer.limit_train_batches=3"], ["--trainer.limit_train_batches is an option of fit"]),
         (["--trainer.logger", "CSVLogger"], ["--trainer.logger is an option of fit"]),
         (["--trainer.acelerator", "cpu"], ["no such option '--trainer.acelerator'"]),
+        (["--checkpoint_seconds", "5"], ["--checkpoint_seconds is an option of fit"]),
+        (["--seed_everything", "5"], ["--seed_everything is an option of fit"]),
+        (["--weights_only", "true"], ["--weights_only is an option of fit"]),
+        (["--model.trunk.weights", "other.pth"], ["--model.trunk.weights is an option of fit"]),
+        (["--ckpt_path", "other.ckpt"], ["--ckpt_path is given twice"]),
     ],
 )
 def test_what_contradicts_the_checkpoint_is_refused(fitted, run, command, options, words):
@@ -163,8 +168,6 @@ def test_what_contradicts_the_checkpoint_is_refused(fitted, run, command, option
         (["--model.loss", "ArcFaceLoss", "--resume", "--trainer.enable_checkpointing", "false"], ["--resume", "last"]),
         (["--model.loss", "ArcFaceLoss", "--ckpt_path", "nothing.ckpt"], ["nothing.ckpt"]),
         (["--model.loss", "ArcFaceLoss", "--model.embedding_size", "0"], ["--model.embedding_size 0"]),
-        (["--model.loss", "ArcFaceLoss", "--data.num_workers", "-1"], ["--data.num_workers -1"]),
-        (["--model.loss", "ArcFaceLoss", "--data.eval_batch_size", "0"], ["--data.eval_batch_size 0"]),
         (
             ["--model.loss", "ArcFaceLoss", "--trainer.callbacks", "EarlyStopping", "--trainer.callbacks.monitor", "x"],
             ["--trainer.callbacks", "val/map_at_r"],
@@ -173,6 +176,33 @@ def test_what_contradicts_the_checkpoint_is_refused(fitted, run, command, option
 )
 def test_a_mistake_is_one_line_with_the_remedy(tiny, run, tmp_path, options, words):
     refused(run("fit", *tiny, "--output", tmp_path, *options), *words)
+
+
+@pytest.mark.parametrize(
+    ("option", "bad"),
+    [
+        *(("model.embedder_lr", bad) for bad in ("-1", ".nan", ".inf", "nan", "fast")),
+        *((f"model.{key}", "-0.1") for key in ("trunk_lr", "loss_lr", "weight_decay", "loss_weight_decay")),
+        *((f"model.{key}", "0") for key in ("embedding_size", "members", "num_features", "loss.scale")),
+        ("model.loss.margin", "[1]"),
+        *((f"data.{key}", "0") for key in ("batch_size", "samples_per_class", "steps_per_epoch", "eval_batch_size")),
+        *((f"data.{key}", "-1") for key in ("num_workers", "fold", "num_folds", "dataset.num_classes")),
+        *((f"data.{key}", "1.5") for key in ("batch_size", "fold", "features.views", "transforms.crop_size")),
+        ("data.features.views", "0"),
+        ("data.transforms.scale", "[0.5]"),
+        *((f"trainer.{key}", "0") for key in ("accumulate_grad_batches", "check_val_every_n_epoch", "devices")),
+        *((f"trainer.{key}", "0") for key in ("num_nodes", "val_check_interval")),
+        *((f"trainer.{key}", "-2") for key in ("max_epochs", "max_steps", "min_epochs", "limit_train_batches")),
+        *((f"trainer.{key}", "-2") for key in ("log_every_n_steps", "num_sanity_val_steps", "fast_dev_run")),
+        *(("trainer.gradient_clip_val", bad) for bad in ("-1", ".nan")),
+        *(("seed_everything", bad) for bad in ("-1", "99999999999", "nan")),
+    ],
+)
+def test_a_number_out_of_its_range_is_one_line_that_names_it(tiny, run, tmp_path, option, bad):
+    result = run("fit", *tiny, "--model.loss", "ArcFaceLoss", "--output", tmp_path, f"--{option}", bad)
+    refused(result, option.rpartition(".")[2])
+    assert not {"NestedArg", "<class"} & set(result[2].replace("(", " ").split()), result[2]
+    assert not list(tmp_path.glob("fit/*/*/best.ckpt"))
 
 
 def test_a_fit_takes_another_sampler_and_its_checkpoint_keeps_it(tiny, run, tmp_path):

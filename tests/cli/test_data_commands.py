@@ -109,7 +109,7 @@ def test_verify_of_a_set_that_is_not_there_exits_with_2(tmp_path: Path, capsys: 
     assert f"no folder {tmp_path}/grocery_store" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["list", "verify"])
+@pytest.mark.parametrize("command", ["list", "verify", "prepare"])
 def test_a_root_that_nothing_is_read_from_is_told(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,6 +142,13 @@ def test_prepare_of_what_is_installed_has_nothing_to_fetch(capsys: pytest.Captur
         (["list", "--rot", "x"], r"no such option '--rot'; did you mean '--root'\?"),
         (["list", "--roo", "x"], r"no such option '--roo'; did you mean '--root'\?"),
         (["list", "--root"], r"--root needs a value"),
+        (["list", "--root", "/nowhere"], r"--root /nowhere: no such folder; give the one that the data sets lie in"),
+        (["verify", "omniglot", "--archive", "x"], r"--archive is an option of prepare: verify does not use it"),
+        (
+            ["prepare", "glyphs", "--archive", "x"],
+            r"--archive x: nothing of glyphs has to be fetched",
+        ),
+        (["prepare", "cub200", "sop", "--archive", "x"], r"--archive goes with one NAME"),
         (["prepare", "cub200", "--archve", "x"], r"no such option '--archve'; did you mean '--archive'\?"),
     ],
 )

@@ -116,6 +116,21 @@ def test_what_needs_no_training_is_computed(tmp_path: Path, capsys: pytest.Captu
         (["run", "reality_check/table1", "--miniature", "--runs", "2"], "--runs"),
         (["run", "reality_check/table1", "--data.rot", "DIR"], "data.rot"),
         (["show"], "show"),
+        (["list", "reality_check/table1"], "paper list shows all: leave 'reality_check/table1' out"),
+        (["list", "--output", "x"], "--output is an option of run: list does not use it"),
+        (["run", "--output", "x", "reality_check/table1"], "name a table or figure first"),
+        (
+            ["run", "reality_check/table3", "--miniature"],
+            "--miniature: reality_check/table3 is computed",
+        ),
+        (
+            ["run", "reality_check/table2", "--miniature", "--study", "x"],
+            "--study: reality_check/table2 is not",
+        ),
+        (
+            ["run", "vasilev_dyakonov/table1", "--output", "x"],
+            "--output: vasilev_dyakonov/table1 has nothing",
+        ),
     ],
 )
 def test_mistakes_are_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from refused import refused
 
 from levelfield.errors import UserError
 from levelfield.study.archive import unpack_study, write_archive
@@ -46,6 +47,11 @@ def test_an_archive_is_verified_reported_and_asked_where_it_stands(archive: Path
     results = tmp_path / "out/results.csv"
     results.write_text(results.read_text().replace("contrastive,test", "contrastive,tset", 1))
     assert run("study", "verify", tmp_path / "out")[0] == 2
+
+
+@pytest.mark.parametrize("command", ["run", "resume", "archive"])
+def test_what_trains_takes_no_archive_and_says_how_to_begin_with_one(command: str, archive: Path, run: Run) -> None:
+    refused(run("study", command, archive), "is an archive", f"levelfield study run FILE --from {archive}")
 
 
 def test_a_method_is_added_to_an_archived_study(

@@ -4,6 +4,9 @@ from argparse import Action
 from collections.abc import Sequence
 from typing import Any
 
+from jsonargparse import Namespace
+
+from levelfield.errors import UserError
 from levelfield.study.definition.configuration import parse_value
 from levelfield.training.mistakes import OneLineParser
 
@@ -14,17 +17,37 @@ class CommandParser(OneLineParser):
     def __init__(self, page: str, commands: Sequence[str]) -> None:
         super().__init__()
         self._page = page
+        self._used_by: dict[str, Sequence[str]] = {}
         self.add_argument("command", metavar="COMMAND", choices=commands)
 
     def format_help(self, formatter: Any = None) -> str:
         return self._page
 
-    def add_overrides(self, words: Sequence[str]) -> None:
+    def add_option(self, *names: str, used_by: Sequence[str], **settings: Any) -> None:
+        """An option that only some of the commands use: the others refuse it."""
+        self._used_by |= dict.fromkeys(names, used_by)
+        self.add_argument(*names, **settings)
+
+    def add_overrides(self, words: Sequence[str], used_by: Sequence[str]) -> None:
         """Takes each dotted option among the words into `overrides`: a type that has them all would import torch."""
-        options = dict.fromkeys(word.partition("=")[0] for word in words if word.startswith("--"))
-        for option in options:
+        for option in options_of(words):
             if "." in option:
-                self.add_argument(option, dest="overrides", action=_Override, default={})
+                self.add_option(option, used_by=used_by, dest="overrides", action=_Override, default={})
+
+    def parse_args(self, words: Sequence[str], *more: Any, **kwargs: Any) -> Namespace:  # type: ignore[override]
+        parsed = super().parse_args(words, *more, **kwargs)
+        for option in options_of(words):
+            used_by = self._used_by.get(option, (parsed.command,))
+            if parsed.command not in used_by:
+                raise UserError(
+                    f"{option} is an option of {' and '.join(used_by)}: {parsed.command} does not use it; leave it out"
+                )
+        return parsed
+
+
+def options_of(words: Sequence[str]) -> list[str]:
+    """The options among the words of a command."""
+    return list(dict.fromkeys(word.partition("=")[0] for word in words if word.startswith("--")))
 
 
 class _Override(Action):

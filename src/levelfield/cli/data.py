@@ -53,10 +53,12 @@ def main(argv: Sequence[str]) -> int:
     parser = CommandParser(HELP, ("list", "verify", "prepare"))
     parser.add_argument("names", nargs="*", default=[])
     parser.add_argument("--root", "--data.root")
-    parser.add_argument("--archive", action="append", default=[])
+    parser.add_option("--archive", used_by=("prepare",), action="append", default=[])
     arguments = parser.parse_args(_names_first(argv) or ["--help"])
-    if arguments.archive and (arguments.command != "prepare" or len(arguments.names) != 1):
-        raise UserError("--archive goes with levelfield data prepare and one NAME")
+    if arguments.archive and len(arguments.names) != 1:
+        raise UserError("--archive goes with one NAME: levelfield data prepare NAME --archive FILE")
+    if arguments.command != "prepare" and arguments.root and not Path(arguments.root).is_dir():
+        raise UserError(f"--root {arguments.root}: no such folder; give the one that the data sets lie in")
     if arguments.command == "prepare" and not arguments.names:
         raise UserError("prepare which data set? give its NAME (levelfield data list names them)")
     datasets = _chosen(arguments.names, arguments.root, own=arguments.command == "verify")
@@ -66,7 +68,8 @@ def main(argv: Sequence[str]) -> int:
     if arguments.command == "list":
         return _list(console, datasets, arguments.root, asked_for=bool(arguments.names))
     if arguments.command == "prepare":
-        return max(_prepare(console, dataset, [Path(file) for file in arguments.archive]) for dataset in datasets)
+        given = [Path(file) for file in arguments.archive]
+        return max(_prepare(console, dataset, given, arguments.root) for dataset in datasets)
     return max(_verify(console, dataset, arguments.root, asked_for=bool(arguments.names)) for dataset in datasets)
 
 
@@ -129,18 +132,22 @@ def _list(console: Console, datasets: "Sequence[MetricDataset]", root: str | Non
     return 0
 
 
-def _prepare(console: Console, dataset: "MetricDataset", given: Sequence[Path]) -> int:
+def _prepare(console: Console, dataset: "MetricDataset", given: Sequence[Path], root: str | None) -> int:
     from levelfield.cli.data_cards import folder_of, has_root, why_not_ready
+    from levelfield.data.places import root_in_vain
     from levelfield.data.prepare import prepare
 
+    reason = why_not_ready(dataset)
+    if given and (reason is None or not has_root(type(dataset))):
+        raise UserError(f"--archive {given[0]}: nothing of {dataset.name} has to be fetched; leave the option out")
     if not has_root(type(dataset)):
-        reason = why_not_ready(dataset)
-        _print(console, f"{dataset.name}: {reason or 'ready, nothing has to be fetched'}")
+        lines = [f"{dataset.name}: {reason or 'ready, nothing has to be fetched'}", *root_in_vain(dataset, root)]
+        _print(console, "\n".join(lines))
         return 2 if reason else 0
     folder = folder_of(dataset)
     if folder is None:
         raise UserError(f"{dataset.name} needs a folder to go to: give --root DIR or set LEVELFIELD_DATA")
-    if why_not_ready(dataset) is not None:
+    if reason is not None:
         _print(console, f"{dataset.name}: to {folder}; licence: {dataset.licence}")
         try:
             prepare(dataset, folder.parent, given, lambda line: _print(console, line), partial(_bar, console))

@@ -1,6 +1,5 @@
 """`validate`, `test` and `predict`: everything comes from the checkpoint, and what contradicts it is refused."""
 
-import inspect
 import itertools
 import tempfile
 from functools import partial
@@ -12,7 +11,7 @@ import yaml
 from lightning.pytorch import Callback, LightningModule, Trainer
 from safetensors.torch import save
 
-from levelfield.data.places import dataset_found_again
+from levelfield.data.places import dataset_found_again, root_in_vain
 from levelfield.errors import UserError
 from levelfield.runtime.shipped import find_configuration
 from levelfield.storage.atomic import write_atomically
@@ -23,17 +22,10 @@ from levelfield.training.checkpoint import data_config, learner_config, read_che
 from levelfield.training.contradictions import refuse_other_data, refuse_other_model, refuse_other_settings
 from levelfield.training.learner import MetricLearner
 from levelfield.training.own_learner import learner_class
+from levelfield.training.run_folder import is_first_process
 from levelfield.training.trust import named_by_options
-
-# What is written lies beside the checkpoint, and the seeds are the checkpoint's.
-OF_FIT = ("name", "output", "resume", "checkpoint_seconds", "seed_everything")
-# What else a Trainer takes is for training, or for another command's loader.
-OF_EVALUATION = (
-    *("accelerator", "strategy", "devices", "num_nodes", "precision", "deterministic", "benchmark", "inference_mode"),
-    *("plugins", "profiler", "callbacks", "enable_progress_bar"),
-)
-TRAINER = inspect.signature(Trainer).parameters
-LIMITS = {"validate": "limit_val_batches", "test": "limit_test_batches", "predict": "limit_predict_batches"}
+from levelfield.training.unused import NOT_OF_COMMAND, is_used, keys_of_file
+from levelfield.training.words import texts_in
 
 
 def main(args: list[str]) -> int:
@@ -50,10 +42,11 @@ class EvaluationCLI(TrainingCLI):
     """
 
     def __init__(self, args: list[str]) -> None:
-        for word in args:
-            option = word.partition("=")[0]
-            if option.startswith("--") and _is_of_fit(option[2:], args[0]):
-                raise UserError(f"{option} is an option of fit: {args[0]} takes all from the checkpoint; leave it out")
+        for option in (word.partition("=")[0] for word in args if word.startswith("--")):
+            if not is_used(option[2:], args[0]):
+                of_fit = not any(is_used(option[2:], command) for command in NOT_OF_COMMAND)
+                why = f"{args[0]} takes all from the checkpoint" if of_fit else f"{args[0]} does not use it"
+                raise UserError(f"{option}{' is an option of fit' * of_fit}: {why}; leave it out")
         _note_unused(args)
         self.checkpoint_path = _checkpoint_path(args)
         self.checkpoint = read_checkpoint(self.checkpoint_path)
@@ -62,7 +55,7 @@ class EvaluationCLI(TrainingCLI):
                 f"'{self.checkpoint_path}' was fitted with loaders of one's own, which it cannot name: in Python, "
                 "Trainer().test(MetricLearner.load_from_checkpoint(...), loader)"
             )
-        self._trust, args = _trusted(args)
+        self._trust, args = _trusted(args, self.checkpoint)
         kind_of = partial(learner_class, base=MetricLearner)
         config = {
             "model": learner_config(self.checkpoint, self.checkpoint_path, kind_of, self._trust).arguments,
@@ -87,6 +80,11 @@ class EvaluationCLI(TrainingCLI):
     def after_instantiate_classes(self) -> None:
         self.model = MetricLearner.load_from_checkpoint(self.checkpoint_path, trust=self._trust)
         refuse_other_data(self.checkpoint["levelfield"]["data"], self.datamodule.identity(), self.checkpoint_path)
+        if is_first_process():
+            print(
+                "".join(f"note: {line}\n" for line in root_in_vain(self.datamodule.dataset, self.datamodule.root)),
+                end="",
+            )
 
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
         kwargs = super()._prepare_subcommand_kwargs(subcommand)
@@ -146,45 +144,43 @@ class EmbeddingWriter(Callback):
             write_atomically(self.path, save({"embeddings": ordered.cpu().float()}, metadata={"keys": keys}))
 
 
-def _is_of_fit(key: str, command: str) -> bool:
-    """Whether a configuration's key changes nothing in `command`."""
-    part, _, rest = key.partition(".")
-    name = rest.partition(".")[0]
-    return part in OF_FIT or (part == "trainer" and name in TRAINER and name not in (*OF_EVALUATION, LIMITS[command]))
-
-
 def _note_unused(args: list[str]) -> None:
     """Says which keys of the files given with `--config` are for another command, as in the config.yaml of a fit."""
     words = [part for word in args for part in (word.split("=", 1) if word.startswith("--config=") else [word])]
     for option, file in itertools.pairwise(words):
         path = find_configuration(file) if option in ("--config", "-c") else None
-        if path is not None:
-            try:
-                given = dict(yaml.safe_load(path.read_text()) or {})
-                given |= {f"trainer.{key}": value for key, value in (given.pop("trainer", None) or {}).items()}
-            except (ValueError, TypeError, AttributeError, yaml.YAMLError):  # the parser says what is wrong with it
-                continue
-            unused = [key for key, value in given.items() if value and _is_of_fit(key, args[0])]
-            if unused:
-                print(f"note: {file}: {args[0]} does not use {', '.join(unused)}")
+        keys = keys_of_file(path) if path else {}
+        # Where a fit's weights came from is in every file of a trunk, and contradicts no checkpoint.
+        unused = [key for key in keys if key != "model.trunk.weights" and not is_used(key, args[0])]
+        if unused:
+            print(f"note: {file}: {args[0]} does not use {', '.join(unused)}")
 
 
-def _trusted(args: list[str]) -> tuple[set[str], list[str]]:
+def _trusted(args: list[str], checkpoint: dict[str, Any]) -> tuple[set[str], list[str]]:
     """What the command line lets the checkpoint use, by `--trust` or as a class that it names, and the other words."""
-    names, words = named_by_options(args), iter(args)
-    left = []
+    words, names, left = iter(args), set(), []
     for word in words:
         option, equals, value = word.partition("=")
         if option == "--trust":
             names.add(value if equals else next(words, ""))
         else:
             left.append(word)
-    return names, left
+    stored = {
+        f"{text}."
+        for part in ("hyper_parameters", "datamodule_hyper_parameters")
+        for _, text in texts_in(checkpoint[part])
+    }
+    for name in sorted(names):
+        if not any(text.startswith(f"{name}.") for text in stored):
+            print(f"note: --trust {name} is passed over: the checkpoint names nothing of it")
+    return names | named_by_options(args), left
 
 
 def _checkpoint_path(args: list[str]) -> Path:
-    for position, word in enumerate(args):
-        name, _, value = word.partition("=")
-        if name == "--ckpt_path":
-            return Path(value or (args[position + 1] if position + 1 < len(args) else ""))
-    raise UserError(f"levelfield {args[0]} needs --ckpt_path FILE, the best.ckpt of a fit")
+    given = [position for position, word in enumerate(args) if word.partition("=")[0] == "--ckpt_path"]
+    if not given:
+        raise UserError(f"levelfield {args[0]} needs --ckpt_path FILE, the best.ckpt of a fit")
+    if len(given) > 1:
+        raise UserError("--ckpt_path is given twice: leave one out")
+    value = args[given[0]].partition("=")[2]
+    return Path(value or "".join(args[given[0] + 1 : given[0] + 2]))

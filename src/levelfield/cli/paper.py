@@ -12,7 +12,7 @@ from levelfield.analysis.exhibits import Exhibit, exhibit, exhibits
 from levelfield.analysis.papers import dataset_name
 from levelfield.analysis.results import collect_rows, summarise, write_tables
 from levelfield.cli import study
-from levelfield.cli.command_parser import CommandParser
+from levelfield.cli.command_parser import CommandParser, options_of
 from levelfield.errors import UserError
 from levelfield.experiment import Study
 from levelfield.report.paper_figures import paper_figures, write_paper_figure
@@ -54,22 +54,26 @@ def main(argv: Sequence[str]) -> int:
     console = Console()
     if not console.is_terminal:
         console = Console(width=TABLE_WIDTH)
-    if argv[:1] == ["run"] and len(argv) > 1 and not argv[1].startswith("--") and "--miniature" not in argv:
+    if argv[:1] == ["run"] and not {"-h", "--help"} & set(argv):
+        if len(argv) < 2 or argv[1].startswith("--"):
+            raise UserError(
+                "levelfield paper run: name a table or figure first, such as reality_check/table1 (paper list)"
+            )
         wanted = exhibit(argv[1])
-        if wanted.studies:
+        if wanted.studies and "--miniature" not in argv:
             return _run_studies(console, wanted, argv[2:])
     parser = CommandParser(HELP, ("list", "run"))
     parser.add_argument("name", nargs="?")
-    parser.add_argument("--miniature", action="store_true")
-    parser.add_argument("--output", type=Path, default=OUTPUTS)
-    parser.add_argument("--study", action="append", default=[])
+    parser.add_option("--miniature", used_by=("run",), action="store_true")
+    parser.add_option("--output", used_by=("run",), type=Path, default=OUTPUTS)
+    parser.add_option("--study", used_by=("run",), action="append", default=[])
     arguments = parser.parse_args(argv or ["--help"])
     if arguments.command == "list":
+        if arguments.name is not None:
+            raise UserError(f"levelfield paper list shows all: leave {arguments.name!r} out")
         console.print(_listed())
         return 0
-    if arguments.name is None:
-        raise UserError("levelfield paper run: name a table or figure, such as reality_check/table1 (paper list)")
-    wanted = exhibit(arguments.name)
+    _refuse_unused(wanted, argv)
     for study_name in wanted.studies:
         _run_small(console, wanted, study_name, arguments.output / "miniature")
     if wanted.drawn:
@@ -79,6 +83,17 @@ def main(argv: Sequence[str]) -> int:
     if wanted.read:
         _say(console, f"{wanted.name}: {wanted.what}; nothing to measure, see {wanted.read}")
     return 0
+
+
+def _refuse_unused(wanted: Exhibit, words: Sequence[str]) -> None:
+    used, why = {
+        wanted.drawn: (("--output", "--study"), "is computed from published numbers"),
+        bool(wanted.read): ((), "has nothing to measure"),
+        bool(wanted.studies): (("--miniature", "--output"), "is not computed from published numbers"),
+    }[True]
+    for option in options_of(words):
+        if option not in used:
+            raise UserError(f"{option}: {wanted.name} {why}; leave the option out")
 
 
 def _finished(folder: Path) -> StudyRecord:

@@ -56,6 +56,8 @@ own: --folds (1: all classes train), --runs, --seed, --threads, --search.trials 
     --mixed-versions
 """
 
+TRAINING = ("run", "resume")
+
 
 def parse(argv: Sequence[str]) -> Namespace:
     """What the words of `levelfield study` ask for; `overrides` has each setting that is laid over all methods.
@@ -66,22 +68,18 @@ def parse(argv: Sequence[str]) -> Namespace:
     parser = CommandParser(HELP, ("run", "resume", "status", "report", "verify", "archive"))
     parser.add_argument("file", metavar="FILE")
     parser.add_argument("--output", type=Path)
-    parser.add_argument("--executor", default=DEFAULT)
     parser.add_argument("--add-method", action="append", default=[])
-    if "report" in argv[:1]:
-        parser.add_argument("--with", dest="others", type=Path, nargs="+", default=[])
-    if "archive" in argv[:1]:
-        parser.add_argument("--to", type=Path)
-    if "run" in argv[:1]:
-        parser.add_argument("--from", dest="archive", type=Path)
-    if {"run", "resume"} & set(argv[:1]):
-        parser.add_argument("--reopen-test")
-        for flag in ("--mixed-versions", "--test-without-failed-runs", "--dry-run"):
-            parser.add_argument(flag, action="store_true")
-    parser.add_argument("--metrics", nargs="+")
+    parser.add_option("--with", used_by=("report",), dest="others", type=Path, nargs="+", default=[])
+    parser.add_option("--to", used_by=("archive",), type=Path)
+    parser.add_option("--from", used_by=("run",), dest="archive", type=Path)
+    parser.add_option("--reopen-test", used_by=TRAINING)
+    for flag in ("--mixed-versions", "--test-without-failed-runs", "--dry-run"):
+        parser.add_option(flag, used_by=TRAINING, action="store_true")
+    parser.add_option("--executor", used_by=TRAINING, default=DEFAULT)
+    parser.add_option("--metrics", used_by=TRAINING, nargs="+")
     for count in COUNTS:
-        parser.add_argument(f"--{count}", type=int)
-    parser.add_overrides(argv)
+        parser.add_option(f"--{count}", used_by=TRAINING, type=int)
+    parser.add_overrides(argv, used_by=TRAINING)
     arguments = parser.parse_args(argv or ["--help"])
     counts = {count: arguments[count] for count in COUNTS if arguments[count] is not None}
     metrics = {} if arguments.metrics is None else {"metrics": arguments.metrics}

@@ -24,6 +24,14 @@ from levelfield.study.definition.study_file import find_study
 from levelfield.study.definition.sweep import without_value
 from levelfield.study.execution.executor import Executor
 
+# What a dry run, which does no job, has no use for.
+OF_JOBS = {
+    "--from": "archive",
+    "--reopen-test": "reopen_test",
+    "--mixed-versions": "mixed_versions",
+    "--test-without-failed-runs": "test_without_failed_runs",
+}
+
 
 def answer(arguments: argparse.Namespace, options: Mapping[str, Any], executor: Executor) -> int:
     """Do what a command asks for, print what came of it, and return the exit code."""
@@ -75,10 +83,21 @@ def _answer_of(console: Console, study: Study, arguments: argparse.Namespace, ex
 def _asked(console: Console, arguments: argparse.Namespace, options: Mapping[str, Any]) -> Study:
     """The study of the file or folder; one that is resumed goes on with its folder's settings, which is said."""
     # `run` begins a study as its file says, and takes no folder.
+    if is_archive(Path(arguments.file)):
+        raise UserError(
+            f"{arguments.file} is an archive, which status, report and verify take; to train more, begin a study with "
+            f"it: levelfield study run FILE --from {arguments.file}"
+        )
     file = find_study(arguments.file) if arguments.command == "run" else arguments.file
     words = {"options": options, "add_methods": arguments.add_method}
     study = Study(file, output=arguments.output, **words)
-    if arguments.command == "run" and arguments.archive is not None and not study.asked.definition_file.is_file():
+    if arguments.dry_run:
+        in_vain = [option for option, name in OF_JOBS.items() if getattr(arguments, name)]
+        in_vain += [f"--executor.{key}" for key in arguments.options]
+        _print_lines(console, [f"note: --dry-run does no job: passed over are {', '.join(in_vain)}"] * bool(in_vain))
+    elif arguments.archive is not None and study.asked.definition_file.is_file():
+        _print_lines(console, [f"note: --from {arguments.archive} is passed over: {study.folder} has begun"])
+    elif arguments.archive is not None:
         unpack_study(arguments.archive, study.folder)
     if arguments.command != "resume" or study.file is None or not study.asked.definition_file.is_file():
         return study
@@ -98,7 +117,7 @@ def _verify(console: Console, study: Study) -> int:
 
 
 def _run(console: Console, study: Study, executor: Executor, arguments: argparse.Namespace) -> int:
-    _print_lines(console, [str(study)])
+    _print_lines(console, [str(study), *_devices_in_vain(arguments.options.get("devices"))])
     try:
         study.run(
             executor=executor,
@@ -126,6 +145,13 @@ def _run(console: Console, study: Study, executor: Executor, arguments: argparse
         again += ["--output", str(study.folder), "--reopen-test", "my loss"]  # elsewhere all would be trained anew
         _print_lines(console, [f"next: your own loss beside these: {shlex.join(again)}"])
     return 0
+
+
+def _devices_in_vain(devices: Any) -> list[str]:
+    import torch
+
+    in_vain = devices is not None and not torch.cuda.is_available()
+    return [f"note: --executor.devices {devices} is passed over: CUDA finds no GPU here"] * in_vain
 
 
 def _print_study(console: Console, study: Study) -> None:

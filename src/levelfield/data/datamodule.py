@@ -26,7 +26,7 @@ from levelfield.data.sealed_half import check_test_half
 from levelfield.data.splits import NO_FOLD, Split, check_validation_classes, class_folds, split_classes
 from levelfield.data.subset import ClassSubset
 from levelfield.data.transforms import ImageTransforms
-from levelfield.errors import UserError
+from levelfield.errors import UserError, refuse_below
 from levelfield.runtime.processes import end_with_parent
 
 
@@ -96,11 +96,12 @@ class MetricDataModule(LightningDataModule):
         features: Features | None = None,
     ) -> None:
         super().__init__()
+        refuse_below(0, "data", num_workers=num_workers)
+        refuse_below(1, "data", samples_per_class=samples_per_class, steps_per_epoch=steps_per_epoch)
+        refuse_below(1, "data", eval_batch_size=eval_batch_size, num_folds=num_folds)
+        refuse_below(2, "data", batch_size=batch_size)
         if isinstance(fold, int) and not 0 <= fold < num_folds:
             raise UserError(f"--data.fold {fold}: there are {num_folds} folds, 0 to {num_folds - 1}")
-        for name, given, smallest in (("eval_batch_size", eval_batch_size, 1), ("num_workers", num_workers, 0)):
-            if given < smallest:
-                raise UserError(f"--data.{name} {given}: give {smallest} or more")
         if transforms is not None and dataset.modality == "text":
             raise UserError(f"--data.transforms is for images, and {dataset.name} holds texts: leave it out")
         if features is not None and features.views > 1 and dataset.modality == "text":

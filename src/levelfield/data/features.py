@@ -21,7 +21,7 @@ from levelfield.data.index import SampleIndex
 from levelfield.data.samplers import Draw
 from levelfield.data.subset import ClassSubset
 from levelfield.data.transforms import ImageTransforms
-from levelfield.errors import UserError
+from levelfield.errors import refuse_below
 from levelfield.runtime.own_code import own_code
 from levelfield.seeds import seed_of
 from levelfield.storage.atomic import replaced
@@ -50,8 +50,7 @@ class Features:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.views < 1:
-            raise UserError(f"--data.features.views {self.views}: give 1 or more")
+        refuse_below(1, "data.features", views=self.views)
 
 
 class Extractor(Protocol):

@@ -21,7 +21,8 @@ def with_options(spec: StudySpec, options: Mapping[str, Any]) -> StudySpec:
     """
     counts: dict[str, Any] = {}
     metrics = spec.metrics
-    search, methods = asdict(spec.search), dict(spec.methods)
+    methods = dict(spec.methods)
+    search = {key.removeprefix("search."): value for key, value in options.items() if key.startswith("search.")}
     for key, value in options.items():
         check_override(key)
         if key in COUNTS:
@@ -30,11 +31,9 @@ def with_options(spec: StudySpec, options: Mapping[str, Any]) -> StudySpec:
             metrics = further_metrics(Path("options"), value)
         elif key.startswith("second_searches."):
             raise UserError(f"--{key}: a study that was begun keeps its searches; choose another --output")
-        elif key.startswith("search."):
-            search[key.removeprefix("search.")] = value
-        else:
+        elif not key.startswith("search."):
             methods = {name: set_dotted(config, key, value) for name, config in methods.items()}
-    settings = search_settings(Path("options"), search)
+    settings = search_settings(Path("options"), {**asdict(spec.search), **search}, search)
     return replace(spec, **counts, metrics=metrics, search=settings, methods=methods)
 
 

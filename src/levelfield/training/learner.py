@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from levelfield.data.datamodule import MetricDataModule
-from levelfield.errors import UserError
+from levelfield.errors import UserError, refuse_below
 from levelfield.losses.base import MetricLoss
 from levelfield.miners import Miner
 from levelfield.models import LinearEmbedder
@@ -128,8 +128,9 @@ class MetricLearner(LightningModule):
         embedder_init: Literal["random", "pca"] = "random",
     ) -> None:
         super().__init__()
-        if embedding_size < 1:
-            raise UserError(f"--model.embedding_size {embedding_size}: give 1 or more")
+        refuse_below(1, "model", embedding_size=embedding_size, members=members)
+        refuse_below(0, "model", trunk_lr=trunk_lr, embedder_lr=embedder_lr, loss_lr=loss_lr)
+        refuse_below(0, "model", weight_decay=weight_decay, loss_weight_decay=loss_weight_decay)
         member = as_trunk(trunk, num_features)
         # Copies that never learn would all say the same: members share a frozen trunk.
         self.trunk = member if members == 1 or freeze_trunk else EnsembleTrunk(member, members)

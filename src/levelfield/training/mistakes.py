@@ -69,6 +69,8 @@ def one_line(message: str, parser: ArgumentParser) -> str:
         return f"no such key '{option}'{nearest('--' + option, _options(parser), '').replace('--', '')}"
     if several := re.search(r"Multiple subclasses with name (\w+)\. .*?: ([\w., ]+)", message):
         return f"--{key}: '{several[1]}' names several classes; give one whole: {several[2].strip()}"
+    if key and (inner := _search(r"(?m)^[\s-]*--([\w.]+ .+: give .+)$", message)):  # said of an argument of a class
+        return f"--{key}.{inner}"
     for path in _import_paths(message):
         if reason := why_not_importable(path):
             return f"--{key}: {reason}"

@@ -1,6 +1,6 @@
 """What a study file says about the search: how many trials, which spaces, and which methods are searched again."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -37,8 +37,11 @@ class SearchSettings:
     final: int = 0
 
 
-def search_settings(path: Path, search: Mapping[str, Any]) -> SearchSettings:
+def search_settings(path: Path, search: Mapping[str, Any], asked: Collection[str] = ()) -> SearchSettings:
     """The `search:` section of the study file `path`.
+
+    Args:
+        asked: Which of its keys the command line gives; how to search is in vain where nothing is searched.
 
     Raises:
         UserError: an unknown key or a value that is not accepted.
@@ -62,6 +65,8 @@ def search_settings(path: Path, search: Mapping[str, Any]) -> SearchSettings:
         raise UserError(f"{path}: search.sampler {settings.sampler!r}{nearest(str(settings.sampler), SAMPLERS)}")
     if not isinstance(settings.prune, bool):
         raise UserError(f"{path}: search.prune must be true or false, not {settings.prune!r}")
+    if not settings.trials and (in_vain := [key for key in asked if key != "trials"]):
+        raise UserError(f"--search.{in_vain[0]}: the study searches nothing; give --search.trials too")
     return settings if settings.trials else SearchSettings()
 
 

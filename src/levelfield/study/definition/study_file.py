@@ -30,6 +30,7 @@ from levelfield.study.definition.spec import (
     is_baseline,
 )
 from levelfield.study.definition.sweep import NAME, sweep_methods, trained_as, without_value
+from levelfield.study.search.space import read_space
 
 KEYS = (
     "name",
@@ -46,6 +47,13 @@ KEYS = (
 )
 # The study sets these for each job.
 PER_JOB = ("data.fold", "data.num_folds", "seed_everything")
+
+# Settings of a Trainer with which nothing is trained, validated or kept.
+WITHOUT_CHECKPOINT = {
+    "enable_checkpointing": (False,),
+    "fast_dev_run": (True, *range(1, 100)),
+    **dict.fromkeys(("max_epochs", "max_steps", "limit_train_batches", "limit_val_batches"), (0,)),
+}
 
 
 def find_study(name: str) -> Path:
@@ -88,17 +96,15 @@ def load_spec(
     for layer in overrides_of_file if isinstance(overrides_of_file, list) else [overrides_of_file]:
         base = merge(base, layer)
     metrics = content.get("metrics", base.pop("metrics", None))
-    search, again = dict(content.get("search") or {}), content.get("second_searches") or []
+    asked: dict[str, Config] = {"search": {}, "second_searches": {}}
     for key in list(overrides):
         check_override(key)
         if key in COUNTS:
             counts[key] = overrides.pop(key)
         elif key == "metrics":
             metrics = overrides.pop(key)
-        elif key.startswith("search."):
-            search[key.removeprefix("search.")] = overrides.pop(key)
-        elif key.startswith("second_searches."):
-            again = {key.removeprefix("second_searches."): overrides.pop(key)}
+        elif (section := key.partition(".")[0]) in asked:
+            asked[section][key.partition(".")[2]] = overrides.pop(key)
     for name in added_methods or {}:
         if name in methods:
             raise UserError(f"--add-method: the study has a method named {name!r} already; rename the class")
@@ -109,7 +115,7 @@ def load_spec(
     for name, layer in layers.items():
         if "metrics" in layer:
             raise UserError(f"method {name} of {path}: 'metrics' are the study's; name them there")
-    settings = search_settings(path, search)
+    settings = search_settings(path, {**(content.get("search") or {}), **asked["search"]}, asked["search"])
     shared = trained_as(path, layers)
     configs = {name: merge(base, layer) for name, layer in layers.items()}
     searches = {name: config.pop("search", None) for name, config in configs.items()}
@@ -123,11 +129,13 @@ def load_spec(
             "of model.trunk"
         )
     _refuse_swept(path, swept, overrides, given)
+    _refuse_searched(path, overrides, given)
     resolved = {name: _resolve(name, config, overrides) for name, config in configs.items()}
     spaces = {name: given[without_value(name)] for name in resolved if without_value(name) in given}
     shared = {
         name: name.replace(known, shared[known], 1) for name in resolved if (known := without_value(name)) in shared
     }
+    again = asked["second_searches"] or content.get("second_searches") or []
     for name, second in second_searches(path, again, list(resolved)):
         resolved[second] = resolved[name]
         if name in spaces:
@@ -200,6 +208,27 @@ def _refuse_swept(path: Path, swept: str, overrides: Mapping[str, Any], spaces: 
             raise UserError(f"{path}: method {name} searches {swept}, which the study sweeps; give it another space")
 
 
+def _refuse_searched(path: Path, overrides: Mapping[str, Any], spaces: Mapping[str, Config]) -> None:
+    """Refuse a value for what a method searches, which would take the search's.
+
+    Raises:
+        UserError: names the method and the remedy.
+    """
+    for name, space in spaces.items():
+        places = read_space(space, f"space of {name}")
+        searched = {_short(each) for key, place in places.items() for each in place.keys(key)}
+        for key in overrides:
+            if _short(key) in searched:
+                raise UserError(
+                    f"--{key}: {name} searches it, so that no value given would stay; leave the option out, change "
+                    f"the space in {path}, or search nothing: --search.trials 0"
+                )
+
+
+def _short(key: str) -> str:
+    return key.replace(".init_args", "")
+
+
 def further_metrics(path: Path, asked: Any) -> list[str]:
     """The names in a study's `metrics:`, one or a list of them.
 
@@ -221,6 +250,9 @@ def _resolve(name: str, config: Config, overrides: Mapping[str, Any]) -> Config:
     config.pop("seed_everything", None)
     config = {section: dict(config.get(section) or {}) for section in (*SECTIONS, *config)}
     config["trainer"]["devices"] = _devices(name, config["trainer"])
+    for key, value in config["trainer"].items():
+        if value in WITHOUT_CHECKPOINT.get(key, ()):
+            raise UserError(f"method {name!r}: trainer.{key} is {value!r}, which leaves no best checkpoint to test")
     for key in PER_JOB:
         if key.startswith("data."):
             config["data"].pop(key.removeprefix("data."), None)

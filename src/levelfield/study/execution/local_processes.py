@@ -1,6 +1,7 @@
 """A pool of local worker processes that share a study's jobs, each with its device."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -52,7 +53,7 @@ class LocalProcesses:
     def __post_init__(self) -> None:
         for key, smallest in (("workers", 1), ("checkpoint_seconds", 0)):
             given = getattr(self, key)
-            if given != "auto" and given < smallest:
+            if given != "auto" and not smallest <= given < math.inf:
                 raise UserError(f"--executor.{key} must be at least {smallest}, not {given}")
 
     def words(self) -> list[str]:
