@@ -38,6 +38,7 @@ $(VENV)/installed: pyproject.toml
 		|| { echo "levelfield needs Python 3.11 or newer: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 2; }
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --editable .
+	$(BIN)/levelfield fit --help > /dev/null # stores the options: the next help and misspelt key need no torch
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed

@@ -4,6 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from levelfield.cli.main import main
+
 CODE = """
 import sys
 from levelfield.cli.main import main
@@ -17,7 +21,9 @@ for words in {commands}:
 """
 
 
-def test_helps_lists_status_and_mistakes_import_no_torch(finished: Path) -> None:
+def test_helps_lists_status_and_mistakes_import_no_torch(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commands = [
         ["--help"],
         ["validate", "--help"],
@@ -31,7 +37,12 @@ def test_helps_lists_status_and_mistakes_import_no_torch(finished: Path) -> None
         ["paper", "list"],
         ["data", "list"],
         ["data", "list", "glyphs"],
+        ["fit", "--help"],
+        ["fit", "--modle.loss", "x"],
     ]
+    monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path))
+    with pytest.raises(SystemExit):  # which stores what the next one needs
+        main(["fit", "--help"])
     done = subprocess.run([sys.executable, "-c", CODE.format(commands=commands)], capture_output=True, text=True)
     answers = [line.strip() for line in done.stderr.splitlines() if line.strip().startswith("[")]
     assert answers == [str(words) for words in commands], done.stderr

@@ -7,6 +7,7 @@ from typing import Any
 
 from jsonargparse import Namespace
 from lightning.pytorch import Callback
+from lightning.pytorch.cli import LightningCLI
 
 from levelfield.errors import UserError
 from levelfield.runtime.own_code import own_code
@@ -20,6 +21,8 @@ from levelfield.training.checkpoint import read_checkpoint
 from levelfield.training.contradictions import refuse_finished, refuse_other_architecture, refuse_other_folds
 from levelfield.training.instantiation import refuse_nested
 from levelfield.training.interruption import interruptible
+from levelfield.training.learner import MetricLearner
+from levelfield.training.parser import store_options
 from levelfield.training.run_claim import BEST, LAST, Claim, claim, learns_from_group
 from levelfield.training.run_folder import default_name, is_first_process
 from levelfield.training.trust import own_packages
@@ -57,6 +60,18 @@ class FitCLI(TrainingCLI):
         self._started = time.monotonic()
         self._words = args
         super().__init__(args)
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        return {"fit": LightningCLI.subcommands()["fit"]}  # to make the parsers of the others takes time
+
+    def parse_arguments(self, parser: Any, args: Any) -> None:
+        try:
+            super().parse_arguments(parser, args)
+        except (SystemExit, UserError):  # a help, or a mistake: the next one needs no parser
+            if self._model_class is MetricLearner:
+                store_options(self._parser("fit"))
+            raise
 
     def instantiate_classes(self) -> None:
         section = self.config.fit

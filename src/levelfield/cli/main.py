@@ -95,6 +95,8 @@ def _run(name: str, words: list[str]) -> int:
         return 0
     if name in EVALUATIONS:
         return int(import_module("levelfield.cli.evaluate").main([name, *words]))
+    if name == "fit" and import_module("levelfield.training.stored_options").answered(words):
+        return 0
     return int(import_module(f"levelfield.cli.{name}").main(words))
 
 

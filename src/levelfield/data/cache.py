@@ -19,6 +19,7 @@ from PIL import Image
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.index import SampleIndex
 from levelfield.errors import FileRefused, UserError
+from levelfield.runtime.cache_root import cache_root
 from levelfield.storage.atomic import TEMPORARY, replaced
 from levelfield.storage.lock import Lock
 
@@ -108,11 +109,6 @@ def made_once(lock: Lock, read: Callable[[], Made | None], make: Callable[[], No
         ) from None
     assert found is not None
     return found
-
-
-def cache_root() -> Path:
-    """LEVELFIELD_CACHE, or `~/.cache/levelfield`."""
-    return Path(os.environ.get("LEVELFIELD_CACHE") or Path.home() / ".cache" / "levelfield")
 
 
 def place_of(dataset: MetricDataset) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def one_line(message: str, parser: ArgumentParser) -> str:
     if denied := _search(r"Importing '([\w.]+)' is not allowed", message):
         return f"--{key}: '{denied}' cannot stand in a configuration: its module runs commands or changes files"
     if unknown := _search(r"unrecognized arguments: (--?[\w.-]+)", message):
-        return f"no such option '{unknown}'{nearest(unknown, _options(parser), '')}"
+        return no_such_option(unknown, options_of(parser))
     if option := _search(r"argument (--[\w.-]+).*: expected (?:at least )?one argument", message):
         return f"{option} needs a value"
     if wrong := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
@@ -53,7 +53,7 @@ def one_line(message: str, parser: ArgumentParser) -> str:
         return f"--{key}: {argument.replace('--', '')}" if key else argument
     if option := _search(r"Option '([\w.]+)' is not accepted", message):
         owner = _search(r"given class_path '([\w.]+)'", message)
-        names = _parameters(owner) if owner else [name.removeprefix("--") for name in _options(parser)]
+        names = _parameters(owner) if owner else [name.removeprefix("--") for name in options_of(parser)]
         return (f"--{key}: " if key else "") + f"no such argument '{option}'{nearest(option, names, '')}"
     if key and (name := _search(r"(?:--|\b)([\w.]+) is required", message)):
         return f"--{key}.{name} is required"
@@ -66,7 +66,7 @@ def one_line(message: str, parser: ArgumentParser) -> str:
     if option := _search(r"Key '([\w.]+)' is not expected", message) or _search(
         r"No action for key \"([\w.]+)\"", message
     ):
-        return f"no such key '{option}'{nearest('--' + option, _options(parser), '').replace('--', '')}"
+        return no_such_key(option, options_of(parser))
     if several := re.search(r"Multiple subclasses with name (\w+)\. .*?: ([\w., ]+)", message):
         return f"--{key}: '{several[1]}' names several classes; give one whole: {several[2].strip()}"
     if key and (inner := _search(r"(?m)^[\s-]*--([\w.]+ .+: give .+)$", message)):  # said of an argument of a class
@@ -122,8 +122,24 @@ def _parameters(class_path: str) -> list[str]:
     return list(inspect.signature(pkgutil.resolve_name(class_path)).parameters)
 
 
-def _options(parser: ArgumentParser) -> list[str]:
-    return [option for action in parser._actions for option in action.option_strings if option.startswith("--")]
+def options_of(parser: ArgumentParser) -> list[str]:
+    """The long options of a parser and of its subcommands."""
+    inner = [action.choices.values() for action in parser._actions if isinstance(action.choices, dict)]
+    parsers = [parser, *(each for several in inner for each in several)]
+    actions = [action for each in parsers for action in each._actions]
+    return [option for action in actions for option in action.option_strings if option.startswith("--")]
+
+
+def no_such_option(option: str, options: list[str]) -> str:
+    return f"no such option '{option}'{nearest(option, options, '')}"
+
+
+def no_such_key(key: str, options: list[str]) -> str:
+    return f"no such key '{key}'{nearest('--' + key, options, '').replace('--', '')}"
+
+
+def no_such_argument(key: str, argument: str, arguments: list[str]) -> str:
+    return f"--{key}: no such argument '{argument}'{nearest(argument, arguments, '')}"
 
 
 def _search(pattern: str, text: str) -> str | None:

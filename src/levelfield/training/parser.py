@@ -4,19 +4,22 @@ import re
 import textwrap
 from argparse import SUPPRESS, Action
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from jsonargparse import Namespace
+from jsonargparse._typehints import _cached_class_parsers
 from lightning.pytorch.cli import LightningArgumentParser
 
 from levelfield.errors import UserError
 from levelfield.runtime.import_path import why_not_importable
-from levelfield.training.mistakes import OneLineParser, class_names
-from levelfield.training.words import files_found, texts_in
+from levelfield.training.mistakes import OneLineParser, class_names, options_of
+from levelfield.training.stored_options import store
+from levelfield.training.words import files_found, set_aside, texts_in
 
 # In the options' own words or of no use on the command line.
 HIDDEN = ("help", "config", "print_config", "weights_only", "return_predictions", "verbose", "checkpoint_seconds")
+NO_ARGUMENT = "no_such_argument"  # of any class
 SHORT_TEXTS = {"ckpt_path": "a checkpoint: fit goes on from it, validate, test and predict read all settings from it"}
 
 
@@ -40,9 +43,8 @@ class LevelfieldParser(OneLineParser, LightningArgumentParser):
             return super().parse_object(cfg_obj, *more, **kwargs)
 
     def _apply_actions(self, cfg: Any, parent_key: str = "", *more: Any, **kwargs: Any) -> Namespace:
-        """Sets aside what is a study's: what it searches of a method, `search:`, and a protocol's `metrics:`."""
         if isinstance(cfg, dict) and not parent_key:
-            cfg = {key: value for key, value in cfg.items() if key not in ("search", "metrics")}
+            cfg = set_aside(cfg)
         return super()._apply_actions(cfg, parent_key, *more, **kwargs)
 
 
@@ -107,3 +109,15 @@ def _option_help(action: Any) -> str:
     head = f"  --{action.dest}{suffix}"
     body = textwrap.wrap(text + (f" One of: {', '.join(names)}." if names else ""), width=104)
     return "\n".join([head, *(f"      {line}" for line in body)])
+
+
+def store_options(parser: LightningArgumentParser) -> None:
+    """Stores what `parser` takes, for the next help or mistake (`stored_options.py`)."""
+
+    def arguments_of(key: str, name: str) -> list[str]:
+        with suppress(UserError):  # which makes jsonargparse ask the class what it takes
+            parser.parse_args([f"--{key}", name, f"--{key}.{NO_ARGUMENT}", ""])
+        made = [each for (kind, *_), each in _cached_class_parsers.items() if getattr(kind, "__name__", kind) == name]
+        return [option.removeprefix("--") for option in options_of(made[0])]
+
+    store(parser, arguments_of)

@@ -1,0 +1,160 @@
+"""What `levelfield fit` takes, stored, so that its help and a misspelt key need no torch.
+
+The parser is made from signatures, and to import what they belong to takes several times as long as torch alone. Where
+it was made only to print its help or to say what is wrong, it leaves its help and its names in a file below
+`LEVELFIELD_CACHE`. The file says what it follows from, the code of levelfield and the versions of the libraries, and is
+not used with any other. It refuses what cannot be right, in the parser's words, and decides nothing else: a learner of
+one's own, a value, the arguments of a class that it does not know are for the parser.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from levelfield.errors import UserError
+from levelfield.runtime.cache_root import cache_root
+from levelfield.runtime.shipped import PACKAGE
+from levelfield.storage.atomic import write_json
+from levelfield.training.mistakes import (
+    SHORT_NAMES,
+    class_names,
+    no_such_argument,
+    no_such_key,
+    no_such_option,
+    options_of,
+)
+from levelfield.training.words import config_files, files_found, learner_named, set_aside, texts_in
+
+# Beside a class's own arguments, behind its key.
+PARTS_OF_A_CLASS = ("class_path", "init_args", "dict_kwargs", "help", "num_classes", "embedding_size")
+
+
+@dataclass(frozen=True)
+class StoredOptions:
+    """The help and the names of a parser.
+
+    Args:
+        follows_from: a digest of the code and the versions that they come from.
+        help: what `--help` prints.
+        options: all option strings, `--model.loss` among them.
+        arguments: of a key, `model.loss`, the short name of each class and the arguments that it takes.
+    """
+
+    follows_from: str
+    help: str
+    options: list[str]
+    arguments: dict[str, dict[str, list[str]]]
+
+    def refuse(self, words: Sequence[str]) -> None:
+        """Say what the parser would say of a key that there is not.
+
+        Raises:
+            UserError: a key of a configuration file, an argument of a class, or an option, in this order.
+        """
+        for content in config_files(words):
+            for key in self._unknown_keys(set_aside(content)):
+                raise UserError(no_such_key(key, self.options))
+        options = [(at, word.partition("=")[0].rstrip("+")) for at, word in enumerate(words)]
+        options = [(at, option) for at, option in options if re.fullmatch(r"--[A-Za-z][\w.-]*", option)]
+        for at, option in options:
+            self._refuse_argument(option.removeprefix("--"), words[:at])
+        for _, option in options:
+            if option not in self.options and not any(outer in self._values for outer in _outer(option)):
+                raise UserError(no_such_option(option, self.options))
+
+    @property
+    def _values(self) -> set[str]:
+        """The options that take a value, which may have keys of its own, and not a section."""
+        named = [option for option in self.options if not option.endswith(".help")]
+        return set(named) - {outer for option in named for outer in _outer(option)}
+
+    def _unknown_keys(self, content: dict[str, Any], above: str = "") -> Iterator[str]:
+        for name, value in content.items():
+            key = f"{above}{name}"
+            if f"--{key}" not in self.options:
+                yield _first_leaf(key, value)
+            elif f"--{key}" not in self._values and isinstance(value, dict):
+                yield from self._unknown_keys(value, f"{key}.")
+
+    def _refuse_argument(self, option: str, before: Sequence[str]) -> None:
+        key, _, argument = option.rpartition(".")
+        if key not in self.arguments or argument in PARTS_OF_A_CLASS:
+            return
+        named = [text for place, text in texts_in(list(before)) if place == key]
+        taken = self.arguments[key].get(re.sub(r"^levelfield\..*\.", "", named[-1])) if named else None
+        if taken is not None and argument not in taken:
+            raise UserError(no_such_argument(key, argument, taken))
+
+
+def answered(words: Sequence[str]) -> bool:
+    """Whether the stored options were enough: the help that `levelfield fit` was asked for is printed.
+
+    Raises:
+        UserError: a misspelt key, or a configuration file that is not there.
+    """
+    if "--" in words or learner_named(list(words)) is not None:
+        return False
+    words = [*files_found(words)]
+    stored = read()
+    if stored is None:
+        return False
+    if {"-h", "--help"} & set(words):
+        print(stored.help, end="")
+        return True
+    stored.refuse(words)
+    return False
+
+
+def read() -> StoredOptions | None:
+    """What is stored, if it follows from the code and the libraries that are here."""
+    with suppress(OSError, ValueError, TypeError):
+        stored = StoredOptions(**json.loads(_file().read_text(encoding="utf-8")))
+        return stored if stored.follows_from == _here() else None
+    return None
+
+
+def store(parser: Any, arguments_of: Callable[[str, str], list[str]]) -> None:
+    """Store the parser of `fit`; where the folder cannot be written, the next help is made anew.
+
+    Args:
+        arguments_of: of a key and a class, what the parser takes for it.
+    """
+    arguments = {key: {name: arguments_of(key, name) for name in class_names(key)} for key in SHORT_NAMES}
+    stored = StoredOptions(_here(), parser.format_help(), options_of(parser), arguments)
+    with suppress(OSError, UserError):
+        _file().parent.mkdir(parents=True, exist_ok=True)
+        write_json(_file(), asdict(stored))
+
+
+def _file() -> Path:
+    return cache_root() / "fit_options.json"
+
+
+def _here() -> str:
+    """A digest of all that signatures and their texts may follow from."""
+    digest = sha256()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        digest.update(f"{path}\n".encode() + path.read_bytes())
+    for library in ("jsonargparse", "lightning", "torch"):
+        spec = find_spec(library)
+        digest.update(f"{library} {version(library)} {spec.origin if spec else None}\n".encode())
+    return digest.hexdigest()
+
+
+def _outer(option: str) -> list[str]:
+    """`--model` and `--model.loss` of `--model.loss.margin`."""
+    return [option[: dot.start()] for dot in re.finditer(r"\.", option)]
+
+
+def _first_leaf(key: str, value: Any) -> str:
+    while isinstance(value, dict) and value:
+        name, value = next(iter(value.items()))
+        key = f"{key}.{name}"
+    return key
