@@ -5,7 +5,7 @@ import torch
 from loss_cases import SITUATIONS, assert_equals_loop, batch, value_and_gradients
 from pytorch_metric_learning import losses as peers
 
-from levelfield.losses import AngularLoss
+from levelfield.losses import AngularLoss, angular
 
 
 def loop(case, alpha=40.0, normalize=True):
@@ -57,3 +57,19 @@ def test_the_scale_of_the_embeddings_does_not_matter():
 def test_an_angle_out_of_range_is_refused():
     with pytest.raises(ValueError, match="alpha=90 is an angle in degrees"):
         AngularLoss(alpha=90)
+
+
+@pytest.mark.parametrize("with_references", [False, True])
+def test_pairs_taken_in_parts_have_the_same_value_and_derivatives(with_references, monkeypatch):
+    case = batch("raw", labels=[0] * 12 + [1] * 12)
+    others, other_y = batch("raw", labels=[0, 1] * 10, seed=1).x, torch.tensor([0, 1] * 10)
+    references = (None, others, other_y) if with_references else ()
+    found = []
+    for room in (2**24, 1):
+        monkeypatch.setattr(angular, "ROW_VALUES", room)
+        value = AngularLoss()(case.x, case.y, *references)
+        first = torch.autograd.grad(value, [case.x, *references[1:2]], create_graph=True)
+        second = torch.autograd.grad(sum(g.square().sum() for g in first), case.x)
+        found.append((value, *first, *second))
+    for whole, in_parts in zip(*found, strict=True):
+        torch.testing.assert_close(in_parts, whole)

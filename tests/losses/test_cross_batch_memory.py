@@ -165,3 +165,24 @@ def test_what_it_cannot_hold_is_refused():
         memory(torch.randn(4, 5), torch.arange(4), (torch.arange(4),) * 2)
     with pytest.raises(ValueError, match="takes no ref_emb"):
         memory(torch.randn(4, 5), torch.arange(4), None, torch.randn(4, 5), torch.arange(4))
+
+
+class Told(ContrastiveLoss):
+    """Keeps what it was told to compare."""
+
+    def compute(self, embeddings, labels, indices_tuple, ref_emb, ref_labels):
+        self.chosen = indices_tuple
+        return super().compute(embeddings, labels, indices_tuple, ref_emb, ref_labels)
+
+
+def test_everything_is_named_by_masks_of_one_byte_a_pair():
+    loss = Told()
+    memory = CrossBatchMemory(loss, 5, memory_size=20).double()
+    for x, y in batches(3):
+        memory(x, y)
+    places = (16 + torch.arange(8)) % 20
+    same = y[:, None] == memory.memory_labels
+    assert torch.equal(loss.chosen.negatives, ~same)
+    assert not loss.chosen.positives[torch.arange(8), places].any()
+    assert (same & ~loss.chosen.positives).sum() == 8
+    assert {mask.dtype for mask in loss.chosen} == {torch.bool}

@@ -1,4 +1,4 @@
-"""Every loss of pairs runs at batch 8,192 with 128 dimensions in 16 GiB, the process included."""
+"""Every loss of pairs runs at batch 8,192 with 128 dimensions in 16 GiB, the process included; a memory in 2 GiB."""
 
 import subprocess
 import sys
@@ -22,6 +22,31 @@ loss.backward()
 assert loss.isfinite() and embeddings.grad.isfinite().all() and embeddings.grad.abs().sum() > 0
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
 """
+MEMORY_SCRIPT = """
+import resource, torch
+from levelfield import losses
+torch.manual_seed(0)
+labels = torch.arange(65536) % 4096
+memory = losses.CrossBatchMemory(losses.{name}(), 128, memory_size=65536)
+memory.memory.copy_(torch.randn(4096, 128)[labels] + 2 * torch.randn(65536, 128))
+memory.memory_labels.copy_(labels)
+memory.entered = 65536
+embeddings = (torch.randn(32, 128)[labels[:128] // 4] + 2 * torch.randn(128, 128)).requires_grad_()
+loss = memory(embeddings, labels[:128] // 4)
+loss.backward()
+assert loss.isfinite() and embeddings.grad.isfinite().all() and embeddings.grad.abs().sum() > 0
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+"""
+
+
+@pytest.mark.full
+@pytest.mark.processes
+@pytest.mark.parametrize("name", ["AngularLoss", "ContrastiveLoss", "LiftedStructureLoss"])
+def test_peak_memory_with_65536_references(name):
+    done = subprocess.run([sys.executable, "-c", MEMORY_SCRIPT.format(name=name)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    print(f"{name}: {float(done.stdout):.1f} GiB")
+    assert float(done.stdout) < 2
 
 
 @pytest.mark.full

@@ -3,7 +3,7 @@ import torch
 from loss_cases import SITUATIONS, assert_equals_loop, assert_equals_peer, batch
 from pytorch_metric_learning import losses as peers
 
-from levelfield.losses import LiftedStructureLoss
+from levelfield.losses import LiftedStructureLoss, lifted_structure
 
 
 def loop(case, neg_margin=1.0, pos_margin=0.0, normalize=True):
@@ -43,3 +43,16 @@ def test_with_references_the_peer_compares_a_query_index_with_a_reference_index(
     ours, peer = LiftedStructureLoss()(*case.arguments()), peers.LiftedStructureLoss()(*case.arguments())
     torch.testing.assert_close(ours, loop(case))
     assert abs(float(ours.detach() - peer.detach())) > 0.05
+
+
+def test_references_taken_in_parts_have_the_same_value_and_gradients(monkeypatch):
+    case = batch("raw", labels=[0, 0, 1, 1, 2])
+    other_y = torch.arange(90) % 4  # some are of a class that the batch lacks
+    others = batch("raw", labels=other_y.tolist(), seed=1).x
+    found = []
+    for room in (2**24, 1):
+        monkeypatch.setattr(lifted_structure, "ROW_VALUES", room)
+        value = LiftedStructureLoss()(case.x, case.y, None, others, other_y)
+        found.append((value, *torch.autograd.grad(value, (case.x, others))))
+    for whole, in_parts in zip(*found, strict=True):
+        torch.testing.assert_close(in_parts, whole)

@@ -2,12 +2,14 @@
 
 import math
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import softplus
+from torch.utils.checkpoint import checkpoint
 
 from levelfield.losses.base import IndicesTuple
-from levelfield.losses.pairs import PairLoss, cosines, pair_weights
+from levelfield.losses.pairs import EMPTY, ROW_VALUES, PairLoss, cosines, pair_weights
 from levelfield.losses.triplets import positive_pairs
 
 
@@ -24,7 +26,7 @@ class AngularLoss(PairLoss):
         alpha: the bound, in degrees, in (0, 90).
         normalize: False takes the embeddings as they come, as Fehervari et al. do (Eq 4, 5).
 
-    Cost: pairs x B, also in memory. When: margins that do not depend on scale.
+    Cost: pairs x B, in memory at most 64 MiB of it at a time. When: margins that do not depend on scale.
     Paper: Wang et al. 2017, "Deep Metric Learning with Angular Loss", arXiv:1708.01682.
 
     Not for `torch.compile(fullgraph=True)`: the number of positive pairs sets the shapes.
@@ -55,9 +57,23 @@ class AngularLoss(PairLoss):
             return embeddings.new_zeros(())
         anchors, others = self.points(embeddings, ref_emb)
         dots_NM = cosines(anchors, others)
-        dots_MM = dots_NM if ref_emb is None else cosines(others, others)
         tan2 = math.tan(math.radians(self.alpha)) ** 2
-        hidden_NM = (negatives - 1) * 1e30  # minus infinity, nearly, where n is of the class
-        # (u_i + u_p).u_n from rows of the matrices; the term of u_i.u_p does not depend on n
-        triangles_KM = (4 * tan2 * dots_NM + hidden_NM).index_select(0, i) + (4 * tan2 * dots_MM).index_select(0, p)
-        return softplus(triangles_KM.logsumexp(1) - 2 * (1 + tan2) * dots_NM[i, p]).mean()
+        hidden_NM = (negatives - 1) * -EMPTY  # minus infinity, nearly, where n is of the class
+        of_anchors_NM = 4 * tan2 * dots_NM + hidden_NM
+        of_positives_NM = 4 * tan2 * dots_NM
+
+        def sums_of(i: Int[Tensor, " K"], p: Int[Tensor, " K"]) -> Float[Tensor, " K"]:
+            """log sum_n e^(4 tan^2(alpha) (u_i + u_p).u_n); the term of u_i.u_p does not depend on n."""
+            if ref_emb is None:
+                return (of_anchors_NM.index_select(0, i) + of_positives_NM.index_select(0, p)).logsumexp(1)
+            between_KM = cosines(others.index_select(0, p), others)  # references: rows of theirs alone are ever held
+            return (of_anchors_NM.index_select(0, i) + 4 * tan2 * between_KM).logsumexp(1)
+
+        parts = list(zip(*(pairs.split(max(32, ROW_VALUES // len(others))) for pairs in (i, p)), strict=True))
+        if len(parts) == 1:
+            sums_K = sums_of(i, p)
+        else:  # made anew in the backward pass
+            sums_K = torch.cat(
+                [checkpoint(sums_of, *part, use_reentrant=False, preserve_rng_state=False) for part in parts]
+            )
+        return softplus(sums_K - 2 * (1 + tan2) * dots_NM[i, p]).mean()

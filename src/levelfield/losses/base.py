@@ -8,11 +8,20 @@ loss with class weights subclasses `levelfield.losses.classification.Classificat
 else subclasses `MetricLoss` and writes `compute`.
 """
 
+from typing import NamedTuple
+
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, autocast, nn, no_grad, promote_types
 
 IndicesTuple = tuple[Tensor, ...]
+
+
+class PairMasks(NamedTuple):
+    """Which pairs count, each once: in the place of lists of indices, which take sixteen times the room."""
+
+    positives: Bool[Tensor, "N M"]
+    negatives: Bool[Tensor, "N M"]
 
 
 class MetricLoss(nn.Module):
@@ -108,7 +117,9 @@ def check_batch(embeddings: Tensor, labels: Tensor, ref_emb: Tensor | None, ref_
 
 
 def check_indices(indices_tuple: IndicesTuple) -> None:
-    """Raise ValueError, in one line, unless these are (a, p, n) or (a1, p, a2, n) of matching lengths."""
+    """Raise ValueError, in one line, unless these are (a, p, n) or (a1, p, a2, n) of matching lengths, or masks."""
+    if isinstance(indices_tuple, PairMasks):
+        return
     lengths = [len(indices) for indices in indices_tuple]
     triplets = len(lengths) == 3 and lengths[0] == lengths[1] == lengths[2]
     pairs = len(lengths) == 4 and lengths[0] == lengths[1] and lengths[2] == lengths[3]

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from levelfield.losses.base import IndicesTuple, MetricLoss, check_batch, check_indices
+from levelfield.losses.base import IndicesTuple, MetricLoss, PairMasks, check_batch, check_indices
 from levelfield.losses.pairs import PairLoss, as_pairs
 
 
@@ -114,7 +114,10 @@ class CrossBatchMemory(MetricLoss):
             chosen = self.miner(embeddings, labels, memory, memory_labels)
         else:
             same = labels[:, None] == memory_labels[None, :]
-            chosen = (*same.nonzero(as_tuple=True), *(~same).nonzero(as_tuple=True))
+            chosen = PairMasks(same, ~same)
+            if places is not None:
+                same.scatter_(1, places[:, None], False)
+            return chosen if isinstance(self.loss, MetricLoss) else as_pairs(chosen)
         if places is None:
             return chosen
         kept = chosen[1] != places[chosen[0]]

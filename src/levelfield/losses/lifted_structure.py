@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn.functional import relu
 
 from levelfield.losses.base import IndicesTuple
-from levelfield.losses.pairs import PairLoss, distances, mean_over, pair_weights, weighted_logsumexp
+from levelfield.losses.pairs import EMPTY, ROW_VALUES, PairLoss, distances, mean_over, pair_weights, weighted_logsumexp
 
 
 class LiftedStructureLoss(PairLoss):
@@ -49,10 +49,20 @@ class LiftedStructureLoss(PairLoss):
         of_anchor = self._pushes(dist_NM, negatives)
         of_positive = of_anchor
         if ref_emb is not None and ref_labels is not None:
-            _, apart = pair_weights(ref_labels, None, ref_labels, dtype=embeddings.dtype)
-            of_positive = self._pushes(distances(others, others), apart)
+            of_positive = self._pushes_of_references(positives, others, ref_labels)
         hinge = relu(of_anchor[:, None].logaddexp(of_positive[None, :]) + dist_NM - self.pos_margin)
         return mean_over(hinge.square() / 2, positives)
+
+    def _pushes_of_references(
+        self, positives: Float[Tensor, "N M"], others: Float[Tensor, "M D"], ref_labels: Int[Tensor, " M"]
+    ) -> Float[Tensor, " M"]:
+        """Of those references that are a positive of some anchor, so many at a time that their rows take 64 MiB."""
+        (needed,) = positives.any(0).nonzero(as_tuple=True)
+        of_positive = others.new_full((len(others),), EMPTY)
+        for rows in needed.split(max(32, ROW_VALUES // len(others))):
+            apart = (ref_labels[rows, None] != ref_labels).to(others.dtype)
+            of_positive = of_positive.index_put((rows,), self._pushes(distances(others[rows], others), apart))
+        return of_positive
 
     def _pushes(self, dist: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]) -> Float[Tensor, " N"]:
         return weighted_logsumexp(self.neg_margin - dist, negatives)

@@ -83,7 +83,7 @@ class MarginLoss(PairLoss):
         terms_N = positives.sum(1) + negatives.sum(1)
         if not self.pairs:
             terms_N = positives.sum(1)
-            if listed is None or len(listed) == 4:
+            if listed is None or len(listed) != 3:
                 terms_N = positives.sum(1) * negatives.sum(1)
                 positives, negatives = (
                     positives * negatives.sum(1, keepdim=True),

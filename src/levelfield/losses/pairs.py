@@ -10,11 +10,13 @@ from jaxtyping import Float, Int
 from torch import Tensor, no_grad
 from torch.nn.functional import threshold
 
-from levelfield.losses.base import IndicesTuple, MetricLoss
+from levelfield.losses.base import IndicesTuple, MetricLoss, PairMasks
 from levelfield.numerics import inner_products, rounding_of, unit
 
 # The log-sum-exp of nothing; finite, so that a row with nothing to compare has a zero gradient.
 EMPTY = -1e30
+# Of the rows of references or triangles that are held at a time where they are not what the batch itself has.
+ROW_VALUES = 2**24
 
 
 def cosines(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
@@ -140,6 +142,8 @@ def pair_weights(
         positives = (labels[:, None] == others[None, :]).to(dtype)
         negatives = 1 - positives
         return (positives.fill_diagonal_(0) if ref_labels is None else positives), negatives
+    if isinstance(indices_tuple, PairMasks):
+        return indices_tuple.positives.to(dtype), indices_tuple.negatives.to(dtype)
     a1, p, a2, n = as_pairs(indices_tuple)
     weights = []
     for rows, columns in ((a1, p), (a2, n)):
@@ -150,7 +154,11 @@ def pair_weights(
 
 
 def as_pairs(indices_tuple: IndicesTuple) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(a1, p, a2, n) of pairs, or of the two pairs of each triplet (a, p, n)."""
+    """(a1, p, a2, n) of pairs, of masks, or of the two pairs of each triplet (a, p, n)."""
+    if isinstance(indices_tuple, PairMasks):
+        a1, p = indices_tuple.positives.nonzero(as_tuple=True)
+        a2, n = indices_tuple.negatives.nonzero(as_tuple=True)
+        return a1, p, a2, n
     if len(indices_tuple) == 3:
         a, p, n = indices_tuple
         return a, p, a, n
