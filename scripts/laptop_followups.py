@@ -12,6 +12,7 @@ their results are printed. `--tuned` takes of each method the setting with the l
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -51,11 +52,9 @@ def definitions(each: LaptopSet, sets: Sequence[LaptopSet]) -> dict[str, dict[st
         transfer |= {f"{method}{OF}{other.name}": at(method, other.chosen(method)) for other in sets}
         transfer[f"{method}{OF}{DEFAULT}"] = f"method/{method}.yaml"
     start = {"model": {"embedder_init": "pca"}, "trainer": {"callbacks+": [{"class_path": START}]}}
-    kinds: dict[str, dict[str, Any]] = {
-        DEFAULTS: {},
-        PCA: {"overrides": start, "methods": chosen},
-        TRANSFER: {"runs": 1, "methods": transfer},
-    }
+    kinds: dict[str, dict[str, Any]] = {DEFAULTS: {}, PCA: {"overrides": start, "methods": chosen}}
+    if len(sets) > 1:
+        kinds[TRANSFER] = {"runs": 1, "methods": transfer}
     head = {"extends": f"laptop/{each.name}.yaml", **NO_SEARCH}
     return {kind: {"name": f"laptop_{each.name}_{kind}", **head, **own} for kind, own in kinds.items()}
 
@@ -116,7 +115,9 @@ def main() -> None:
             file = each.folder / f"{kind}.yaml"
             write_atomically(file, (HEAD + yaml.safe_dump(definition, sort_keys=False, width=120)).encode())
             output = f"outputs/laptop/{each.name}_{kind}"
-            print(f"levelfield study run {file} --data.root DIR --output {output} --executor.workers 2")
+            print(
+                f"levelfield study run {os.path.relpath(file)} --data.root DIR --output {output} --executor.workers 2"
+            )
             print(f"python scripts/laptop_results.py {output}")
 
 

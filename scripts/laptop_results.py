@@ -29,7 +29,7 @@ from levelfield.study.record import StudyRecord
 
 ARCHIVE, TRIALS = "study.tar.xz", "trials.csv"
 # Of the page's figures those that stand beside it, for pages that show them.
-FIGURES = ("scores", "search")
+FIGURES = ("scores", "differences")
 
 
 def collect(folder: Path, destination: Path) -> None:

@@ -134,9 +134,11 @@ class LaptopSet:
         """Scores (runs, folds) of separated embeddings; of stage `run` those of the validation folds."""
         return self.table(stage, metric)[method]
 
-    def table(self, stage: str = "test", metric: str = SELECTED_BY) -> dict[str, np.ndarray]:
-        """Method to scores (runs, folds) of separated embeddings."""
-        return scores_by_method(self.rows, stage, metric)
+    def table(
+        self, stage: str = "test", metric: str = SELECTED_BY, embedding: str = "separated"
+    ) -> dict[str, np.ndarray]:
+        """Method to scores (runs, folds); concatenated embeddings are one fold."""
+        return scores_by_method(self.rows, stage, metric, embedding)
 
     def follow_up(self, kind: str) -> list[ResultRow] | None:
         """The results of a follow-up study; None where there is none yet."""
@@ -164,9 +166,11 @@ class LaptopSet:
         return float(fmean(deviations))
 
 
-def scores_by_method(rows: list[ResultRow], stage: str, metric: str = SELECTED_BY) -> dict[str, np.ndarray]:
-    """Method to scores (runs, folds) of separated embeddings."""
-    found = scores_of(rows, metric, "separated", stage)
+def scores_by_method(
+    rows: list[ResultRow], stage: str, metric: str = SELECTED_BY, embedding: str = "separated"
+) -> dict[str, np.ndarray]:
+    """Method to scores (runs, folds); concatenated embeddings are one fold."""
+    found = scores_of(rows, metric, embedding, stage)
     return {
         method: np.array([[score for _, score in sorted(folds.items())] for _, folds in sorted(runs.items())])
         for method, runs in found.items()
