@@ -156,6 +156,10 @@ def test_what_contradicts_the_checkpoint_is_refused(fitted, run, command, option
         ),
         (["--model.loss", "ArcFaceLoss", "--data.samples_per_class", "5"], ["32 is not a multiple", "ClassBalancedBa"]),
         (["--model.loss", "ArcFaceLoss", "--data.dataset", "ImageTable"], ["--data.dataset.table is required"]),
+        (
+            ["--model.loss", "ArcFaceLoss", "--data.dataset", "ImageFolder", "--data.dataset.num_classes", "3"],
+            ["--data.dataset: no such argument 'num_classes'"],
+        ),
         (["--model.loss", "missing_module.MyLoss"], ["--model.loss", "missing_module"]),
         (["--model.loss", "ArcFaceLoss", "--config", "nothing.yaml"], ["nothing.yaml"]),
         (["--model.loss", "ArcFaceLoss", "--data.dataset.num_classes", "12"], ["16"]),

@@ -84,7 +84,12 @@ def test_with_too_few_classes_it_says_what_can_be_done(run, tmp_path: Path) -> N
 
 def test_what_is_no_data_is_refused(run, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("none")
-    for words, said in ((["notes.txt"], "neither a folder"), (["--runs", "2"], "PATH"), (["x", "--trunk"], "--trunk")):
+    for words, said in (
+        (["notes.txt"], "neither a folder"),
+        (["--runs", "2"], "PATH"),
+        (["x", "--trunk"], "--trunk"),
+        (["x", "--data.dataset.folder", "y"], "--data.dataset.folder: x names the data; leave the option out"),
+    ):
         code, _, complaint = run("compare", *words)
         assert code == 2
         assert said in complaint

@@ -105,6 +105,14 @@ def test_a_file_of_ones_own_is_told_of_too_and_the_usual_values_are_not(tiny, ru
     assert f"note: nothing to go on with: no fit of these settings was stopped in {tmp_path}/fit/mine" in printed
 
 
+def test_where_a_checkpoint_s_weights_come_from_is_told(tiny, fitted, run, tmp_path):
+    words = ["--model.loss", "ArcFaceLoss", "--data.fold", "2", "--ckpt_path", fitted / "best.ckpt"]
+    words += ["--trainer.max_epochs", "3", "--model.trunk.weights", "null", "--output", tmp_path]
+    code, printed, complaint = run("fit", *tiny, *words)
+    assert code == 0, complaint
+    assert "note: --model.trunk.weights is not used: the weights are those of --ckpt_path" in printed
+
+
 @pytest.mark.parametrize("command", USED)
 def test_every_option_of_a_command_that_takes_a_checkpoint_is_used_or_refused(command, fitted, monkeypatch):
     class Parsed(Exception):  # noqa: N818

@@ -58,12 +58,17 @@ def main(argv: Sequence[str]) -> int:
         return 0
     path, words, trunks, skip_broken = _own_words(argv)
     given = study.parse(["run", path, *words])
+    for key in given.overrides:
+        if f"{key}.".startswith("data.dataset."):
+            raise UserError(f"--{key}: {path} names the data; leave the option out")
     from levelfield.data.own import own_dataset  # with torch, which the help does not need
 
     root = given.overrides.get("data.root")
     dataset = own_dataset(path, root)
     if dataset is None:
         raise UserError(f"{path} is neither a folder with a folder a class nor a .csv or .parquet table; give one")
+    if skip_broken and dataset.modality == "text":
+        print(f"note: --skip-broken is passed over: {path} holds texts, and no pictures")
     index = dataset.read_index()
     split = given.overrides.get("data.split")
     _check_classes(path, dataset, index, split, given.overrides.get("folds", COUNTS["folds"]))

@@ -192,7 +192,8 @@ def _verify(console: Console, dataset: "MetricDataset", root: str | None, asked_
         _print(console, f"{dataset.name}: {reason}")
         return 2 if asked_for else 0
     published = "as published, " if dataset.num_classes_published is not None else ""
-    verdict = f"{published}every sample opens" if report.ok else f"{len(report.problems)} problems"
+    count = len(report.problems)
+    verdict = f"{published}every sample opens" if report.ok else f"{count} problem{'s' * (count > 1)}"
     duplicates = describe_duplicates(report.duplicates)
     found, *left_out = report.overview
     left_out += root_in_vain(dataset, root)

@@ -94,7 +94,8 @@ def _asked(console: Console, arguments: argparse.Namespace, options: Mapping[str
     if arguments.dry_run:
         in_vain = [option for option, name in OF_JOBS.items() if getattr(arguments, name)]
         in_vain += [f"--executor.{key}" for key in arguments.options]
-        _print_lines(console, [f"note: --dry-run does no job: passed over are {', '.join(in_vain)}"] * bool(in_vain))
+        if in_vain:
+            _print_lines(console, [f"note: --dry-run does no job: passed over are {', '.join(in_vain)}"])
     elif arguments.archive is not None and study.asked.definition_file.is_file():
         _print_lines(console, [f"note: --from {arguments.archive} is passed over: {study.folder} has begun"])
     elif arguments.archive is not None:

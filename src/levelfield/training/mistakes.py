@@ -47,7 +47,7 @@ def one_line(message: str, parser: ArgumentParser) -> str:
         return f"{option} needs a value"
     if wrong := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
         return f"no such command '{wrong[1]}'{nearest(wrong[1], re.findall('[a-z]+', wrong[2]), '')}"
-    if option := _search(r"no such argument '(num_classes|embedding_size)'", message):
+    if str(key).endswith("loss") and (option := _search(r"no such argument '(num_classes|embedding_size)'", message)):
         return f"--{key}.{option} is supplied, for folds differ in their classes: leave it out"
     if argument := _search(r"(no such argument '[\w.]+'(; did you mean '[\w.-]+'\?)?)", message):
         return f"--{key}: {argument.replace('--', '')}" if key else argument

@@ -106,6 +106,11 @@ SETTINGS = (
         lambda config, _: config["trainer"]["enable_checkpointing"] is False,
         "--trainer.enable_checkpointing false keeps no last state",
     ),
+    Setting(
+        ("model.trunk.weights", "model.embedder_init"),
+        lambda config, _: config.get("ckpt_path") is not None,
+        "the weights are those of --ckpt_path",
+    ),
     Setting(("weights_only",), lambda config, _: config.get("ckpt_path") is None, "there is no --ckpt_path"),
     Setting(
         ("trainer.max_steps",),

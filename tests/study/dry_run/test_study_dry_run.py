@@ -45,8 +45,9 @@ def test_a_dry_run_prints_jobs_and_hours_and_writes_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     threads = torch.get_num_threads()
-    assert main(["run", str(toy_file), "--dry-run"]) == 0
+    assert main(["run", str(toy_file), "--dry-run", "--data.root", "nowhere"]) == 0
     printed = capsys.readouterr().out
+    assert printed.startswith("--data.root nowhere is passed over: Glyphs reads nothing from it\n")
     # 2 methods x 2 folds x (3 trials + 2 runs), and the baseline's 2 folds.
     assert re.search(r"contrastive +6 +4 +0\.\d{3} ", printed)
     assert "22 jobs: 12 trainings in the search, 8 in the runs, 2 fits of the pretrained baseline" in printed

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from levelfield.data.places import root_in_vain
 from levelfield.study.definition.configuration import Config, flatten, set_dotted
 from levelfield.study.definition.spec import StudySpec, is_baseline
 from levelfield.study.dry_run.step_time import batch_in_words, loss_step, median_seconds, network_step
@@ -130,8 +131,11 @@ def method_costs(spec: StudySpec, console: Console | None = None) -> list[Method
         for method in dict.fromkeys(job.method for job in jobs if not is_baseline(job.method)):
             config = _without_download(first_config(spec, method))
             training = build(config, Path(folder), progress=False)
-            if console is not None and not costs and training.datamodule.dataset.num_classes_published is None:
-                console.print("\n".join(training.datamodule.overview()), highlight=False, markup=False, soft_wrap=True)
+            if console is not None and not costs:
+                data = training.datamodule
+                own = data.dataset.num_classes_published is None
+                for line in data.overview() if own else root_in_vain(data.dataset, data.root):
+                    console.print(line, highlight=False, markup=False, soft_wrap=True)
             network = _network(config)
             if network not in network_seconds:
                 network_seconds[network] = median_seconds(network_step(training), training)
