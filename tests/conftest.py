@@ -24,6 +24,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
+def no_cache_is_left(tmp_path_factory):
+    """Pictures are decoded into a cache of the session's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LEVELFIELD_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def one_thread():
     """These trunks are too small to gain from two, and two lose much where something else runs."""
     torch.set_num_threads(1)

@@ -331,7 +331,10 @@ def test_a_bad_image_is_named(tiny, run, tmp_path, content):
     assert run("fit", *words)[0] == 0
     victim = tmp_path / "0_1.png"
     victim.write_bytes(victim.read_bytes()[:50] if content is None else content)
-    refused(run("fit", *words), "0_1.png")
+    refused(run("fit", *words, "--data.cache", "false"), "0_1.png")
+    code, _, complaint = run("fit", *words)
+    assert code == 2
+    assert "0_1.png is" in complaint.splitlines()[-1]
 
 
 def test_a_bad_table_is_named(tiny, run, tmp_path):

@@ -46,7 +46,7 @@ def table(tmp_path: Path) -> Path:
     return table
 
 
-def datamodule(table: Path, cache: bool = True, transforms: ImageTransforms = TRANSFORMS, fold: int = 0):
+def datamodule(table: Path, cache: bool | str = True, transforms: ImageTransforms = TRANSFORMS, fold: int = 0):
     data = MetricDataModule(ImageTable(table), transforms=transforms, cache=cache, fold=fold)
     data.setup("fit")
     return data
@@ -192,12 +192,66 @@ def test_an_image_that_does_not_open_is_named(table: Path, cache: Path) -> None:
     assert not pixel_files(cache)
 
 
+def test_auto_prepares_what_takes_little_room(table: Path, cache: Path, monkeypatch, capsys) -> None:
+    """32 images of 32 x 32 and more take over 98,304 bytes; the second look finds them there, whatever the bound."""
+    monkeypatch.setattr("levelfield.data.cache.MOST_BYTES", 98_000)
+    plain = datamodule(table, "auto").train_subset[1][0]
+    assert not pixel_files(cache)
+    monkeypatch.setattr("levelfield.data.cache.MOST_BYTES", 10**6)
+    assert torch.equal(datamodule(table, "auto").train_subset[1][0], plain)
+    (pixels,) = pixel_files(cache)
+    assert "takes 0 MB" in capsys.readouterr().err
+    monkeypatch.setattr("levelfield.data.cache.MOST_BYTES", 0)
+    monkeypatch.setattr(ImageTable, "load", lambda *_: pytest.fail("opened an image"))
+    assert torch.equal(datamodule(table, "auto").train_subset[1][0], plain)
+    assert pixel_files(cache) == [pixels]
+    assert not capsys.readouterr().err
+
+
+def test_auto_does_without_where_a_cache_cannot_be(table: Path, cache: Path) -> None:
+    MetricDataModule(Glyphs(num_classes=40), cache="auto").setup("fit")
+    assert not cache.exists()
+    cache.write_text("a file where the folder should be")
+    assert torch.equal(datamodule(table, "auto").train_subset[3][0], datamodule(table, False).train_subset[3][0])
+
+
+def test_transforms_of_ones_own_get_pillows_images(table: Path) -> None:
+    class OnesOwn(ImageTransforms):
+        def train(self):
+            return lambda image: torch.tensor(image.getpixel((0, 0)))
+
+    own = MetricDataModule(ImageTable(table), transforms=OnesOwn(24, 32), cache=True, batch_size=8)
+    own.setup("fit")
+    assert own.train_subset[0][0].tolist() == list(reduced(table, own.train_subset.index.keys[0]).getpixel((0, 0)))
+    assert next(iter(own.train_dataloader()))[0].shape == (8, 3)
+
+
+@pytest.mark.processes
+def test_many_images_are_decoded_by_several_processes(table: Path, cache: Path, monkeypatch) -> None:
+    alone = datamodule(table)
+    expected = pixel_files(cache)[0].read_bytes()
+    (pixel_files(cache)[0].parent / INDEX).unlink()
+    monkeypatch.setattr("levelfield.data.cache.FEW", 10)
+    torch.manual_seed(3)
+    drawn = torch.rand(2)
+    torch.manual_seed(3)
+    assert torch.equal(datamodule(table).train_subset[1][0], alone.train_subset[1][0])
+    assert torch.equal(torch.rand(2), drawn)
+    assert pixel_files(cache)[0].read_bytes() == expected
+    (table.parent / "7.png").write_bytes(b"no image")
+    with pytest.raises(UserError, match=r"7\.png is not an image") as caught:
+        datamodule(table)
+    assert "\n" not in str(caught.value)
+
+
 PREPARE = """
 import sys
 import time
 from levelfield.data import ImageTable, ImageTransforms
+from levelfield.data import cache
 from levelfield.data.cache import prepare_images
 
+cache.FEW = int(sys.argv[3])
 load = ImageTable.load
 def loading(self, key):
     print(key, flush=True)
@@ -206,13 +260,13 @@ def loading(self, key):
 ImageTable.load = loading
 dataset = ImageTable(sys.argv[1])
 reduce = ImageTransforms(crop_size=24, resize=32).reduce()
-images = prepare_images(dataset, dataset.read_index(), reduce, {"half": "all"})
-print("pixel", images.load("5.png").getpixel((3, 3)), flush=True)
+images = prepare_images(dataset, dataset.read_index(), lambda key: reduce(dataset.load(key)), {"half": "all"})
+print("pixel", images.load("5.png")[3, 3].tolist(), flush=True)
 """
 
 
-def preparing(table: Path, slow: float) -> subprocess.Popen:
-    words = [sys.executable, "-c", PREPARE, str(table), str(slow)]
+def preparing(table: Path, slow: float, few: int = 500) -> subprocess.Popen:
+    words = [sys.executable, "-c", PREPARE, str(table), str(slow), str(few)]
     return subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY)
 
 
@@ -226,18 +280,19 @@ def test_a_second_process_waits_for_the_first_and_opens_no_image(
     assert process.stdout.readline() == "0.png\n"
     dataset = ImageTable(table)
     monkeypatch.setattr(ImageTable, "load", lambda *_: pytest.fail("opened an image"))
-    images = prepare_images(dataset, dataset.read_index(), TRANSFORMS.reduce(), {"half": "all"})
+    images = prepare_images(dataset, dataset.read_index(), reading(dataset), {"half": "all"})
     assert np.array_equal(images.load("5.png"), expected)
     printed = process.stdout.read().splitlines()  # `communicate` loses what `readline` has read ahead
     process.stdout.close()
     assert process.wait(60) == 0
-    assert printed == [*(f"{number}.png" for number in range(1, 64)), f"pixel {expected.getpixel((3, 3))}"]
+    assert printed == [*(f"{number}.png" for number in range(1, 64)), f"pixel {list(expected.getpixel((3, 3)))}"]
     assert len(pixel_files(cache)) == 1
 
 
 @pytest.mark.processes
-def test_a_process_killed_while_it_prepares_leaves_nothing_broken(table: Path, cache: Path) -> None:
-    process = preparing(table, 0.2)
+@pytest.mark.parametrize("few", [500, 10], ids=["alone", "with loader processes"])
+def test_a_process_killed_while_it_prepares_leaves_nothing_broken(few: int, table: Path, cache: Path) -> None:
+    process = preparing(table, 0.2, few)
     assert process.stdout is not None
     for _ in range(3):
         process.stdout.readline()
@@ -248,10 +303,15 @@ def test_a_process_killed_while_it_prepares_leaves_nothing_broken(table: Path, c
     assert left.suffix == ".tmp"
     dataset = ImageTable(table)
     started = time.monotonic()
-    images = prepare_images(dataset, dataset.read_index(), TRANSFORMS.reduce(), {"half": "all"})
+    images = prepare_images(dataset, dataset.read_index(), reading(dataset), {"half": "all"})
     assert time.monotonic() - started < 30  # the dead process' lock is gone
     assert all(np.array_equal(images.load(key), reduced(table, key)) for key in dataset.read_index().keys)
     assert not left.exists()
+
+
+def reading(dataset: ImageTable):
+    reduce = TRANSFORMS.reduce()
+    return lambda key: reduce(dataset.load(key))
 
 
 def reduced(table: Path, key: str) -> Image.Image:

@@ -4,26 +4,37 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 from zipfile import BadZipFile
 
 import numpy as np
 import PIL
-from PIL import Image
+import torch
+from jaxtyping import UInt8
+from torch.utils.data import DataLoader, Dataset
 
+from levelfield.data.crops import Picture
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.index import SampleIndex
 from levelfield.errors import FileRefused, UserError
 from levelfield.runtime.cache_root import cache_root
+from levelfield.runtime.processes import end_with_parent
 from levelfield.storage.atomic import TEMPORARY, replaced
 from levelfield.storage.lock import Lock
 
 INDEX = "index.npz"
+# A file of this size is made without being asked for.
+MOST_BYTES = 4 << 30
+# Images that are opened to say how much room all of them take.
+LOOKED_AT = 16
+# Fewer images are decoded before loader processes are there.
+FEW = 500
 Made = TypeVar("Made")
 
 
@@ -40,12 +51,12 @@ class PreparedImages:
     def __init__(self, pixels: Path, places: dict[str, tuple[int, int, int]]) -> None:
         self.pixels = pixels
         self._places = places
-        self._bytes = np.memmap(pixels, dtype=np.uint8, mode="r")
+        self._bytes = np.memmap(pixels, dtype=np.uint8, mode="c")
 
-    def load(self, key: str) -> Image.Image:
-        """One image, reduced."""
+    def load(self, key: str) -> UInt8[np.ndarray, "height width 3"]:
+        """One image, reduced: a view of the file, which writes to it do not reach."""
         start, height, width = self._places[key]
-        return Image.fromarray(np.asarray(self._bytes[start : start + height * width * 3]).reshape(height, width, 3))
+        return np.asarray(self._bytes[start : start + height * width * 3]).reshape(height, width, 3)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"pixels": self.pixels, "places": self._places}
@@ -55,18 +66,19 @@ class PreparedImages:
 
 
 def prepare_images(
-    dataset: MetricDataset, index: SampleIndex, reduce: Callable[[Image.Image], Image.Image], purpose: Mapping[str, Any]
+    dataset: MetricDataset, index: SampleIndex, read: Callable[[str], Picture], purpose: Mapping[str, Any]
 ) -> PreparedImages:
     """The images of `index` from their cache, which is made or renewed first where it has to be.
 
     The cache lies in a folder of its own below `LEVELFIELD_CACHE` (by default `~/.cache/levelfield`). It is renewed
     when the samples, or the path, size or modification time of a file, are not what it was made from. One process makes
-    it while others wait; what is there is always whole, whenever a process is killed.
+    it, with loader processes on the cores that it has, while others wait; what is there is always whole, whenever a
+    process is killed.
 
     Args:
-        dataset: opens the images, those of `index` and no others.
-        reduce: what is done to each image first, the same each time.
-        purpose: plain values that set this cache apart from others of the same data set: the half, and what `reduce`
+        dataset: says where the images lie, those of `index` and no others.
+        read: opens the image of a key and reduces it, the same each time.
+        purpose: plain values that set this cache apart from others of the same data set: the half, and what `read`
             does.
 
     Raises:
@@ -74,17 +86,57 @@ def prepare_images(
     """
     if dataset.modality == "text":
         raise UserError(f"--data.cache is for images, and {dataset.name} holds texts: leave it out")
-    folder = cache_root() / f"{dataset.name}-{_digest(place_of(dataset), dict(purpose))[:16]}"
-    if any(dataset.file_of(key) is None for key in index.keys[:1]):
+    if not _has_files(dataset, index):
         raise UserError(f"--data.cache is for image files, and {dataset.name} draws its images: leave it out")
-    stamp = stamp_of(dataset, index)
+    return _prepared(_folder(dataset, purpose), stamp_of(dataset, index), dataset, index, read)
+
+
+def _prepared(
+    folder: Path, stamp: str, dataset: MetricDataset, index: SampleIndex, read: Callable[[str], Picture]
+) -> PreparedImages:
     return made_once(
         Lock(folder, "cache", f"cache of {dataset.name}"),
         lambda: _read(folder, stamp),
-        lambda: _make(folder, stamp, dataset, index, reduce),
+        lambda: _make(folder, stamp, index, read),
         f"prepared cache {folder}",
         "--data.cache",
     )
+
+
+def prepared_where_it_pays(
+    dataset: MetricDataset, index: SampleIndex, read: Callable[[str], Picture], purpose: Mapping[str, Any]
+) -> PreparedImages | None:
+    """`prepare_images` where its file is there, or takes no more room than nobody has to be asked for; else None.
+
+    That is `MOST_BYTES`, and half of what is free where it goes. It takes image files, too, and a folder to write to.
+    """
+    if dataset.modality == "text" or not _has_files(dataset, index):
+        return None
+    folder, stamp = _folder(dataset, purpose), stamp_of(dataset, index)
+    try:
+        found = _read(folder, stamp)
+        if found is None:
+            folder.mkdir(parents=True, exist_ok=True)
+            most = min(MOST_BYTES, shutil.disk_usage(folder).free // 2)
+            if not os.access(folder, os.W_OK) or _room(index, read) > most:
+                return None
+    except OSError:  # no folder can be there
+        return None
+    return found or _prepared(folder, stamp, dataset, index, read)
+
+
+def _has_files(dataset: MetricDataset, index: SampleIndex) -> bool:
+    return all(dataset.file_of(key) is not None for key in index.keys[:1])
+
+
+def _folder(dataset: MetricDataset, purpose: Mapping[str, Any]) -> Path:
+    return cache_root() / f"{dataset.name}-{_digest(place_of(dataset), dict(purpose))[:16]}"
+
+
+def _room(index: SampleIndex, read: Callable[[str], Picture]) -> int:
+    """About the bytes that the images take, by some of them."""
+    some = index.keys[:: max(1, len(index.keys) // LOOKED_AT)]
+    return len(index.keys) * sum(np.asarray(read(key)).size for key in some) // max(1, len(some))
 
 
 def made_once(lock: Lock, read: Callable[[], Made | None], make: Callable[[], None], what: str, option: str) -> Made:
@@ -178,18 +230,13 @@ def _read(folder: Path, stamp: str) -> PreparedImages | None:
     return PreparedImages(pixels, {key: (start, *size) for key, start, size in zip(keys, starts, sizes, strict=True)})
 
 
-def _make(
-    folder: Path, stamp: str, dataset: MetricDataset, index: SampleIndex, reduce: Callable[[Image.Image], Image.Image]
-) -> None:
+def _make(folder: Path, stamp: str, index: SampleIndex, read: Callable[[str], Picture]) -> None:
     """Write the pixels, then the index that names them, and only then remove what was there before."""
     print(f"decoding {len(index.keys):,} images once, into {folder}", file=sys.stderr)
     pixels = folder / f"pixels-{stamp[:16]}.bin"
     starts, sizes, written = [], [], 0
     with replaced(pixels) as file:
-        for key in index.keys:
-            image = dataset.load(key)
-            assert isinstance(image, Image.Image)
-            array = np.asarray(reduce(image))
+        for array in _in_order(index, read):
             file.write(array.tobytes())
             starts.append(written)
             sizes.append(array.shape[:2])
@@ -204,6 +251,48 @@ def _make(
             starts=np.array(starts),
             sizes=np.array(sizes),
         )
+    print(f"{folder} takes {written / 1e6:,.0f} MB", file=sys.stderr)
     for left in folder.iterdir():
         if left.suffix == TEMPORARY or (left.suffix == pixels.suffix and left != pixels):
             left.unlink()
+
+
+def _in_order(index: SampleIndex, read: Callable[[str], Picture]) -> Iterator[np.ndarray]:
+    """The images of an index; many are opened by as many processes as there are cores."""
+    if len(index.keys) < FEW:
+        yield from (np.asarray(read(key)) for key in index.keys)
+        return
+    processes = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    loader = DataLoader(
+        _Opened(index, read),
+        batch_size=None,
+        num_workers=processes,
+        worker_init_fn=partial(end_with_parent, os.getpid()),
+        collate_fn=_as_it_is,
+    )
+    with torch.random.fork_rng(devices=[]):  # of what a loader draws: later draws do not know of a cache
+        for image in loader:
+            if isinstance(image, str):
+                raise UserError(image)
+            yield image
+
+
+@dataclass(frozen=True)
+class _Opened(Dataset[Any]):
+    """The images of an index, or what is wrong with one: a loader process would add a traceback to that."""
+
+    index: SampleIndex
+    read: Callable[[str], Picture]
+
+    def __len__(self) -> int:
+        return len(self.index.keys)
+
+    def __getitem__(self, position: int) -> np.ndarray | str:
+        try:
+            return np.asarray(self.read(self.index.keys[position]))
+        except UserError as error:
+            return str(error)
+
+
+def _as_it_is(image: Any) -> Any:
+    return image

@@ -3,31 +3,32 @@
 import hashlib
 import inspect
 import json
-import os
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import cache, partial
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import DataLoader
 
-from levelfield.data.cache import PreparedImages, prepare_images
+from levelfield.data.crops import as_floats
 from levelfield.data.datasets.base import MetricDataset
-from levelfield.data.features import Extractor, Features, FeatureSubset, features_of, whole_batch
+from levelfield.data.features import Extractor, Features, FeatureSubset, features_of
 from levelfield.data.index import SampleIndex
+from levelfield.data.loading import in_processes, loader, loader_processes
 from levelfield.data.places import dataset_without_ways, root_in_vain
 from levelfield.data.samplers import EvalSampler, MPerClassBatchSampler, TrainingBatchSampler
 from levelfield.data.samplers.base import SamplerFactory
 from levelfield.data.sealed_half import check_test_half
+from levelfield.data.source import Source, opened, source_of
 from levelfield.data.splits import NO_FOLD, Split, check_validation_classes, class_folds, split_classes
 from levelfield.data.subset import ClassSubset
 from levelfield.data.transforms import ImageTransforms
 from levelfield.errors import UserError, refuse_below
-from levelfield.runtime.processes import end_with_parent
 
 
 class MetricDataModule(LightningDataModule):
@@ -52,10 +53,12 @@ class MetricDataModule(LightningDataModule):
             not divide `batch_size`, or `ShuffledBatchSampler` for all in turn.
         steps_per_epoch: batches of an epoch.
         eval_batch_size: samples a batch when embedding.
-        num_workers: loader processes.
+        num_workers: loader processes, which change no number. `auto` is none for texts and on a CPU, and for a GPU this
+            training's share of the machine's cores but one, at most 8.
         transforms: crops and flips of images, e.g. `--data.transforms.crop_size 64`.
         cache: decode and reduce the images once, into a file that is then read instead (`levelfield.data.cache`); the
-            results are the same. The test half has a file of its own, made when it is opened.
+            results are the same. The test half has a file of its own, made when it is opened. `auto` does so where the
+            samples are image files and theirs takes at most 4 GiB and half of what is free.
         seed: of batches and augmentation.
         features: train and evaluate on what a frozen trunk makes of each sample, computed once and kept
             (`levelfield.data.features`), e.g. `{views: 1}`; needs `--model.freeze_trunk true`. The test half has a file
@@ -63,6 +66,7 @@ class MetricDataModule(LightningDataModule):
 
     Attributes:
         notes: how the training batches differ from what was asked for, once they are made; empty if they do not.
+        device: what the batches are for where no Trainer says so.
 
     Raises:
         UserError: a fold that is not there, too few classes for `num_folds`, transforms of images for texts, or a
@@ -89,14 +93,14 @@ class MetricDataModule(LightningDataModule):
         sampler: SamplerFactory = MPerClassBatchSampler,
         steps_per_epoch: int = 100,
         eval_batch_size: int = 64,
-        num_workers: int = 0,
+        num_workers: int | Literal["auto"] = "auto",
         transforms: ImageTransforms | None = None,
-        cache: bool = False,
+        cache: bool | Literal["auto"] = "auto",
         seed: int = 0,
         features: Features | None = None,
     ) -> None:
         super().__init__()
-        refuse_below(0, "data", num_workers=num_workers)
+        refuse_below(0, "data", num_workers=0 if num_workers == "auto" else num_workers)
         refuse_below(1, "data", samples_per_class=samples_per_class, steps_per_epoch=steps_per_epoch)
         refuse_below(1, "data", eval_batch_size=eval_batch_size, num_folds=num_folds)
         refuse_below(2, "data", batch_size=batch_size)
@@ -130,6 +134,7 @@ class MetricDataModule(LightningDataModule):
         self.predict_subset: ClassSubset | None = None
         self._overview: list[str] = []
         self.notes = ""
+        self.device = torch.device("cpu")
         self._identity: dict[str, Any] | None = None
 
     def setup(self, stage: str) -> None:
@@ -154,7 +159,7 @@ class MetricDataModule(LightningDataModule):
             test = index.select(np.isin(index.labels, test_classes))
             self.test_subset = self._subset(self._source(test, f"{split}, test half"), index, test_classes)
         if stage == "predict":
-            self.predict_subset = self._subset(self.dataset, index, np.unique(index.labels))
+            self.predict_subset = self._subset(opened(self.dataset, self.transforms), index, np.unique(index.labels))
         if not self.hparams:  # made in Python: a checkpoint tells `levelfield validate` and `test` the same arguments
             self.save_hyperparameters(self._plain_arguments(), logger=False)
         if self._identity is None:
@@ -199,7 +204,7 @@ class MetricDataModule(LightningDataModule):
 
     def _features_of(self, index: SampleIndex, extractor: Extractor, kept: Features | None = None) -> Tensor:
         transform = self.transform(train=kept is not None)
-        loading = {"batch_size": self.eval_batch_size, **self._loading(persistent=False)}
+        loading = {"batch_size": self.eval_batch_size, **in_processes(self._processes, self._on_gpu)}
         return features_of(self.dataset, index, transform, self.transforms, extractor, loading, kept)
 
     def identity(self) -> dict[str, Any]:
@@ -264,12 +269,8 @@ class MetricDataModule(LightningDataModule):
         if self.trainer is not None:  # loader processes ask for batches before Lightning says which epoch it is
             sampler.set_epoch(self.trainer.current_epoch)
         self.notes = sampler.differences
-        return DataLoader(
-            self.train_subset,
-            batch_size=None,  # the sampler's are whole batches; a batch sampler Lightning would not leave alone
-            sampler=sampler,
-            **self._coming(self.train_subset, persistent=True),
-        )
+        # The sampler's are whole batches; a batch sampler Lightning would not leave alone.
+        return self._loader(self.train_subset, persistent=True, batch_size=None, sampler=sampler)
 
     def training_batches(self, labels: np.ndarray) -> TrainingBatchSampler:
         """The batches of an epoch, as indices.
@@ -308,12 +309,8 @@ class MetricDataModule(LightningDataModule):
             persistent: whether the loader processes stay for another pass.
         """
         assert subset is not None
-        return DataLoader(
-            subset,
-            batch_size=self.eval_batch_size,
-            sampler=EvalSampler(len(subset), rank=self._rank, world_size=self._world_size),
-            **self._coming(subset, persistent),
-        )
+        sampler = EvalSampler(len(subset), rank=self._rank, world_size=self._world_size)
+        return self._loader(subset, persistent, batch_size=self.eval_batch_size, sampler=sampler)
 
     def train_samples(self) -> DataLoader:
         """Each training sample of the fold once, in order, without augmentation; all of them on every process."""
@@ -321,22 +318,20 @@ class MetricDataModule(LightningDataModule):
         subset = ClassSubset(self.train_subset.dataset, self.train_subset.index, self.transform())
         if isinstance(self.train_subset, FeatureSubset):
             subset = FeatureSubset(subset, self._trainval, lambda: self._evaluated)
-        return DataLoader(subset, batch_size=self.eval_batch_size, **self._coming(subset, persistent=False))
+        return self._loader(subset, batch_size=self.eval_batch_size)
 
-    def _coming(self, subset: ClassSubset, persistent: bool) -> dict[str, Any]:
-        """How a subset's samples become batches of this process; features need no other process for it."""
-        if isinstance(subset, FeatureSubset):
-            return {"collate_fn": whole_batch, "pin_memory": self._on_gpu}
-        return {"collate_fn": default_collate, **self._loading(persistent)}
+    def _loader(self, subset: ClassSubset, persistent: bool = False, **how: Any) -> DataLoader:
+        return loader(subset, self._processes, self._on_gpu, persistent, **how)
 
-    def _loading(self, persistent: bool) -> dict[str, Any]:
-        """How samples reach this process, by loader processes that end with it."""
-        return {
-            "num_workers": self.num_workers,
-            "persistent_workers": persistent and self.num_workers > 0,
-            "worker_init_fn": partial(end_with_parent, os.getpid()) if self.num_workers else None,
-            "pin_memory": self._on_gpu,
-        }
+    @property
+    def _processes(self) -> int:
+        return loader_processes(self.num_workers, self.dataset.modality, self._on_gpu, self._world_size)
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Images that came to a GPU as bytes, as what a trunk takes."""
+        if isinstance(batch, list) and isinstance(batch[0], Tensor) and batch[0].dtype == torch.uint8:
+            return [as_floats(batch[0]), *batch[1:]]
+        return batch
 
     def transform(self, train: bool = False) -> Callable[[Any], Any] | None:
         """What is done to a sample before it joins a batch; nothing to a text."""
@@ -363,18 +358,19 @@ class MetricDataModule(LightningDataModule):
 
     @property
     def _on_gpu(self) -> bool:
-        return self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
+        device = self.device if self.trainer is None else self.trainer.strategy.root_device
+        return device.type == "cuda"
 
-    def _source(self, index: SampleIndex, half: str) -> MetricDataset | PreparedImages:
-        """What opens the samples of a half, and of no other."""
-        if not self.cache or self.features is not None:  # features are kept, so that no sample is read twice
-            return self.dataset
-        images = self.transforms
-        purpose = {"half": half, "reduce": [images.reduced, images.square, images.interpolation]}
-        return prepare_images(self.dataset, index, images.reduce(), purpose)
+    def _source(self, index: SampleIndex, half: str) -> Source:
+        cache = self.cache if self.features is None else False  # features are kept, so that no sample is read twice
+        return source_of(self.dataset, index, half, self.transforms, cache)
 
     def _subset(
-        self, source: MetricDataset | PreparedImages, index: SampleIndex, classes: np.ndarray, train: bool = False
+        self,
+        source: Source,
+        index: SampleIndex,
+        classes: np.ndarray,
+        train: bool = False,
     ) -> ClassSubset:
         selected = index.select(np.isin(index.labels, classes))
         return ClassSubset(source, selected, self.transform(train), seed=self.seed)

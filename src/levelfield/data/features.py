@@ -15,10 +15,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from levelfield.data import datasets
-from levelfield.data.cache import PreparedImages, cache_root, made_once, place_of, stamp_of
+from levelfield.data.cache import cache_root, made_once, place_of, stamp_of
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.index import SampleIndex
 from levelfield.data.samplers import Draw
+from levelfield.data.source import Source, opened
 from levelfield.data.subset import ClassSubset
 from levelfield.data.transforms import ImageTransforms
 from levelfield.errors import refuse_below
@@ -29,7 +30,7 @@ from levelfield.storage.lock import Lock
 from levelfield.storage.provenance import computing_files, source_hash
 
 # What turns a sample of a data set into what a trunk gets.
-MADE_BY = ("levelfield.data.features", "levelfield.data.transforms")
+MADE_BY = ("levelfield.data.features", "levelfield.data.transforms", "levelfield.data.crops")
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Views(Dataset[Any]):
 
     def __init__(
         self,
-        source: MetricDataset | PreparedImages,
+        source: Source,
         index: SampleIndex,
         transform: Callable[[Any], Any] | None,
         seed: int,
@@ -135,7 +136,7 @@ class FeatureSubset(ClassSubset):
         return {"features": taken, "labels": self._labels[positions], "index": positions}
 
 
-def whole_batch(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+def whole_batch(batch: Any) -> Any:
     """The `collate_fn` of a `FeatureSubset`'s loader: a batch comes as it should be."""
     return batch
 
@@ -160,7 +161,7 @@ def features_of(
     views, seed = (1, 0) if kept is None else (kept.views, kept.seed)
 
     def batches(view: int) -> Iterator[np.ndarray]:
-        yield from extractor(DataLoader(Views(dataset, index, transform, seed, view), **loading))
+        yield from extractor(DataLoader(Views(opened(dataset, transforms), index, transform, seed, view), **loading))
 
     purpose = {
         "transforms": {} if dataset.modality == "text" else _in_words(transforms, train=kept is not None),
@@ -178,8 +179,8 @@ def _in_words(transforms: ImageTransforms, train: bool) -> dict[str, Any]:
     every = asdict(transforms)
     if train:
         return every
-    evaluated = {name: every[name] for name in ("crop_size", "square", "interpolation")}
-    return {**evaluated, "resize": transforms.eval_side}
+    evaluated = {name: every[name] for name in ("crop_size", "square", "interpolation", "fast")}
+    return {**evaluated, "least_side": transforms.least_side, "resize": transforms.eval_side}
 
 
 def prepare_features(

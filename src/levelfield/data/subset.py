@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Bool
+from PIL import Image
 from torch.utils.data import Dataset
 
-from levelfield.data.cache import PreparedImages
-from levelfield.data.datasets.base import MetricDataset
+from levelfield.data.crops import Crops
 from levelfield.data.index import SampleIndex
 from levelfield.data.samplers import Draw
+from levelfield.data.source import Source
 from levelfield.seeds import seed_of
 
 
@@ -35,7 +36,7 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
 
     def __init__(
         self,
-        dataset: MetricDataset | PreparedImages,
+        dataset: Source,
         index: SampleIndex,
         transform: Callable[[Any], Any] | None = None,
         seed: int = 0,
@@ -68,6 +69,10 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
     def _open(self, draw: Draw | int) -> tuple[Any, int, int]:
         position, number = int(draw), draw.number if isinstance(draw, Draw) else int(draw)
         sample = self.dataset.load(self.index.keys[position])
+        if isinstance(sample, np.ndarray) and not isinstance(
+            getattr(self.transform, "__self__", self.transform), Crops
+        ):
+            sample = Image.fromarray(sample)  # for transforms of one's own
         if self.transform is not None:
             with torch.random.fork_rng(devices=[]):
                 # torch.manual_seed would seed the GPUs' generators too, which are not restored here.

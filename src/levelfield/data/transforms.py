@@ -1,17 +1,18 @@
 """Image transforms of training and evaluation; the defaults are those of the Reality Check."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
 
-import torch
-from jaxtyping import Float
-from PIL import Image
 from torchvision.transforms import v2
 
+from levelfield.data.crops import Crops, Interpolation, Picture, brought_to
 from levelfield.errors import UserError
 
-ImageTransform = Callable[[Image.Image], Float[torch.Tensor, "3 height width"]]
+# A JPEG is decoded at a smaller scale that leaves so many times the pixels that it is brought to: at 2 it would be more
+# than a grey level from what the whole picture gives, on sharp photographs.
+LEAST = 2.25
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,9 @@ class ImageTransforms:
         random_crop: a training crop is `crop_size` wide and high where it is cut out, instead of brought to it;
             `scale` and `ratio` then say nothing.
         interpolation: between pixels, wherever an image is brought to a size.
+        fast: read a large JPEG at a half, a quarter or an eighth of its size where 2.25 times `resize` is left, and
+            bring crops to their size by torchvision instead of Pillow: pixels within a grey level on average, in
+            less time where the input and not the trunk is the bottleneck (docs/input.md).
 
     Raises:
         UserError: a crop that is larger than the resized image, or a range upside down.
@@ -42,8 +46,9 @@ class ImageTransforms:
     horizontal_flip: bool = True
     square: bool = False
     random_crop: bool = False
-    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
+    interpolation: Interpolation = "bilinear"
     eval_resize: int | None = None
+    fast: bool = False
 
     def __post_init__(self) -> None:
         if self.eval_side is None:
@@ -65,39 +70,32 @@ class ImageTransforms:
         """What `reduce` brings an image to; None where training and evaluation do not begin alike."""
         return self.resize if self.resize == self.eval_side else None
 
-    def reduce(self) -> Callable[[Image.Image], Image.Image]:
+    def reduce(self) -> Callable[[Picture], Picture]:
         """The first, fixed part of both `train` and `evaluate`: an image of which it was done before stays as it is."""
-        return v2.Compose(self._resize(self.reduced) or [v2.Identity()])
+        return partial(brought_to, side=self.reduced, square=self.square, interpolation=self.interpolation)
 
-    def train(self) -> ImageTransform:
+    @property
+    def least_side(self) -> int | None:
+        """The shorter side that a file may be decoded at, if that is less than its own; None decodes it whole."""
+        return math.ceil(LEAST * self.reduced) if self.fast and self.reduced is not None else None
+
+    def train(self) -> Crops:
         """RGB image -> (3, crop_size, crop_size) float32 in [0, 1]; draws from torch's global generator."""
-        flip = [v2.RandomHorizontalFlip()] if self.horizontal_flip else []
-        crop: torch.nn.Module = v2.RandomResizedCrop(
-            self.crop_size, scale=self.scale, ratio=self.ratio, interpolation=self._interpolation
-        )
+        box: v2.RandomCrop | v2.RandomResizedCrop
         if self.random_crop:
-            crop = v2.RandomCrop(self.crop_size)
-        return v2.Compose([*self._resize(self.resize), crop, *flip, *_to_tensor()])
+            box = v2.RandomCrop(self.crop_size)
+        else:
+            box = v2.RandomResizedCrop(self.crop_size, scale=self.scale, ratio=self.ratio)
+        return self._crops(self.resize, box, self.horizontal_flip)
 
-    def evaluate(self) -> ImageTransform:
+    def evaluate(self) -> Crops:
         """RGB image -> (3, crop_size, crop_size) float32 in [0, 1], without randomness."""
-        return v2.Compose([*self._resize(self.eval_side), v2.CenterCrop(self.crop_size), *_to_tensor()])
+        return self._crops(self.eval_side, None, flip=False)
 
-    def _resize(self, size: int | None) -> list[torch.nn.Module]:
-        if size is None:
-            return []
-        return [v2.Resize([size, size] if self.square else size, interpolation=self._interpolation)]
+    def _crops(self, side: int | None, box: v2.RandomCrop | v2.RandomResizedCrop | None, flip: bool) -> Crops:
+        return Crops(self.crop_size, side, self.square, self.interpolation, box, flip, self.fast)
 
     @property
     def eval_side(self) -> int | None:
         """The shorter side that evaluation brings an image to."""
         return self.resize if self.eval_resize is None else self.eval_resize
-
-    @property
-    def _interpolation(self) -> v2.InterpolationMode:
-        return v2.InterpolationMode(self.interpolation)
-
-
-def _to_tensor() -> list[torch.nn.Module]:
-    """Values in [0, 1]; the trunk standardises them with its own mean and std."""
-    return [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]

@@ -90,6 +90,8 @@ class ModuleTrunk(Trunk):
         self.licence = getattr(module, "licence", None)
 
     def forward(self, samples: Any) -> Float[Tensor, "batch features"]:
+        if isinstance(samples, Tensor):
+            samples = samples.contiguous()  # a module that wants images in channels_last says so
         features = self.module(samples)
         if features.ndim != 2 or features.shape[1] != self.num_features:
             raise UserError(

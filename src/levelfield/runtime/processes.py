@@ -10,6 +10,14 @@ from pathlib import Path
 
 # Between two looks at what other processes do.
 LOOK_SECONDS = 0.5
+# How a pool tells its workers how many they are.
+SIDE_BY_SIDE = "LEVELFIELD_SIDE_BY_SIDE"
+
+
+def cores_here() -> int:
+    """The cores that this process may use; its share of them where it is one of several workers of a study."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // int(os.environ.get(SIDE_BY_SIDE, "1")))
 
 
 def end_with_parent(parent: int, number: int = 0) -> None:

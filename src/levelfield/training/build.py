@@ -171,6 +171,7 @@ class TrainingCLI(LightningCLI):
         self.model.save_hyperparameters(without_places(self.config_dump["model"]))
         self.datamodule.save_hyperparameters(_without_roots(self.config_dump["data"]))
         self.trainer = self.instantiate_trainer()
+        self.datamodule.device = self.trainer.strategy.root_device
 
     def _builders(self) -> Mapping[type, Any]:
         """What builds parts that this training shares with others of its process, if it is one of several."""

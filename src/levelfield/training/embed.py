@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from levelfield.data.crops import as_floats
 from levelfield.models.trunks import Trunk
 from levelfield.training.batches import Batch
 
@@ -47,7 +48,9 @@ def embed(
         samples, labels, index, are_features = Batch.read(batch)
         index = torch.arange(seen, seen + len(labels)) if index is None else index
         seen += len(labels)
-        samples = samples.to(device) if isinstance(samples, Tensor) else samples
+        if isinstance(samples, Tensor):
+            samples = samples.to(device, non_blocking=True)
+            samples = as_floats(samples) if samples.dtype == torch.uint8 else samples
         if not are_features:
             embeddings = module(samples)
         else:  # which are what a trunk would make of them

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from levelfield.errors import UserError
-from levelfield.runtime.processes import LOOK_SECONDS, end
+from levelfield.runtime.processes import LOOK_SECONDS, SIDE_BY_SIDE, end
 from levelfield.storage.lock import left_by_the_dead
 from levelfield.study.definition.spec import StudySpec
 from levelfield.study.execution.executor import Jobs
@@ -131,7 +131,9 @@ class LocalProcesses:
         """Workers that wait to begin, each in its environment; they are ended in the end."""
         devices = self.visible() if numbers else []
         words = [str(os.getpid()), str(record.folder), *what]
-        pool = [_Worker(words, _environment(record.spec, devices, number), number) for number in numbers]
+        pool = [
+            _Worker(words, _environment(record.spec, devices, number, numbers[-1] + 1), number) for number in numbers
+        ]
         try:
             yield pool
         finally:
@@ -238,10 +240,10 @@ class _Worker:
         self.begin()
 
 
-def _environment(spec: StudySpec, devices: Sequence[str], number: int) -> dict[str, str]:
+def _environment(spec: StudySpec, devices: Sequence[str], number: int, workers: int) -> dict[str, str]:
     """What a worker runs in: the study's threads and, in turn, as many devices as a job has."""
-    threads = str(spec.threads)
-    environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    threads = {name: str(spec.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    environment = {**os.environ, **threads, SIDE_BY_SIDE: str(workers)}
     each = _devices_each(spec)
     groups = [devices[first : first + each] for first in range(0, len(devices) - each + 1, each)]
     if groups:

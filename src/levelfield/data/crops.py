@@ -1,0 +1,100 @@
+"""Squares cut out of images, as bytes: what a loader stacks, and a device turns into what a trunk sees."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from PIL import Image
+from torch import Tensor
+from torchvision.transforms import v2
+
+from levelfield.data.datasets.images import EXTENT
+
+Picture = Image.Image | UInt8[np.ndarray, "height width 3"]
+Interpolation = Literal["bilinear", "bicubic"]
+
+
+class Crops:
+    """Brings an image to a size, cuts a box out of it and brings that to a square.
+
+    Called on an image it gives (3, crop_size, crop_size) float32 in [0, 1]: the trunk standardises with its own mean
+    and std. A loader takes `pixels` instead, the same before it is divided by 255, and makes a batch of these
+    (`stacked`, `as_floats`).
+
+    Args:
+        crop_size: side of the square, in pixels.
+        side: what the shorter side of the image, or with `square` both, is brought to first; None leaves it.
+        box: draws what is cut out, by torch's global generator and the image's size alone; None takes the middle.
+        flip: whether half of the images are mirrored; drawn after the box.
+        fast: whether torchvision brings the box to the square, instead of Pillow.
+    """
+
+    def __init__(
+        self,
+        crop_size: int,
+        side: int | None,
+        square: bool,
+        interpolation: Interpolation,
+        box: v2.RandomResizedCrop | v2.RandomCrop | None,
+        flip: bool,
+        fast: bool,
+    ) -> None:
+        self.crop_size, self.side, self.square, self.interpolation = crop_size, side, square, interpolation
+        self.box, self.flip, self.fast = box, flip, fast
+
+    def __call__(self, image: Picture) -> Float[Tensor, "3 height width"]:
+        return as_floats(stacked([self.pixels(image)]))[0].contiguous()
+
+    def pixels(self, image: Picture) -> UInt8[np.ndarray, "height width 3"]:
+        """The square, of an image of Pillow's or of its bytes."""
+        image = brought_to(image, self.side, self.square, self.interpolation)
+        top, left, height, width = self._box(*_size(image))
+        if isinstance(image, Image.Image):
+            image = image.crop((left, top, left + width, top + height))
+        else:
+            image = image[top : top + height, left : left + width]
+        if not self.fast:
+            image = brought_to(image, self.crop_size, True, self.interpolation)
+        elif (height, width) != (self.crop_size, self.crop_size):
+            tensor = v2.functional.resize(
+                stacked([np.array(image)]), [self.crop_size, self.crop_size], v2.InterpolationMode(self.interpolation)
+            )
+            image = tensor[0].permute(1, 2, 0).numpy()
+        square = np.asarray(image)
+        return square[:, ::-1] if self.flip and torch.rand(1).item() < 0.5 else square
+
+    def _box(self, height: int, width: int) -> tuple[int, int, int, int]:
+        """Top, left, height and width of what is cut out."""
+        if self.box is not None:
+            drawn = self.box.make_params([torch.empty(3, height, width, device="meta")])
+            return drawn["top"], drawn["left"], drawn["height"], drawn["width"]
+        size = self.crop_size
+        return round((height - size) / 2), round((width - size) / 2), size, size
+
+
+def brought_to(image: Picture, side: int | None, square: bool, interpolation: Interpolation) -> Picture:
+    """An image with `side` as its shorter side, or as both; as it is where that is so, or `side` is None."""
+    sides = _size(image)
+    if side is None or (side == min(sides) and not (square and max(sides) > side)):
+        return image
+    pillow = image if isinstance(image, Image.Image) else Image.fromarray(np.ascontiguousarray(image))
+    if (extent := pillow.info.get(EXTENT)) is not None:  # to the size that the whole picture would have
+        width, height = (side if square else int(side * each / min(extent)) for each in extent)
+        return pillow.resize((width, height), Image.Resampling[interpolation.upper()], box=(0, 0, *extent))
+    return v2.functional.resize(pillow, [side, side] if square else [side], v2.InterpolationMode(interpolation))
+
+
+def stacked(squares: Sequence[UInt8[np.ndarray, "height width 3"]]) -> UInt8[Tensor, "batch 3 height width"]:
+    """A batch, in the memory format channels_last."""
+    return torch.from_numpy(np.stack(squares)).permute(0, 3, 1, 2)
+
+
+def as_floats(pixels: UInt8[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch 3 height width"]:
+    """What a trunk takes: values in [0, 1]."""
+    return v2.functional.to_dtype(pixels, torch.float32, scale=True)
+
+
+def _size(image: Picture) -> tuple[int, int]:
+    return (image.height, image.width) if isinstance(image, Image.Image) else image.shape[:2]

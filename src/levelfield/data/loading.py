@@ -1,0 +1,69 @@
+"""Loaders of a subset's samples: who stacks them into batches, and how many processes open them."""
+
+import os
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, default_collate
+
+from levelfield.data.crops import Crops, as_floats, stacked
+from levelfield.data.features import FeatureSubset, whole_batch
+from levelfield.data.subset import ClassSubset
+from levelfield.runtime.processes import cores_here, end_with_parent
+
+# A GPU is fed by as many from a prepared cache; more only take memory.
+MOST_PROCESSES = 8
+
+
+def loader(subset: ClassSubset, processes: int, on_gpu: bool, persistent: bool = False, **how: Any) -> DataLoader:
+    """Batches of a subset: a list of samples, labels and index, or `FeatureSubset`'s dictionaries.
+
+    Images are stacked as bytes, and are floats in [0, 1] in the memory format channels_last when they leave the loader;
+    for a GPU they stay bytes, a quarter of what is copied, and become floats there (`crops.as_floats`).
+
+    Args:
+        processes: loader processes; features need none.
+        persistent: whether they stay for another pass.
+        how: further arguments of the `DataLoader`.
+    """
+    if isinstance(subset, FeatureSubset):
+        return DataLoader(subset, collate_fn=whole_batch, pin_memory=on_gpu, **how)
+    collate: Any = default_collate
+    if isinstance(subset.transform, Crops):
+        subset = ClassSubset(subset.dataset, subset.index, subset.transform.pixels, subset.seed)
+        collate = partial(_image_batch, as_bytes=on_gpu)
+    return DataLoader(subset, collate_fn=collate, **in_processes(processes, on_gpu, persistent), **how)
+
+
+def in_processes(processes: int, on_gpu: bool, persistent: bool = False) -> dict[str, Any]:
+    """How samples reach this process, by loader processes that end with it."""
+    return {
+        "num_workers": processes,
+        "persistent_workers": persistent and processes > 0,
+        "worker_init_fn": partial(end_with_parent, os.getpid()) if processes else None,
+        "pin_memory": on_gpu,
+    }
+
+
+def loader_processes(asked: int | Literal["auto"], modality: str, on_gpu: bool, trainings: int = 1) -> int:
+    """How many processes open the samples of one training.
+
+    `auto` leaves a core of this training's share of the machine to the training itself, and takes none for texts, which
+    need no opening, nor on a CPU, all of whose time the model takes.
+
+    Args:
+        trainings: processes that train together, with loaders of their own.
+    """
+    if asked != "auto":
+        return asked
+    if modality == "text" or not on_gpu:
+        return 0
+    return max(0, min(MOST_PROCESSES, cores_here() // trainings - 1))
+
+
+def _image_batch(samples: list[tuple[Any, int, int]], as_bytes: bool) -> list[Tensor]:
+    pixels, labels, index = zip(*samples, strict=True)
+    batch = stacked(pixels)
+    return [batch if as_bytes else as_floats(batch), torch.tensor(labels), torch.tensor(index)]

@@ -1,0 +1,77 @@
+"""Loaders: batches of the subset's own samples, however they come, and as many processes as serve."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from levelfield.data import GroceryStore, ImageTransforms
+from levelfield.data.crops import as_floats
+from levelfield.data.datamodule import MetricDataModule
+from levelfield.data.loading import loader, loader_processes
+from levelfield.data.samplers import Draw
+from levelfield.runtime.processes import SIDE_BY_SIDE, cores_here
+
+
+def datamodule(root: Path, **options) -> MetricDataModule:
+    transforms = ImageTransforms(24, 32, fast=options.pop("fast", False))
+    data = MetricDataModule(
+        GroceryStore(root), transforms=transforms, batch_size=8, steps_per_epoch=2, eval_batch_size=16, **options
+    )
+    data.setup("fit")
+    return data
+
+
+def first(batches, count: int = 2) -> list[list[torch.Tensor]]:
+    return [batch for batch, _ in zip(batches, range(count), strict=False)]
+
+
+@pytest.mark.parametrize("cache", [False, "auto"])
+@pytest.mark.parametrize("fast", [False, True])
+def test_a_batch_is_its_samples_side_by_side(cache, fast: bool, data_root: Path) -> None:
+    data = datamodule(data_root, cache=cache, fast=fast)
+    loading = data.train_dataloader()
+    for (samples, labels, index), draws in zip(loading, loading.sampler, strict=True):
+        expected = [data.train_subset[draw] for draw in draws]
+        assert torch.equal(samples, torch.stack([sample for sample, _, _ in expected]))
+        assert labels.tolist() == [label for _, label, _ in expected]
+        assert index.tolist() == [position for _, _, position in expected]
+    samples, _, index = next(iter(data.val_dataloader()))
+    assert torch.equal(samples, torch.stack([data.val_subset[Draw(int(i), int(i))][0] for i in index]))
+
+
+def test_the_bytes_for_a_gpu_become_the_same_floats(data_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = datamodule(data_root)
+    floats = first(loader(data.val_subset, 0, on_gpu=False, batch_size=4))
+    monkeypatch.setattr(torch.utils.data.dataloader._BaseDataLoaderIter, "_pin_memory", False, raising=False)
+    pixels = loader(data.val_subset, 0, on_gpu=True, batch_size=4)
+    pixels.pin_memory = False  # there may be no GPU here
+    for batch, expected in zip(first(pixels), floats, strict=True):
+        assert batch[0].dtype == torch.uint8
+        assert batch[0].is_contiguous(memory_format=torch.channels_last)
+        for given, wanted in zip(data.on_after_batch_transfer(batch, 0), expected, strict=True):
+            assert torch.equal(given, wanted)
+    assert torch.equal(as_floats(batch[0]), expected[0])
+
+
+@pytest.mark.processes
+def test_loader_processes_change_no_batch(data_root: Path) -> None:
+    alone, two = (datamodule(data_root, num_workers=number) for number in (0, 2))
+    for part in ("train_dataloader", "val_dataloader"):
+        for left, right in zip(first(getattr(alone, part)()), first(getattr(two, part)()), strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+def test_how_many_processes_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
+    assert loader_processes("auto", "image", on_gpu=True) == 8
+    assert loader_processes("auto", "image", on_gpu=True, trainings=4) == 3
+    assert loader_processes("auto", "image", on_gpu=False) == 0
+    assert loader_processes("auto", "text", on_gpu=True) == 0
+    assert loader_processes(5, "image", on_gpu=False) == 5
+    monkeypatch.setenv(SIDE_BY_SIDE, "8")  # workers of a study on one machine
+    assert cores_here() == 2
+    assert loader_processes("auto", "image", on_gpu=True) == 1
+    monkeypatch.setenv(SIDE_BY_SIDE, "32")
+    assert loader_processes("auto", "image", on_gpu=True) == 0

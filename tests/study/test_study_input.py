@@ -1,0 +1,78 @@
+"""How pictures reach the trunk is a machine's own affair: a study resumed on another one ends in the same bytes."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from toy_study import run_study
+
+from levelfield.study import run as runner
+from levelfield.study.definition.study_file import load_spec
+
+STUDY = """
+base:
+  - model:
+      trunk: {class_path: levelfield.models.TimmTrunk, init_args: {name: test_resnet, weights: null}}
+      embedding_size: 8
+    data:
+      dataset: {class_path: ImageTable}
+      transforms: {crop_size: 24, resize: 28}
+      steps_per_epoch: 2
+      batch_size: 8
+      samples_per_class: 2
+    trainer: {max_epochs: 1, accelerator: cpu, log_every_n_steps: 1}
+methods:
+  contrastive: {model: {loss: ContrastiveLoss}}
+folds: 2
+runs: 1
+threads: 1
+"""
+
+
+def pictures(folder: Path) -> Path:
+    rows = ["path,label"]
+    for number in range(32):
+        noise = np.random.default_rng(number).integers(0, 255, (80, 90, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(folder / f"{number}.jpg")
+        rows.append(f"{number}.jpg,{number // 2:02}")
+    (folder / "table.csv").write_text("\n".join(rows))
+    return folder / "table.csv"
+
+
+@pytest.mark.processes
+def test_a_study_resumed_on_another_machine_ends_in_the_same_bytes(tmp_path: Path, monkeypatch) -> None:
+    """Other cores, other loader processes, with a cache and without: one job is lost between them."""
+    (tmp_path / "study.yaml").write_text(STUDY)
+    table = {"data.dataset.table": str(pictures(tmp_path))}
+    plain = load_spec(tmp_path / "study.yaml", {**table, "data.cache": False, "data.num_workers": 0})
+    run_study(tmp_path / "left alone", plain)
+
+    opened = runner.open_test_classes
+
+    def stopped(*_, **__) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "open_test_classes", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        run_study(tmp_path / "resumed", load_spec(tmp_path / "study.yaml", table))
+    (tmp_path / "resumed/jobs/contrastive/run0/fold1/result.json").unlink()
+    monkeypatch.setattr(runner, "open_test_classes", opened)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
+    again = load_spec(tmp_path / "study.yaml", {**table, "data.cache": False, "data.num_workers": 2})
+    assert again.configuration_hash() == plain.configuration_hash()
+    run_study(tmp_path / "resumed", again)
+    for name in ("results.csv", "summary.csv"):
+        assert (tmp_path / "resumed" / name).read_bytes() == (tmp_path / "left alone" / name).read_bytes()
+
+
+def test_fast_is_part_of_a_studys_identity_where_it_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(STUDY)
+    table = {"data.dataset.table": str(pictures(tmp_path))}
+    plain = load_spec(tmp_path / "study.yaml", table)
+    fast = load_spec(tmp_path / "study.yaml", {**table, "data.transforms.fast": True})
+    assert fast.method_hash("contrastive") != plain.method_hash("contrastive")
+    run_study(tmp_path / "fast", fast)
+    assert "fast: true" in (tmp_path / "fast" / "study.yaml").read_text()
+    assert "fast: true" in (tmp_path / "fast/jobs/contrastive/run0/fold0/config.yaml").read_text()
