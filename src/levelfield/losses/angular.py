@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 from torch.utils.checkpoint import checkpoint
 
-from levelfield.losses.base import IndicesTuple
+from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints
 from levelfield.losses.pairs import EMPTY, ROW_VALUES, PairLoss, cosines, pair_weights
 from levelfield.losses.triplets import positive_pairs
 
@@ -39,12 +39,7 @@ class AngularLoss(PairLoss):
         self.alpha = alpha
 
     def compute(
-        self,
-        embeddings: Float[Tensor, "N D"],
-        labels: Int[Tensor, " N"],
-        indices_tuple: IndicesTuple | None,
-        ref_emb: Float[Tensor, "M D"] | None,
-        ref_labels: Int[Tensor, " M"] | None,
+        self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
     ) -> Float[Tensor, ""]:
         positives, negatives = pair_weights(labels, None, ref_labels, dtype=embeddings.dtype)
         if indices_tuple is not None:

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from levelfield.losses.base import check_above_0
 from levelfield.losses.classification import ClassificationLoss, WeightInit
 from levelfield.losses.pairs import safe_sqrt
 
@@ -69,5 +70,4 @@ def check_angle(margin: float, scale: float) -> None:
     """Raise ValueError unless margin is an angle in degrees and scale positive."""
     if not 0 <= margin <= 180:
         raise ValueError(f"margin={margin} is an angle in degrees and must lie in [0, 180]")
-    if scale <= 0:
-        raise ValueError(f"scale={scale} must be above 0")
+    check_above_0(scale=scale)

@@ -15,6 +15,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, autocast, nn, no_grad, promote_types
 
 IndicesTuple = tuple[Tensor, ...]
+# What `MetricLoss.compute` is given, for those who write it.
+Points = Float[Tensor, "N D"]
+Labels = Int[Tensor, " N"]
+Choice = IndicesTuple | None
+RefPoints = Float[Tensor, "M D"] | None
+RefLabels = Int[Tensor, " M"] | None
 
 
 class PairMasks(NamedTuple):
@@ -65,12 +71,7 @@ class MetricLoss(nn.Module):
             return loss if ref_emb is None else loss + sum_of_zeros(ref_emb)
 
     def compute(
-        self,
-        embeddings: Float[Tensor, "N D"],
-        labels: Int[Tensor, " N"],
-        indices_tuple: IndicesTuple | None,
-        ref_emb: Float[Tensor, "M D"] | None,
-        ref_labels: Int[Tensor, " M"] | None,
+        self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
     ) -> Float[Tensor, ""]:
         """The loss of checked input, in the precision of `embeddings`."""
         raise NotImplementedError
@@ -127,6 +128,12 @@ def check_indices(indices_tuple: IndicesTuple) -> None:
         raise ValueError(
             f"indices_tuple must be (a, p, n) or (a1, p, a2, n) of matching lengths, not lengths {lengths}"
         )
+
+
+def check_above_0(**numbers: float) -> None:
+    """Raise ValueError, in one line, unless all these arguments of a loss are above 0."""
+    if any(number <= 0 for number in numbers.values()):
+        raise ValueError(f"{' and '.join(f'{name}={number}' for name, number in numbers.items())} must be above 0")
 
 
 def _check_points(name: str, points: Tensor, labels_name: str, labels: Tensor) -> None:

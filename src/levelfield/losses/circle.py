@@ -4,6 +4,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import relu, softplus
 
+from levelfield.losses.base import check_above_0
 from levelfield.losses.pairs import PairLoss, nonzero_mean, weighted_logsumexp
 
 
@@ -29,8 +30,7 @@ class CircleLoss(PairLoss):
 
     def __init__(self, m: float = 0.4, gamma: float = 80.0) -> None:
         super().__init__()
-        if gamma <= 0:
-            raise ValueError(f"gamma={gamma} must be above 0")
+        check_above_0(gamma=gamma)
         self.m = m
         self.gamma = gamma
 

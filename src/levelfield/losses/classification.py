@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn, no_grad
 from torch.nn import functional
 
-from levelfield.losses.base import IndicesTuple, MetricLoss, sample_weights
+from levelfield.losses.base import Choice, Labels, MetricLoss, Points, RefLabels, RefPoints, sample_weights
 from levelfield.numerics import inner_products, unit
 
 WeightInit = Literal["normal", "uniform"]
@@ -67,12 +67,7 @@ class ClassificationLoss(MetricLoss):
             nn.init.uniform_(self.class_weights, -bound, bound)
 
     def compute(
-        self,
-        embeddings: Float[Tensor, "N D"],
-        labels: Int[Tensor, " N"],
-        indices_tuple: IndicesTuple | None,
-        ref_emb: Float[Tensor, "M D"] | None,
-        ref_labels: Int[Tensor, " M"] | None,
+        self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
     ) -> Float[Tensor, ""]:
         if ref_emb is not None:
             raise ValueError(f"{type(self).__name__} compares with class weights and takes no ref_emb")

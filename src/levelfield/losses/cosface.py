@@ -3,6 +3,7 @@
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from levelfield.losses.base import check_above_0
 from levelfield.losses.classification import ClassificationLoss, WeightInit, target_mask
 
 
@@ -35,8 +36,7 @@ class CosFaceLoss(ClassificationLoss):
         weight_init: WeightInit = "normal",
     ) -> None:
         super().__init__(num_classes, embedding_size, class_fraction, weight_init=weight_init)
-        if scale <= 0:
-            raise ValueError(f"scale={scale} must be above 0")
+        check_above_0(scale=scale)
         self.margin = margin
         self.scale = scale
 

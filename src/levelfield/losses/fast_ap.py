@@ -1,11 +1,11 @@
 """FastAP loss."""
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, no_grad
 from torch.nn.functional import pad
 
-from levelfield.losses.base import IndicesTuple, MetricLoss, sample_weights
+from levelfield.losses.base import Choice, Labels, MetricLoss, Points, RefLabels, RefPoints, sample_weights
 from levelfield.losses.pairs import mean_over, pair_weights, squared_distances
 from levelfield.numerics import unit
 
@@ -35,12 +35,7 @@ class FastAPLoss(MetricLoss):
         self.num_bins = num_bins
 
     def compute(
-        self,
-        embeddings: Float[Tensor, "N D"],
-        labels: Int[Tensor, " N"],
-        indices_tuple: IndicesTuple | None,
-        ref_emb: Float[Tensor, "M D"] | None,
-        ref_labels: Int[Tensor, " M"] | None,
+        self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
     ) -> Float[Tensor, ""]:
         positives, negatives = pair_weights(labels, None, ref_labels, dtype=embeddings.dtype)
         anchors = unit(embeddings)

@@ -4,7 +4,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import relu
 
-from levelfield.losses.base import IndicesTuple
+from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints
 from levelfield.losses.pairs import EMPTY, ROW_VALUES, PairLoss, distances, mean_over, pair_weights, weighted_logsumexp
 
 
@@ -36,12 +36,7 @@ class LiftedStructureLoss(PairLoss):
         self.pos_margin = pos_margin
 
     def compute(
-        self,
-        embeddings: Float[Tensor, "N D"],
-        labels: Int[Tensor, " N"],
-        indices_tuple: IndicesTuple | None,
-        ref_emb: Float[Tensor, "M D"] | None,
-        ref_labels: Int[Tensor, " M"] | None,
+        self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
     ) -> Float[Tensor, ""]:
         positives, negatives = pair_weights(labels, indices_tuple, ref_labels, dtype=embeddings.dtype)
         anchors, others = self.points(embeddings, ref_emb)

@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn, no_grad
 from torch.nn.functional import relu
 
-from levelfield.losses.base import IndicesTuple
+from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints
 from levelfield.losses.classification import checked_classes
 from levelfield.losses.pairs import PairLoss, pair_weights, unit_distances
 from levelfield.losses.triplets import random_triplets
@@ -68,12 +68,7 @@ class MarginLoss(PairLoss):
             self.beta = nn.Parameter(torch.full((num_classes,), self.initial_beta))
 
     def compute(
-        self,
-        embeddings: Float[Tensor, "N D"],
-        labels: Int[Tensor, " N"],
-        indices_tuple: IndicesTuple | None,
-        ref_emb: Float[Tensor, "M D"] | None,
-        ref_labels: Int[Tensor, " M"] | None,
+        self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
     ) -> Float[Tensor, ""]:
         positives, negatives = pair_weights(labels, indices_tuple, ref_labels, dtype=embeddings.dtype)
         listed = indices_tuple

@@ -1,11 +1,11 @@
 """Meta-class loss, DREML's."""
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from levelfield.losses.base import IndicesTuple, MetricLoss, sample_weights
+from levelfield.losses.base import Choice, Labels, MetricLoss, Points, RefLabels, RefPoints, sample_weights
 from levelfield.losses.classification import checked_classes
 from levelfield.numerics import unit
 
@@ -55,12 +55,7 @@ class MetaClassLoss(MetricLoss):
         self.register_buffer("meta_classes", maps_LC)
 
     def compute(
-        self,
-        embeddings: Float[Tensor, "N LD"],
-        labels: Int[Tensor, " N"],
-        indices_tuple: IndicesTuple | None,
-        ref_emb: Float[Tensor, "M LD"] | None,
-        ref_labels: Int[Tensor, " M"] | None,
+        self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
     ) -> Float[Tensor, ""]:
         if ref_emb is not None:
             raise ValueError("MetaClassLoss compares with meta-classes and takes no ref_emb")

@@ -4,6 +4,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from levelfield.losses.base import check_above_0
 from levelfield.losses.pairs import PairLoss, weighted_logsumexp
 
 
@@ -29,8 +30,7 @@ class MultiSimilarityLoss(PairLoss):
 
     def __init__(self, alpha: float = 2.0, beta: float = 50.0, base: float = 0.5) -> None:
         super().__init__()
-        if alpha <= 0 or beta <= 0:
-            raise ValueError(f"alpha={alpha} and beta={beta} must be above 0")
+        check_above_0(alpha=alpha, beta=beta)
         self.alpha = alpha
         self.beta = beta
         self.base = base

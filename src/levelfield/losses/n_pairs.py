@@ -5,7 +5,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from levelfield.losses.base import IndicesTuple
+from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints, check_above_0
 from levelfield.losses.pairs import PairLoss, as_pairs, pair_weights
 from levelfield.numerics import inner_products
 
@@ -37,19 +37,13 @@ class NPairsLoss(PairLoss):
         self, l2_reg: float = 0.0, symmetric: bool = False, normalize: bool = True, temperature: float = 1.0
     ) -> None:
         super().__init__(normalize)
-        if temperature <= 0:
-            raise ValueError(f"temperature={temperature} must be above 0")
+        check_above_0(temperature=temperature)
         self.l2_reg = l2_reg
         self.symmetric = symmetric
         self.temperature = temperature
 
     def compute(
-        self,
-        embeddings: Float[Tensor, "N D"],
-        labels: Int[Tensor, " N"],
-        indices_tuple: IndicesTuple | None,
-        ref_emb: Float[Tensor, "M D"] | None,
-        ref_labels: Int[Tensor, " M"] | None,
+        self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
     ) -> Float[Tensor, ""]:
         if indices_tuple is None:
             positives, _ = pair_weights(labels, None, ref_labels, dtype=embeddings.dtype)

@@ -3,6 +3,7 @@
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from levelfield.losses.base import check_above_0
 from levelfield.losses.classification import ClassificationLoss, WeightInit
 
 
@@ -37,8 +38,7 @@ class NormalizedSoftmaxLoss(ClassificationLoss):
         super().__init__(
             num_classes, embedding_size, class_fraction, label_smoothing=label_smoothing, weight_init=weight_init
         )
-        if temperature <= 0:
-            raise ValueError(f"temperature={temperature} must be above 0")
+        check_above_0(temperature=temperature)
         self.temperature = temperature
 
     def logits(self, cosines: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> Float[Tensor, "N C"]:

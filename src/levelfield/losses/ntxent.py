@@ -4,6 +4,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from levelfield.losses.base import check_above_0
 from levelfield.losses.pairs import PairLoss, mean_over, weighted_logsumexp
 
 
@@ -27,8 +28,7 @@ class NTXentLoss(PairLoss):
 
     def __init__(self, temperature: float = 0.07, probability_floor: float = 0.0) -> None:
         super().__init__()
-        if temperature <= 0:
-            raise ValueError(f"temperature={temperature} must be above 0")
+        check_above_0(temperature=temperature)
         if not 0 <= probability_floor < 1:
             raise ValueError(f"probability_floor={probability_floor} must lie in [0, 1)")
         self.temperature = temperature

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, no_grad
 from torch.nn.functional import threshold
 
-from levelfield.losses.base import IndicesTuple, MetricLoss, PairMasks
+from levelfield.losses.base import Choice, IndicesTuple, Labels, MetricLoss, PairMasks, Points, RefLabels, RefPoints
 from levelfield.numerics import inner_products, rounding_of, unit
 
 # The log-sum-exp of nothing; finite, so that a row with nothing to compare has a zero gradient.
@@ -96,12 +96,7 @@ class PairLoss(MetricLoss):
         self.normalize = normalize
 
     def compute(
-        self,
-        embeddings: Float[Tensor, "N D"],
-        labels: Int[Tensor, " N"],
-        indices_tuple: IndicesTuple | None,
-        ref_emb: Float[Tensor, "M D"] | None,
-        ref_labels: Int[Tensor, " M"] | None,
+        self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
     ) -> Float[Tensor, ""]:
         positives_NM, negatives_NM = pair_weights(
             labels, indices_tuple, ref_labels, dtype=embeddings.dtype, count_repeats=self.count_repeats

@@ -5,7 +5,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from levelfield.losses.base import IndicesTuple, MetricLoss
+from levelfield.losses.base import Choice, Labels, MetricLoss, Points, RefLabels, RefPoints
 from levelfield.losses.pairs import safe_sqrt, squared_distances
 from levelfield.numerics import unit
 
@@ -40,12 +40,7 @@ class PrototypicalLoss(MetricLoss):
         self.normalize = normalize
 
     def compute(
-        self,
-        embeddings: Float[Tensor, "N D"],
-        labels: Int[Tensor, " N"],
-        indices_tuple: IndicesTuple | None,
-        ref_emb: Float[Tensor, "M D"] | None,
-        ref_labels: Int[Tensor, " M"] | None,
+        self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
     ) -> Float[Tensor, ""]:
         if indices_tuple is not None:
             raise ValueError("PrototypicalLoss compares queries with prototypes and takes no miner")

@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
+from levelfield.losses.base import check_above_0
 from levelfield.losses.classification import ClassificationLoss
 from levelfield.losses.pairs import weighted_logsumexp
 from levelfield.numerics import inner_products, unit
@@ -47,8 +48,7 @@ class ProxyAnchorLoss(ClassificationLoss):
     ) -> None:
         drawn = "normal" if weight_init == "paper" else weight_init
         super().__init__(num_classes, embedding_size, class_fraction, weight_init=drawn)
-        if alpha <= 0:
-            raise ValueError(f"alpha={alpha} must be above 0")
+        check_above_0(alpha=alpha)
         self.margin = margin
         self.alpha = alpha
         if weight_init == "paper":

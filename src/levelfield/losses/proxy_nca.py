@@ -4,6 +4,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from levelfield.losses.base import check_above_0
 from levelfield.losses.classification import ClassificationLoss, WeightInit, target_mask
 from levelfield.losses.pairs import weighted_logsumexp
 
@@ -42,8 +43,7 @@ class ProxyNCALoss(ClassificationLoss):
         weight_init: WeightInit = "normal",
     ) -> None:
         super().__init__(num_classes, embedding_size, class_fraction, weight_init=weight_init)
-        if softmax_scale <= 0:
-            raise ValueError(f"softmax_scale={softmax_scale} must be above 0")
+        check_above_0(softmax_scale=softmax_scale)
         self.softmax_scale = softmax_scale
         self.exclude_positive = exclude_positive
 

@@ -1,11 +1,11 @@
 """Signal-to-noise ratio contrastive loss."""
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import threshold
 
-from levelfield.losses.base import IndicesTuple
+from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints
 from levelfield.losses.pairs import PairLoss, pull_and_push, squared_distances
 from levelfield.numerics import rounding_of
 
@@ -47,12 +47,7 @@ class SignalToNoiseRatioContrastiveLoss(PairLoss):
         return threshold(ratios, rounding_of(ratios), 0.0)
 
     def compute(
-        self,
-        embeddings: Float[Tensor, "N D"],
-        labels: Int[Tensor, " N"],
-        indices_tuple: IndicesTuple | None,
-        ref_emb: Float[Tensor, "M D"] | None,
-        ref_labels: Int[Tensor, " M"] | None,
+        self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
     ) -> Float[Tensor, ""]:
         loss = super().compute(embeddings, labels, indices_tuple, ref_emb, ref_labels)
         if self.regularizer_weight:

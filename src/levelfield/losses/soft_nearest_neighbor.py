@@ -4,6 +4,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from levelfield.losses.base import check_above_0
 from levelfield.losses.pairs import PairLoss, mean_over, weighted_logsumexp
 
 
@@ -25,8 +26,7 @@ class SoftNearestNeighborLoss(PairLoss):
 
     def __init__(self, temperature: float = 0.1) -> None:
         super().__init__()
-        if temperature <= 0:
-            raise ValueError(f"temperature={temperature} must be above 0")
+        check_above_0(temperature=temperature)
         self.temperature = temperature
 
     def pair_loss(

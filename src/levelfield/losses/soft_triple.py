@@ -6,6 +6,7 @@ from typing import Literal
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from levelfield.losses.base import check_above_0
 from levelfield.losses.classification import ClassificationLoss, target_mask
 from levelfield.numerics import inner_products, unit
 
@@ -50,8 +51,7 @@ class SoftTripleLoss(ClassificationLoss):
     ) -> None:
         drawn = "normal" if weight_init == "paper" else weight_init
         super().__init__(num_classes, embedding_size, class_fraction, centers_per_class, weight_init=drawn)
-        if la <= 0 or gamma <= 0:
-            raise ValueError(f"la={la} and gamma={gamma} must be above 0")
+        check_above_0(la=la, gamma=gamma)
         self.la = la
         self.gamma = gamma
         self.margin = margin

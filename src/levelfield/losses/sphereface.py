@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from levelfield.losses.base import check_above_0
 from levelfield.losses.classification import ClassificationLoss, WeightInit
 from levelfield.numerics import inner_products, unit
 
@@ -43,8 +44,7 @@ class SphereFaceLoss(ClassificationLoss):
         super().__init__(num_classes, embedding_size, class_fraction, weight_init=weight_init)
         if margin < 1 or margin != int(margin):
             raise ValueError(f"margin={margin} multiplies the angle and must be a whole number from 1")
-        if scale <= 0:
-            raise ValueError(f"scale={scale} must be above 0")
+        check_above_0(scale=scale)
         self.margin = int(margin)
         self.scale = scale
 

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, no_grad
 
-from levelfield.losses.base import IndicesTuple, MetricLoss
+from levelfield.losses.base import Choice, Labels, MetricLoss, Points, RefLabels, RefPoints
 from levelfield.losses.pairs import unit_distances
 from levelfield.numerics import inner_products, unit
 
@@ -52,12 +52,7 @@ class StructuredClusteringLoss(MetricLoss):
             self.register_buffer("steps", torch.tensor(0))
 
     def compute(
-        self,
-        embeddings: Float[Tensor, "N D"],
-        labels: Int[Tensor, " N"],
-        indices_tuple: IndicesTuple | None,
-        ref_emb: Float[Tensor, "M D"] | None,
-        ref_labels: Int[Tensor, " M"] | None,
+        self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
     ) -> Float[Tensor, ""]:
         if indices_tuple is not None or ref_emb is not None:
             raise ValueError("StructuredClusteringLoss clusters the batch and takes neither a miner nor ref_emb")

@@ -3,11 +3,11 @@
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import relu, softplus, threshold
 
-from levelfield.losses.base import IndicesTuple
+from levelfield.losses.base import Choice, IndicesTuple, Labels, Points, RefLabels, RefPoints
 from levelfield.losses.pairs import (
     PairLoss,
     mean_over,
@@ -67,12 +67,7 @@ class TripletMarginLoss(PairLoss):
         self.power = power
 
     def compute(
-        self,
-        embeddings: Float[Tensor, "N D"],
-        labels: Int[Tensor, " N"],
-        indices_tuple: IndicesTuple | None,
-        ref_emb: Float[Tensor, "M D"] | None,
-        ref_labels: Int[Tensor, " M"] | None,
+        self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
     ) -> Float[Tensor, ""]:
         anchors, others = self.points(embeddings, ref_emb)
         dist_NM = self._distances(anchors, others)

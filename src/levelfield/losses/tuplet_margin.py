@@ -6,6 +6,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from levelfield.losses.base import check_above_0
 from levelfield.losses.pairs import PairLoss, mean_over, safe_sqrt, weighted_logsumexp
 
 
@@ -29,8 +30,7 @@ class TupletMarginLoss(PairLoss):
 
     def __init__(self, margin: float = 5.73, scale: float = 64.0) -> None:
         super().__init__()
-        if scale <= 0:
-            raise ValueError(f"scale={scale} must be above 0")
+        check_above_0(scale=scale)
         self.margin = margin
         self.scale = scale
 
