@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,11 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from levelfield.analysis.comparison import Comparison, compare_all, scores_of
+from levelfield.analysis.comparison import SECOND_SEARCH, Comparison, compare_all, scores_of
 from levelfield.analysis.results import ResultRow
 from levelfield.analysis.search_noise import ScoreSurface
-from levelfield.analysis.statistics import t_interval
-from levelfield.analysis.verdicts import points
 from levelfield.metrics.table import SELECTED_BY
 from levelfield.study.definition.search_settings import first_search
 from levelfield.study.definition.spec import StudySpec, is_baseline
@@ -49,33 +46,6 @@ def read_results(file: Path) -> list[ResultRow]:
             )
             for line in csv.DictReader(text)
         ]
-
-
-@dataclass(frozen=True)
-class Section:
-    """A question with its answer.
-
-    Args:
-        question: The heading.
-        short: The answer in a sentence or two.
-        lines: What it rests on.
-    """
-
-    question: str
-    short: str
-    lines: list[str]
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A Markdown table."""
-    return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
-
-
-def mean_with(values: Sequence[float], signed: bool = True) -> str:
-    """`+0.4 ± 0.3`, points: a mean over sets with its 95% t-interval; without one for fewer than 3."""
-    half = t_interval(list(values))
-    mean = points(fmean(values)) if signed else f"{100 * fmean(values):.1f}"
-    return mean if half is None else f"{mean} ± {100 * half:.1f}"
 
 
 @dataclass(frozen=True)
@@ -149,6 +119,11 @@ class LaptopSet:
     def comparisons(self) -> list[Comparison]:
         """All comparisons of separated test MAP@R."""
         return compare_all(self.rows, list(self.spec.methods))
+
+    @property
+    def second_searches(self) -> list[Comparison]:
+        """Each second search with the first of its method."""
+        return [comparison for comparison in self.comparisons if comparison.kind == SECOND_SEARCH]
 
     @cached_property
     def surfaces(self) -> dict[str, ScoreSurface]:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from statistics import fmean, median
 from typing import NamedTuple
 
-from laptop_sets import OF, TRANSFER, LaptopSet, Section, mean_with, scores_by_method, table
+from laptop_sets import OF, TRANSFER, LaptopSet, scores_by_method
+from laptop_words import Section, mean_with, table
 
 from levelfield.analysis.verdicts import points
 

@@ -21,8 +21,8 @@ def scripts() -> Iterator[ModuleType]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(Path(__file__).parents[2] / "scripts"))
         yield __import__("laptop_results")
-    for name in ("laptop_results", "laptop_sets"):
-        sys.modules.pop(name, None)
+    for name in [name for name in sys.modules if name.startswith("laptop_")]:
+        del sys.modules[name]
 
 
 @pytest.fixture

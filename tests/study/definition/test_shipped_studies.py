@@ -18,7 +18,12 @@ REPOSITORY = Path(__file__).parents[3]
 STUDIES = REPOSITORY / "configs" / "study"
 TINY_TRUNK = {"class_path": "levelfield.models.TimmTrunk", "init_args": {"name": "test_resnet", "weights": None}}
 # Studies of data that are no part of the package.
-NEEDED = {"grocery_quick": "grocery_store", "banking77_quick": "banking77", "clinc150_quick": "clinc150"}
+NEEDED = {
+    "grocery_quick": "grocery_store",
+    "grocery_search": "grocery_store",
+    "banking77_quick": "banking77",
+    "clinc150_quick": "clinc150",
+}
 # A tiny random trunk and a handful of steps in place of minutes.
 QUICK = [
     *("--model.trunk", "{class_path: levelfield.models.TimmTrunk, init_args: {name: test_resnet, weights: null}}"),

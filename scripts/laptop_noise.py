@@ -1,0 +1,233 @@
+"""How large the noise of seeds, folds and searches is on the laptop sets, and what a search would need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean, median
+
+import numpy as np
+from laptop_order import PAPERS
+from laptop_sets import LaptopSet, Settings
+from laptop_words import Section, between, means, table
+
+from levelfield.analysis.paper_figures import DATASETS
+from levelfield.analysis.search_noise import Searched, agreeing, argument_at_fault, outcome
+from levelfield.analysis.statistics import t_quantile
+from levelfield.analysis.variance_components import COMPONENTS, variance_components
+from levelfield.analysis.verdicts import points
+from levelfield.published.tables import claims
+
+TRIALS = (5, 10, 20, 30, 40, 50)
+FINALS = (0, 3, 5, 10)
+AGREE = 0.95
+
+
+def noise_section(sets: Sequence[LaptopSet]) -> Section:
+    """Seeds, folds and searches beside what separates methods."""
+    rows, pairs, largest, p1, unseen = [], [], [], [], []
+    for each in sets:
+        scores, methods = each.table(), each.methods
+        seed = median(float(scores[m].mean(axis=1).std(ddof=1)) for m in methods)
+        fold = median(float(scores[m].mean(axis=0).std(ddof=1)) for m in methods)
+        found = each.second_searches
+        by_mean = sorted(means(scores, methods).values(), reverse=True)
+        cells = [
+            f"{points(c.difference)} ({'' if c.low is None or c.high is None else between(c.low, c.high)})"
+            for c in found
+        ]
+        validated = means(each.table("run"), list(each.spec.methods))
+        for c in found:
+            gap = validated[c.method] - validated[c.other]
+            unseen += [abs(c.difference - gap)]
+            settings = (said_setting(each.chosen(name)) for name in (c.other, c.method))
+            pairs.append([f"{each.name} `{c.other}`", points(gap), points(c.difference), *settings])
+        largest += [abs(c.difference) for c in found]
+        first = means(each.table(metric="precision_at_1"), list(each.spec.methods))
+        p1 += [abs(first[c.method] - first[c.other]) for c in found]
+        spread = [by_mean[0] - by_mean[1], by_mean[0] - by_mean[len(by_mean) // 2], by_mean[0] - by_mean[-1]]
+        rows.append(
+            [each.name, f"{100 * seed:.2f}", f"{100 * fold:.1f}", *cells, *(f"{100 * gap:.1f}" for gap in spread)]
+        )
+    named = [c.other for c in sets[0].second_searches]
+    short_of = (
+        f"What separates two searches on the test classes differs by {100 * fmean(unseen):.1f} points on average from "
+        "what separates them on the validation folds."
+    )
+    claimed = [step for dataset in DATASETS for step in claimed_steps(dataset) if step > 0]
+    short = (
+        f"Two searches of one loss differ by {100 * fmean(largest):.1f} points MAP@R on average and by up to "
+        f"{100 * max(largest):.1f} ({len(largest)} pairs); in P@1 by {100 * fmean(p1):.1f} and {100 * max(p1):.1f}. "
+        "Papers claim to be "
+        f"above the best of earlier years by {100 * median(claimed):.1f} points of Recall@1 (median of "
+        f"{len(claimed)} claims on CUB, Cars and SOP that are above). {short_of}"
+    )
+    lines = [
+        "Points of test MAP@R. Seeds: standard deviation over runs of the mean over folds; folds: over folds of the "
+        "mean "
+        "over runs, both the median of the 14 methods. Searches: the second less the first, each ten runs, with its "
+        "95% "
+        "interval over the runs.",
+        "",
+        *table(
+            [
+                "",
+                "seeds",
+                "folds",
+                *(f"`{name}`, two searches" for name in named),
+                "best to second",
+                "best to median",
+                "best to worst",
+            ],
+            rows,
+        ),
+        "",
+        "What the two searches found, and by how much the second is above the first on the validation folds (ten "
+        "fresh runs, "
+        "points of MAP@R) and on the test classes. Where the two columns differ, no number of trials would settle it: "
+        "settings that the validation classes cannot tell apart are not equal on the test classes.",
+        "",
+        *table(["", "validation", "test", "first search", "second search"], pairs),
+        "",
+        "What papers claim, Recall@1 of Zhai and Wu's collection, each over the best claim of an earlier year, points: "
+        + "; ".join(f"{PAPERS[d]} {', '.join(points(step) for step in claimed_steps(d))}" for d in DATASETS)
+        + ".",
+    ]
+    return Section("How large is the noise of the search?", short, lines)
+
+
+def said_setting(settings: Settings) -> str:
+    return ", ".join(f"{key.rpartition('.')[2]} {value:.3g}" for key, value in settings.items())
+
+
+def claimed_steps(dataset: str) -> list[float]:
+    """By how much each paper claims to be above the best claim of an earlier year; the first year's have none."""
+    found = claims(dataset)
+    steps = []
+    for claim in found:
+        earlier = [other.recall_at_1 for other in found if other.year < claim.year]
+        steps += [claim.recall_at_1 - max(earlier)] if earlier else []
+    return steps
+
+
+def components_section(sets: Sequence[LaptopSet]) -> Section:
+    """Variance components of the methods that were searched twice."""
+    rows, found = [], []
+    for each in sets:
+        twice = [m for m in each.methods if len(each.searches_of(m)) == 2]
+        scores = np.array([[each.runs(name) for name in each.searches_of(m)] for m in twice])
+        one = variance_components(scores)
+        found.append(one)
+        rows.append(
+            [
+                each.name,
+                *(f"{100 * one.sd[k]:.2f} ({100 * one.low[k]:.2f} to {100 * one.high[k]:.2f})" for k in COMPONENTS),
+            ]
+        )
+    middle = {k: median(one.sd[k] for one in found) for k in COMPONENTS}
+    larger = sum(one.sd["search"] > one.sd["seed"] for one in found)
+    short = (
+        f"The search's standard deviation is {100 * middle['search']:.2f} points, a seed's "
+        f"{100 * middle['seed']:.2f}, a fold's "
+        f"{100 * middle['fold']:.1f} (medians over the sets); the search's is the larger "
+        f"of the first two on {larger} of "
+        f"{len(sets)}. What a fold does to all methods cancels in their differences; "
+        f"{100 * middle['fold x setting']:.2f} of it does not."
+    )
+    lines = [
+        "Standard deviations in points of test MAP@R with 95% intervals, of a linear mixed model of the three losses "
+        "that "
+        "were searched twice: score = loss + search + seed (on all folds) + fold + fold x setting + residual. The "
+        "design is "
+        "balanced, so the estimates are those of restricted maximum likelihood (a test compares them with "
+        "statsmodels'). "
+        "Three pairs of searches say little of the first column: see its intervals.",
+        "",
+        *table(["", *COMPONENTS], rows),
+    ]
+    return Section("What does the variance consist of?", short, lines)
+
+
+def search_section(sets: Sequence[LaptopSet], simulated: int) -> Section:
+    """How many trials until two searches agree, which argument is at fault, and whether a second look helps."""
+    rows, outcomes, unsettled, settled = [], [], [], []
+    for each in sets:
+        for method in each.methods:
+            surface, noise = each.surfaces[method], each.noise(method)
+            tried = [t for name in each.searches_of(method) for t in each.trials[name] if t.value is not None]
+            settings = [t.settings for t in tried]
+            searched = Searched(f"{each.name} {method}", surface(settings), noise)
+            runs = each.table("run")[method].shape[0]
+            within = t_quantile(2 * runs - 2) * noise * (2 / runs) ** 0.5
+            shares = [agreeing(searched, k, within, simulated) for k in TRIALS]
+            last_share, pairs, agree = shares[-1]
+            fault = ""
+            if last_share < AGREE:
+                first, second = ([settings[i] for i in side[~agree][:200]] for side in pairs)
+                changes = argument_at_fault(surface, first, second)
+                key = next(iter(changes))
+                fault = f"{key.rpartition('.')[2]} ({100 * changes[key]:.2f})"
+                unsettled.append(f"`{method}` on {each.name} ({key.rpartition('.')[2]})")
+            else:
+                settled.append(method)
+            enough = next(
+                (str(k) for k, (share, _, _) in zip(TRIALS, shares, strict=True) if share >= AGREE), f"> {TRIALS[-1]}"
+            )
+            outcomes.append([outcome(searched, TRIALS[-1], final, simulated) for final in FINALS])
+            rows.append(
+                [
+                    f"{each.name} `{method}`",
+                    f"{100 * within:.2f}",
+                    *(f"{100 * share:.0f}" for share, _, _ in shares),
+                    enough,
+                    fault,
+                ]
+                + [f"{100 * gap:.2f} / {100 * lost:.2f}" for gap, lost in outcomes[-1]]
+            )
+    averages = np.mean(outcomes, axis=0)
+    plain, *looks = averages[:, 0]
+    best = int(np.argmin(looks))
+    gain = 1 - looks[best] / plain if plain else 0.0
+    total = len(settled) + len(unsettled)
+    short = (
+        f"After {TRIALS[-1]} trials two searches agree within what ten seeds leave open in {AGREE:.0%} of cases for "
+        f"{len(settled)} of "
+        f"{total} losses and sets. "
+        + f"Training the {FINALS[1 + best]} best trials again before one is chosen makes two searches differ by "
+        f"{100 * looks[best]:.2f} instead of {100 * plain:.2f} points at the same cost ({-gain:+.0%})."
+    )
+    lines = [
+        "Simulated searches draw N of the recorded trials (of both searches where there were two), see them with the "
+        "noise "
+        "of a seed, and choose the best; true scores are what a Gaussian process makes of the trials, the noise is "
+        "that of the "
+        "runs' validation scores. Two of them agree where their settings' true scores differ by no more than the 95% "
+        "interval "
+        "of the difference of two means of ten runs (`within`, points). Shares of agreement after N trials, percent; "
+        "the number at "
+        f"which {AGREE:.0%} agree; for those that {TRIALS[-1]} do not settle, the argument whose exchange between "
+        "the two settings changes the "
+        "score most (mean change, points). Last: by how much two searches of 50 trainings differ / are below the best "
+        "trial, points, choosing plainly and after training the 3, 5 or 10 best again. The trials of a real search "
+        "crowd where "
+        "scores are high, so that draws from them agree sooner than searches from nothing.",
+        "",
+        *table(
+            [
+                "",
+                "within",
+                *map(str, TRIALS),
+                "enough",
+                "at fault",
+                *(f"best {f} again" if f else "plain" for f in FINALS),
+            ],
+            rows,
+        ),
+        "",
+        "Means: "
+        + "; ".join(
+            f"{f'best {f} again' if f else 'plain'} {100 * gap:.2f} / {100 * lost:.2f}"
+            for f, (gap, lost) in zip(FINALS, averages, strict=True)
+        )
+        + ".",
+    ]
+    return Section("How many trials until two searches agree, and does a second look help?", short, lines)

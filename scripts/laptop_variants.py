@@ -1,0 +1,127 @@
+"""The laptop studies beside others of the same sets: defaults, starts at the PCA, trunks that train too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from laptop_sets import DEFAULTS, PCA, LaptopSet, read_results, scores_by_method
+from laptop_words import Section, between, mean_with, means, said_mean, said_pairs, said_tau, table
+
+from levelfield.analysis.agreement import kendall
+from levelfield.analysis.statistics import LEVEL, holm, paired_comparison
+from levelfield.analysis.verdicts import points
+from levelfield.study.definition.spec import is_baseline
+
+
+def paired_section(
+    sets: Sequence[LaptopSet], kind: str, question: str, said_as: Callable[[list[str]], str], sign: int, note: str
+) -> Section:
+    """A method's chosen setting against the same method in a follow-up study, run by run.
+
+    Args:
+        sign: 1 where the follow-up's score counts, -1 where the chosen setting's does.
+    """
+    there = [each for each in sets if each.follow_up(kind) is not None]
+    if not there:
+        command = f"`python scripts/laptop_followups.py {sets[0].name}` writes the study and says the command"
+        return Section(question, f"Not run yet: {command}.", [])
+    methods, rows, overall = there[0].methods, {m: [f"`{m}`"] for m in there[0].methods}, {}
+    below = []
+    for each in there:
+        other, own = scores_by_method(each.follow_up(kind) or [], "test"), each.table()
+        compared = []
+        for method in methods:
+            runs = min(len(other[method]), len(own[method]))  # of the same seeds
+            compared.append(paired_comparison(sign * other[method][:runs], sign * own[method][:runs]))
+            if other[method].mean() < own["pretrained"].mean():
+                below.append((each.name, method))
+        adjusted = holm(np.array([float(c.p) for c in compared]))
+        overall[each.name] = [float(c.difference) for c in compared]
+        for method, c, p in zip(methods, compared, adjusted, strict=True):
+            rows[method].append(
+                f"{points(float(c.difference))} ({between(float(c.low), float(c.high))}){' *' if p < LEVEL else ''}"
+            )
+    averages = [f"{mean_with(values)} ({name})" for name, values in overall.items()]
+    lines = [
+        note
+        + " Differences in test MAP@R, points, with 95% intervals over the runs of the same seeds; * shown at 5% among "
+        "the 14 of a set (Holm).",
+        "",
+        *table(["", *(each.name for each in there)], list(rows.values())),
+        "",
+        f"Below the untrained trunk's PCA: {said_pairs(below) or 'none'}.",
+    ]
+    return Section(
+        question, said_as(averages) + f" Below the untrained PCA: {len(below)} of {len(there) * len(methods)}.", lines
+    )
+
+
+def follow_up_sections(sets: Sequence[LaptopSet]) -> list[Section]:
+    return [
+        paired_section(
+            sets,
+            DEFAULTS,
+            "What do tuned settings win over the defaults?",
+            lambda said: f"Mean of the 14 methods with its interval over them, points: {'; '.join(said)}.",
+            -1,
+            "The chosen setting less that of the method's file under `configs/method`, which suits fine-tuning.",
+        ),
+        paired_section(
+            sets,
+            PCA,
+            "Does it pay to start at the baseline's PCA?",
+            lambda said: (
+                f"With `--model.embedder_init pca` less without, mean of the 14 methods, points: {'; '.join(said)}."
+            ),
+            1,
+            "Each loss at its chosen setting, which was searched without it; epoch 0 is among the checkpoints to "
+            "choose "
+            "from.",
+        ),
+    ]
+
+
+FINETUNED = (
+    (
+        "grocery_store",
+        "grocery_store_finetuned",
+        ["levelfield study run grocery_search --data.root DIR --output outputs/laptop/grocery_store_finetuned"],
+    ),
+    (
+        "glyphs_240",
+        "glyphs_240_finetuned",
+        [
+            "levelfield study run glyphs_search --search.trials 10 --runs 5 --second_searches.all 0 "
+            "--output outputs/laptop/glyphs_240_finetuned",
+            "levelfield study run laptop/glyphs --data.dataset.num_classes 240 --search.trials 10 --runs 5 "
+            "--second_searches.all 0 --output outputs/laptop/glyphs_240",
+        ],
+    ),
+)
+
+
+def finetuned_section(folder: Path) -> Section:
+    """Whether the order of losses on a frozen trunk is that of losses that train the trunk too."""
+    question = "Does the frozen order foretell the fine-tuned one?"
+    rows, shorts, missing = [], [], []
+    for frozen, finetuned, commands in FINETUNED:
+        files = [folder / name / "results.csv" for name in (frozen, finetuned)]
+        if not all(file.is_file() for file in files):
+            missing += [f"`{command}`" for command in commands]
+            continue
+        before, after = (scores_by_method(read_results(file), "test") for file in files)
+        methods = [method for method in after if method in before and not is_baseline(method) and "@" not in method]
+        found = kendall(means(before, methods), means(after, methods))
+        shorts.append(f"{frozen}: {said_tau(found)} over {found.n} losses")
+        rows += [[f"{frozen} `{method}`", said_mean(before[method]), said_mean(after[method])] for method in methods]
+    if not rows:
+        return Section(question, f"Not run yet: {'; '.join(missing)}; each kept by `scripts/laptop_results.py`.", [])
+    lines = [
+        "Test MAP@R, percent, with 95% intervals over the runs. The fine-tuned losses had fewer trials, and were "
+        "trained for fewer steps.",
+        "",
+        *table(["", "frozen", "fine-tuned"], rows),
+    ]
+    return Section(question, f"Kendall's tau of the two orders: {'; '.join(shorts)}.", lines)
