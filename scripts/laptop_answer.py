@@ -37,7 +37,6 @@ def page(sets: Sequence[LaptopSet], folder: Path, simulated: int = SIMULATED) ->
         *follow_up_sections(sets),
         finetuned_section(folder),
     ]
-    known = [section for section in sections if section is not None]
     names = ", ".join(f"[{each.name}]({each.name}/index.html)" for each in sets)
     missing = [name for name in SETS if name not in {each.name for each in sets}]
     lines = [
@@ -53,9 +52,9 @@ def page(sets: Sequence[LaptopSet], folder: Path, simulated: int = SIMULATED) ->
         "",
         "## In short",
         "",
-        *(f"- **{section.question}** {section.short}" for section in known),
+        *(f"- **{section.question}** {section.short}" for section in sections),
     ]
-    for section in known:
+    for section in sections:
         if section.lines:
             lines += ["", f"## {section.question}", "", section.short, "", *section.lines]
     return "\n".join([*lines, "", *ORIGIN, ""])

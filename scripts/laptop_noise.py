@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from itertools import product
 from statistics import fmean, median
 
 import numpy as np
@@ -20,6 +22,7 @@ from levelfield.published.tables import claims
 TRIALS = (5, 10, 20, 30, 40, 50)
 FINALS = (0, 3, 5, 10)
 AGREE = 0.95
+MIXED = 200  # pairs of settings whose arguments are exchanged
 
 
 def noise_section(sets: Sequence[LaptopSet]) -> Section:
@@ -149,85 +152,97 @@ def components_section(sets: Sequence[LaptopSet]) -> Section:
 
 def search_section(sets: Sequence[LaptopSet], simulated: int) -> Section:
     """How many trials until two searches agree, which argument is at fault, and whether a second look helps."""
-    rows, outcomes, unsettled, settled = [], [], [], []
-    for each in sets:
-        for method in each.methods:
-            surface, noise = each.surfaces[method], each.noise(method)
-            tried = [t for name in each.searches_of(method) for t in each.trials[name] if t.value is not None]
-            settings = [t.settings for t in tried]
-            searched = Searched(f"{each.name} {method}", surface(settings), noise)
-            runs = each.table("run")[method].shape[0]
-            within = t_quantile(2 * runs - 2) * noise * (2 / runs) ** 0.5
-            shares = [agreeing(searched, k, within, simulated) for k in TRIALS]
-            last_share, pairs, agree = shares[-1]
-            fault = ""
-            if last_share < AGREE:
-                first, second = ([settings[i] for i in side[~agree][:200]] for side in pairs)
-                changes = argument_at_fault(surface, first, second)
-                key = next(iter(changes))
-                fault = f"{key.rpartition('.')[2]} ({100 * changes[key]:.2f})"
-                unsettled.append(f"`{method}` on {each.name} ({key.rpartition('.')[2]})")
-            else:
-                settled.append(method)
-            enough = next(
-                (str(k) for k, (share, _, _) in zip(TRIALS, shares, strict=True) if share >= AGREE), f"> {TRIALS[-1]}"
-            )
-            outcomes.append([outcome(searched, TRIALS[-1], final, simulated) for final in FINALS])
-            rows.append(
-                [
-                    f"{each.name} `{method}`",
-                    f"{100 * within:.2f}",
-                    *(f"{100 * share:.0f}" for share, _, _ in shares),
-                    enough,
-                    fault,
-                ]
-                + [f"{100 * gap:.2f} / {100 * lost:.2f}" for gap, lost in outcomes[-1]]
-            )
-    averages = np.mean(outcomes, axis=0)
-    plain, *looks = averages[:, 0]
-    best = int(np.argmin(looks))
-    gain = 1 - looks[best] / plain if plain else 0.0
-    total = len(settled) + len(unsettled)
+    rows, outcomes, settled, faults = [], [], 0, []
+    for each, method in product(sets, sets[0].methods):
+        settings = [t.settings for name in each.searches_of(method) for t in each.trials[name] if t.value is not None]
+        searched = Searched(method, each.surfaces[method](settings), each.noise(method))
+        shares = [agreeing(searched, trials, within(each, method), simulated) for trials in TRIALS]
+        fault, (last, pairs, agree) = "", shares[-1]
+        settled += last >= AGREE
+        if last < AGREE:
+            first, second = ([settings[i] for i in side[~agree][:MIXED]] for side in pairs)
+            key, change = next(iter(argument_at_fault(each.surfaces[method], first, second).items()))
+            fault = f"{key.rpartition('.')[2]} ({100 * change:.2f})"
+            faults.append(f"{method}'s {key.rpartition('.')[2]}")
+        enough = (str(trials) for trials, (share, _, _) in zip(TRIALS, shares, strict=True) if share >= AGREE)
+        percents = (f"{100 * share:.0f}" for share, _, _ in shares)
+        head = [f"{each.name} `{method}`", f"{100 * within(each, method):.2f}"]
+        rows.append([*head, *percents, next(enough, f"> {TRIALS[-1]}"), fault])
+        outcomes.append([outcome(searched, TRIALS[-1], final, simulated) for final in FINALS])
+    gaps = np.mean(outcomes, axis=0)
+    best = 1 + int(np.argmin(gaps[1:, 0]))
     short = (
         f"After {TRIALS[-1]} trials two searches agree within what ten seeds leave open in {AGREE:.0%} of cases for "
-        f"{len(settled)} of "
-        f"{total} losses and sets. "
-        + f"Training the {FINALS[1 + best]} best trials again before one is chosen makes two searches differ by "
-        f"{100 * looks[best]:.2f} instead of {100 * plain:.2f} points at the same cost ({-gain:+.0%})."
+        f"{settled} of {len(rows)} losses and sets{f'; at fault in the others {counted(faults)}' if faults else ''}. "
+        f"Training the {FINALS[best]} best trials again before one is chosen "
+        f"makes two searches differ by {100 * gaps[best, 0]:.2f} instead of {100 * gaps[0, 0]:.2f} points at the same "
+        f"cost ({gaps[best, 0] / gaps[0, 0] - 1:+.0%})."
     )
+    looks = [
+        f"the best {final} of {TRIALS[-1] - final} again" if final else f"best of {TRIALS[-1]}" for final in FINALS
+    ]
     lines = [
         "Simulated searches draw N of the recorded trials (of both searches where there were two), see them with the "
-        "noise "
-        "of a seed, and choose the best; true scores are what a Gaussian process makes of the trials, the noise is "
-        "that of the "
-        "runs' validation scores. Two of them agree where their settings' true scores differ by no more than the 95% "
-        "interval "
-        "of the difference of two means of ten runs (`within`, points). Shares of agreement after N trials, percent; "
-        "the number at "
-        f"which {AGREE:.0%} agree; for those that {TRIALS[-1]} do not settle, the argument whose exchange between "
-        "the two settings changes the "
-        "score most (mean change, points). Last: by how much two searches of 50 trainings differ / are below the best "
-        "trial, points, choosing plainly and after training the 3, 5 or 10 best again. The trials of a real search "
-        "crowd where "
-        "scores are high, so that draws from them agree sooner than searches from nothing.",
+        "noise of a seed, and choose the best; true scores are what a Gaussian process makes of the trials, the noise "
+        "is that of the runs' validation scores. Two of them agree where the true validation scores of their settings "
+        "differ by no more than the 95% interval of the difference of two means of ten runs (`within`, points). Shares "
+        f"of agreement after N trials, percent, and the N at which {AGREE:.0%} agree; for those that {TRIALS[-1]} do "
+        "not settle, the argument whose exchange between the two settings changes the score most (mean change, "
+        "points). The trials of a real search crowd where scores are high, so that draws from them agree sooner than "
+        "searches from nothing.",
+        "",
+        *table(["", "within", *map(str, TRIALS), "enough", "at fault"], rows),
+        "",
+        "The two real searches of three losses, in the order of their trials: by how much the true validation scores "
+        "of the best settings so far differ, points; last, by how much their ten runs differed. At the chosen settings "
+        f"the Gaussian process is {100 * surface_error(sets):.2f} points off the mean of ten runs on average.",
+        "",
+        *table(["", "within", *(f"after {trials}" for trials in TRIALS), "ten runs"], in_order(sets)),
+        "",
+        "Successive re-ranking, at the same number of trainings, means over the losses and sets, points:",
         "",
         *table(
-            [
-                "",
-                "within",
-                *map(str, TRIALS),
-                "enough",
-                "at fault",
-                *(f"best {f} again" if f else "plain" for f in FINALS),
-            ],
-            rows,
+            ["", "two searches differ by", "below the best trial"],
+            [[look, *(f"{100 * value:.2f}" for value in both)] for look, both in zip(looks, gaps, strict=True)],
         ),
-        "",
-        "Means: "
-        + "; ".join(
-            f"{f'best {f} again' if f else 'plain'} {100 * gap:.2f} / {100 * lost:.2f}"
-            for f, (gap, lost) in zip(FINALS, averages, strict=True)
-        )
-        + ".",
     ]
     return Section("How many trials until two searches agree, and does a second look help?", short, lines)
+
+
+def counted(faults: Sequence[str]) -> str:
+    """`arcface's margin (2), cosface's margin`, the most frequent first."""
+    return ", ".join(f"{fault} ({count})" if count > 1 else fault for fault, count in Counter(faults).most_common())
+
+
+def within(each: LaptopSet, method: str) -> float:
+    """Half the 95% interval of the difference of two means over runs of one setting's validation MAP@R."""
+    runs = len(each.table("run")[method])
+    return t_quantile(2 * runs - 2) * each.noise(method) * (2 / runs) ** 0.5
+
+
+def in_order(sets: Sequence[LaptopSet]) -> list[list[str]]:
+    """A row a method with two searches: difference of their best settings so far, by the surface of both."""
+    rows = []
+    for each in sets:
+        for method in (method for method in each.methods if len(each.searches_of(method)) == 2):
+            cells = [f"{each.name} `{method}`", f"{100 * within(each, method):.2f}"]
+            for trials in TRIALS:
+                best = [
+                    max((t for t in each.trials[name][:trials] if t.value is not None), key=lambda tried: tried.value)
+                    for name in each.searches_of(method)
+                ]
+                first, second = each.surfaces[method]([tried.settings for tried in best])
+                cells.append(f"{100 * abs(first - second):.2f}")
+            one, other = (each.table("run")[name].mean() for name in each.searches_of(method))
+            rows.append([*cells, f"{100 * abs(one - other):.2f}"])
+    return rows
+
+
+def surface_error(sets: Sequence[LaptopSet]) -> float:
+    """Mean distance of a surface at the chosen settings from what their runs scored, a fraction."""
+    return fmean(
+        abs(float(each.surfaces[method]([each.chosen(name)])[0]) - float(each.table("run")[name].mean()))
+        for each in sets
+        for method in each.methods
+        for name in each.searches_of(method)
+    )

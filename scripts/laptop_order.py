@@ -172,9 +172,11 @@ def said(c: Comparison) -> str:
     return f"{points(c.difference)}{interval}{p}"
 
 
-def rank_section(sets: Sequence[LaptopSet], folder: Path) -> Section | None:
+def rank_section(sets: Sequence[LaptopSet], folder: Path) -> Section:
+    """Mean ranks, Friedman's test and the critical difference; the diagram is written into `folder`."""
+    question = "Which ranks best over the sets?"
     if len(sets) < 2:
-        return None
+        return Section(question, "That takes two sets.", [])
     ranks = rank_methods({each.name: means(each.table(), each.methods) for each in sets})
     with style():
         write_atomically(folder / "ranks.svg", to_svg(ranks_figure(ranks)))
@@ -196,7 +198,7 @@ def rank_section(sets: Sequence[LaptopSet], folder: Path) -> Section | None:
         "",
         *table(["", "mean rank"], [[f"`{name}`", f"{rank:.1f}"] for name, rank in ranks.mean_ranks.items()]),
     ]
-    return Section("Which ranks best over the sets?", short, lines)
+    return Section(question, short, lines)
 
 
 def paper_orders() -> dict[str, dict[str, float]]:

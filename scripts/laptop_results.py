@@ -2,9 +2,10 @@
 
     python scripts/laptop_results.py outputs/laptop/grocery_store     # into docs/results/laptop/grocery_store
 
-A study is taken where `levelfield study verify` finds nothing amiss: its tables, its ledger, `trials.csv` (what each
-trial tried, and its validation MAP@R), the page with its figures, and `study.tar.xz`, which `levelfield study run
---from` goes on from. An unfinished study is refused, and so is an archive whose tables do not follow from it.
+A study is taken where `levelfield study verify` finds nothing amiss: its tables, its ledger and `study.tar.xz`, which
+`levelfield study run --from` goes on from; of one with a search also `trials.csv` (what each trial tried, and its
+validation MAP@R) and the page with two of its figures. An unfinished study is refused, and so is an archive whose
+tables do not follow from it.
 """
 
 from __future__ import annotations
@@ -42,19 +43,20 @@ def collect(folder: Path, destination: Path) -> None:
     if not record.summary_file.is_file():
         raise UserError(f"{folder} has not ended: it has no {record.summary_file.name}; resume the study first")
     _check(record)
-    page = write_report(record)
+    kept = [record.results_file, record.summary_file, record.ledger.path]
+    if record.spec.search.trials:
+        kept.append(write_report(record))
+        kept += [record.report_folder / f"{name}.svg" for name in FIGURES]
     with tempfile.TemporaryDirectory() as aside:
         archive = write_archive(record, Path(aside, ARCHIVE))
         unpack_study(archive, Path(aside, "unpacked"))
         _check(StudyRecord.begun(Path(aside, "unpacked")))
         destination.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(archive, destination / ARCHIVE)
-    for path in (record.results_file, record.summary_file, record.ledger.path, page):
+    for path in kept:
         shutil.copyfile(path, destination / path.name)
-    for name in FIGURES:
-        if (figure := record.report_folder / f"{name}.svg").is_file():
-            shutil.copyfile(figure, destination / figure.name)
-    write_atomically(destination / TRIALS, trials_table(record))
+    if record.spec.search.trials:
+        write_atomically(destination / TRIALS, trials_table(record))
 
 
 def _check(record: StudyRecord) -> None:

@@ -85,11 +85,11 @@ def choose(scores: dict[str, Scores], method: str) -> Choice:
     return Choice(source, fmean(regret(scores, on, method, source) for on in names), left_out)
 
 
-def transfer_section(sets: Sequence[LaptopSet]) -> Section | None:
+def transfer_section(sets: Sequence[LaptopSet]) -> Section:
     """The matrix of regret, and the settings that are the defaults of studies without a search."""
     question = "Which settings transfer from one set to another?"
     if len(sets) < 2:
-        return None
+        return Section(question, "That takes two sets.", [])
     scores, is_measured = transfers(sets)
     names, methods = [each.name for each in sets], sets[0].methods
     sources = [*names, *([DEFAULT] if is_measured else [])]

@@ -180,6 +180,7 @@ def test_follow_ups_are_compared_run_by_run_and_absent_ones_are_said_to_be(
     alone = scripts.page([each for each in scripts.finished_sets(results) if each.name == "banking77"], results, 200)
     assert "**1 of 7 sets**" in alone
     assert alone.count("Not run yet") == 2
+    assert alone.count("That takes two sets.") == 2
 
 
 def test_the_fine_tuned_order_is_compared_over_the_losses_that_both_have(page: str, scripts: ModuleType) -> None:
