@@ -5,6 +5,7 @@ import torch
 
 from levelfield import miners
 from levelfield.miners import DistanceWeightedMiner, HDCMiner, TripletMarginMiner
+from levelfield.miners.distance_weighted import draw
 
 MINERS = [getattr(miners, name)() for name in miners.__all__ if name not in ("Miner", "DistanceWeightedMiner")]
 MINERS += [TripletMarginMiner(type_of_triplets=kind) for kind in ("hard", "semihard", "easy")]
@@ -56,3 +57,14 @@ def test_distance_weighted_draws_a_near_negative_for_each_positive_pair(with_ref
     a, n = a.cpu(), n.cpu()
     assert (y[a] != labels[n]).all()
     assert (distances[a, n] < 1.4).all()
+
+
+def test_a_draw_by_arrival_follows_the_weights(device):
+    """Chi-square against the weights, of which one is 0."""
+    weights = torch.tensor([0.1, 0.0, 0.4, 0.2, 0.3], dtype=torch.float64)
+    drawn = draw(weights.log().to(device).repeat(20_000, 1)).cpu()
+    counts = torch.bincount(drawn, minlength=5).double()
+    assert counts[1] == 0
+    kept = weights > 0
+    value = ((counts - 20_000 * weights)[kept] ** 2 / (20_000 * weights)[kept]).sum()
+    assert value < 3 + 3 * 6**0.5

@@ -17,7 +17,7 @@ from levelfield.models import TimmTrunk
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
 
-pytestmark = pytest.mark.usefixtures("quiet")
+pytestmark = [pytest.mark.usefixtures("quiet"), pytest.mark.filterwarnings("ignore:You defined a `validation_step`")]
 
 METHODS = {
     "contrastive": lambda: {"loss": ContrastiveLoss(neg_margin=0.5)},
@@ -91,3 +91,37 @@ def test_a_checkpoint_of_a_device_embeds_on_the_cpu_and_goes_on_on_the_device(de
         scores.append(retrieval_metrics(embedded.embeddings, embedded.labels, metrics=("map_at_r",))["map_at_r"])
     assert scores[0] == pytest.approx(scores[1], abs=5e-3)
     assert scores[0] == pytest.approx(float(trainer.callback_metrics["val/map_at_r"]), abs=5e-3)
+
+
+class NoWaiting(Callback):
+    """Has CUDA refuse to be waited for, from the fourth step on until the next look at the losses."""
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx) -> None:
+        torch.cuda.set_sync_debug_mode("error" if 3 <= batch_idx < 9 else "default")
+
+    def on_exception(self, trainer, pl_module, exception) -> None:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+class OnTheGpu:
+    """Twelve batches of pictures that lie there."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __iter__(self):
+        for _ in range(len(self)):
+            yield torch.rand(16, 3, 32, 32, device="cuda"), torch.arange(16, device="cuda") // 4
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize("shows_a_bar", [False, True])
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_a_step_waits_for_nothing(precision, shows_a_bar):
+    learner = MetricLearner(TimmTrunk("test_resnet", weights=None), ContrastiveLoss(), embedding_size=16)
+    Trainer(
+        accelerator="cuda", devices=1, precision=precision, max_epochs=1, callbacks=[NoWaiting()], logger=False,
+        enable_checkpointing=False, enable_progress_bar=shows_a_bar, enable_model_summary=False, limit_val_batches=0,
+        log_every_n_steps=10,
+    ).fit(learner, OnTheGpu())  # fmt: skip

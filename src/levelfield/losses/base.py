@@ -36,7 +36,7 @@ class MetricLoss(nn.Module):
     Whatever autocast says, `compute` runs in float32 (float64 stays float64), and whatever the precision of products is
     set to, those of `levelfield.numerics` are true float32, their gradients too. A batch without anything to compare
     gives 0 with a zero gradient; an embedding that is not finite never gives a finite loss. Random choices draw from
-    torch's global CPU generator, so that processes that seed it alike choose alike.
+    torch's global generator, the CPU's or the GPU's, so that processes that seed it alike choose alike.
     """
 
     def forward(
@@ -96,6 +96,11 @@ def sample_weights(
         named = torch.cat([indices_tuple[0], indices_tuple[2]] if len(indices_tuple) == 4 else [indices_tuple[0]])
     counts = torch.zeros_like(ones).index_add_(0, named, ones.new_ones(len(named)))
     return torch.where(counts.max() > 0, counts / counts.max().clamp_min(1), ones)
+
+
+def can_look(tensor: Tensor) -> bool:
+    """Whether the values of a tensor may decide what is done next: a GPU would be waited for, a compiler breaks off."""
+    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def sum_of_zeros(embeddings: Tensor) -> Float[Tensor, ""]:

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn, no_grad
 from torch.nn import functional
 
-from levelfield.losses.base import Choice, Labels, MetricLoss, Points, RefLabels, RefPoints, sample_weights
+from levelfield.losses.base import Choice, Labels, MetricLoss, Points, RefLabels, RefPoints, can_look, sample_weights
 from levelfield.numerics import inner_products, unit
 
 WeightInit = Literal["normal", "uniform"]
@@ -122,7 +122,7 @@ class ClassificationLoss(MetricLoss):
     @no_grad()
     def _sample_classes(self, labels: Int[Tensor, " N"]) -> tuple[Int[Tensor, " C"], Int[Tensor, " N"]]:
         """The classes in play, ascending, and the labels counted among them."""
-        keys = torch.rand(self.num_classes).to(labels.device)  # the CPU generator: the same sample on every process
+        keys = torch.rand(self.num_classes, device=labels.device)  # seeded alike: the same sample on every process
         keys[labels] = -1.0
         size = max(1, round(self.class_fraction * self.num_classes))
         if len(labels) > size:
@@ -143,7 +143,7 @@ def checked_classes(labels: Int[Tensor, " N"], num_classes: int) -> tuple[Int[Te
         ValueError: a label outside 0..num_classes-1, on the CPU outside compilation.
     """
     inside = (labels >= 0) & (labels < num_classes)
-    if labels.device.type == "cpu" and not torch.compiler.is_compiling() and not bool(inside.all()):
+    if can_look(labels) and not bool(inside.all()):
         position = int((~inside).int().argmax())
         raise ValueError(
             f"label {int(labels[position])} at position {position} is not one of the {num_classes} classes "

@@ -26,7 +26,7 @@ class MarginLoss(PairLoss):
         margin: m.
         nu: weight of the regulariser.
         beta: b, or what each b begins with.
-        triplets_per_anchor: "all", or a number of random ones (torch's global CPU generator). A miner overrides it.
+        triplets_per_anchor: "all", or a number of random ones (torch's global generator). A miner overrides it.
         learn_beta: b is a parameter; give it a learning rate of its own and no weight decay.
         num_classes: one b for each class, the anchor's; labels are then 0..num_classes-1.
         beta_per_class: the same, the number told later by `set_num_classes`.
@@ -73,8 +73,11 @@ class MarginLoss(PairLoss):
         positives, negatives = pair_weights(labels, indices_tuple, ref_labels, dtype=embeddings.dtype)
         listed = indices_tuple
         if listed is None and isinstance(self.triplets_per_anchor, int):
-            listed = random_triplets(positives, negatives, self.triplets_per_anchor)
-            positives, negatives = pair_weights(labels, listed, ref_labels, dtype=embeddings.dtype)
+            listed, counts = random_triplets(positives, negatives, self.triplets_per_anchor)
+            positives, negatives = (
+                torch.zeros_like(positives).index_put_((listed[0], others), counts, accumulate=True)
+                for others in listed[1:]
+            )
         terms_N = positives.sum(1) + negatives.sum(1)
         if not self.pairs:
             terms_N = positives.sum(1)
@@ -100,7 +103,10 @@ class MarginLoss(PairLoss):
 
     def _beta_of(self, labels: Int[Tensor, " N"], dtype: torch.dtype) -> tuple[Float[Tensor, " N"], Tensor]:
         """Each anchor's b, and whether all labels are classes."""
-        beta = torch.as_tensor(self.beta, dtype=dtype, device=labels.device).reshape(-1)
+        if isinstance(self.beta, nn.Parameter):
+            beta = self.beta.to(dtype).reshape(-1)
+        else:  # a number made on the device, not brought there
+            beta = torch.full((1,), self.beta, dtype=dtype, device=labels.device)
         if (len(beta) == 1 and not self.beta_per_class) or not self.learn_beta:
             return beta.expand(len(labels)), torch.ones((), dtype=torch.bool, device=labels.device)
         classes, in_range = checked_classes(labels, len(beta))

@@ -3,6 +3,7 @@
 import math
 from typing import Literal
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -82,5 +83,6 @@ class SoftTripleLoss(ClassificationLoss):
         """R: the mean distance between the centres of a class."""
         centers_CKD = unit(class_weights).unflatten(0, (-1, self.centers_per_class))
         dots_CKK = inner_products(centers_CKD, centers_CKD)
-        rows, columns = class_weights.new_ones(self.centers_per_class, self.centers_per_class).triu(1).nonzero().T
+        K = self.centers_per_class
+        rows, columns = torch.triu_indices(K, K, offset=1, device=class_weights.device)
         return (2 + 1e-5 - 2 * dots_CKK[:, rows, columns].clamp_max(1)).sqrt().mean()

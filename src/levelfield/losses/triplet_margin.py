@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import relu, softplus, threshold
 
-from levelfield.losses.base import Choice, IndicesTuple, Labels, Points, RefLabels, RefPoints
+from levelfield.losses.base import Choice, IndicesTuple, Labels, PairMasks, Points, RefLabels, RefPoints
 from levelfield.losses.pairs import (
     PairLoss,
     mean_over,
@@ -32,7 +32,7 @@ class TripletMarginLoss(PairLoss):
         margin: m.
         swap: d_in is the smaller of the negative's distances to the anchor and to the positive.
         smooth_loss: log(1 + exp(.)) in place of [.]+.
-        triplets_per_anchor: "all"; a number of random ones (torch's global CPU generator); or "semihard", FaceNet's
+        triplets_per_anchor: "all"; a number of random ones (torch's global generator); or "semihard", FaceNet's
             rule: for each positive pair the nearest negative that is farther than the positive, else the farthest
             negative, and the plain mean over positive pairs, zeros counted. A miner overrides it.
         power: q, 1 as in the Reality Check (Eq 2) or 2 as in FaceNet and Vasilev & D'yakonov (Eq 2).
@@ -42,8 +42,6 @@ class TripletMarginLoss(PairLoss):
     rule with "semihard".
     Papers: Weinberger & Saul 2009, https://jmlr.org/papers/v10/weinberger09a.html; Schroff et al. 2015,
     arXiv:1503.03832; this form Musgrave et al. 2020, arXiv:2003.08505 (Eq 2).
-
-    Not for `torch.compile(fullgraph=True)`: the number of positives of an anchor sets the shapes.
     """
 
     def __init__(
@@ -76,15 +74,16 @@ class TripletMarginLoss(PairLoss):
             between_MM = dist_NM if ref_emb is None else self._distances(others, others)
         if indices_tuple is not None and len(indices_tuple) == 3:
             return self._listed(dist_NM, between_MM, indices_tuple)
+        once = indices_tuple is None or isinstance(indices_tuple, PairMasks)
         positives, negatives = pair_weights(labels, indices_tuple, ref_labels, dtype=embeddings.dtype)
         if indices_tuple is None and isinstance(self.triplets_per_anchor, int):
-            chosen = random_triplets(positives, negatives, self.triplets_per_anchor)
-            return self._listed(dist_NM, between_MM, chosen)
+            chosen, counts = random_triplets(positives, negatives, self.triplets_per_anchor)
+            return self._listed(dist_NM, between_MM, chosen, counts)
         if indices_tuple is None and self.triplets_per_anchor == "semihard":
             return self._semihard(dist_NM, positives, negatives)
         if between_MM is not None or self.smooth_loss:
             return self._every(dist_NM, between_MM, positives, negatives)
-        return self._hinge_of_all(dist_NM, positives, negatives)
+        return self._hinge_of_all(dist_NM, positives, negatives, once)
 
     def _distances(self, anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
         squares = squared_distances(anchors, others)
@@ -95,10 +94,10 @@ class TripletMarginLoss(PairLoss):
         return softplus(violation) if self.smooth_loss else relu(violation)
 
     def _hinge_of_all(
-        self, dist: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
+        self, dist: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"], once: bool
     ) -> Float[Tensor, ""]:
         """The hinge is linear in the distances once it is known how many active triplets each pair stands in."""
-        columns, present = padded_positives(positives)
+        columns, present = padded_positives(positives, once)
         near = dist.gather(1, columns)
         per_positive, per_negative = count_violations(near, present, dist, negatives, self.margin)
         active = per_positive.sum()
@@ -117,17 +116,21 @@ class TripletMarginLoss(PairLoss):
         return nonzero_mean(self._penalty(dist[a, p][:, None] - far_KM + self.margin), negatives[a])
 
     def _listed(
-        self, dist: Float[Tensor, "N M"], between: Float[Tensor, "M M"] | None, triplets: IndicesTuple
+        self,
+        dist: Float[Tensor, "N M"],
+        between: Float[Tensor, "M M"] | None,
+        triplets: IndicesTuple,
+        counts: Float[Tensor, " T"] | None = None,
     ) -> Float[Tensor, ""]:
         a, p, n = triplets
         far = dist[a, n] if between is None else torch.minimum(dist[a, n], between[p, n])
         penalty = self._penalty(dist[a, p] - far + self.margin)
-        return nonzero_mean(penalty, torch.ones_like(penalty))
+        return nonzero_mean(penalty, torch.ones_like(penalty) if counts is None else counts)
 
     def _semihard(
         self, dist: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
     ) -> Float[Tensor, ""]:
-        columns, present = padded_positives(positives)
+        columns, present = padded_positives(positives, once=True)
         near = dist.gather(1, columns)
         count = negatives.sum(1, keepdim=True).long()
         ranked, order = dist.detach().masked_fill(negatives == 0, torch.inf).sort(1)

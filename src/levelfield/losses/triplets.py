@@ -7,7 +7,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, no_grad
 
-from levelfield.losses.base import IndicesTuple
+from levelfield.losses.base import IndicesTuple, can_look
+
+# On a GPU so many distances are sorted whole: to learn how few would do takes longer than the rest of such a loss.
+SORTED_WHOLE = 2**22
 
 
 @no_grad()
@@ -19,8 +22,16 @@ def positive_pairs(positives: Float[Tensor, "N M"]) -> tuple[Int[Tensor, " K"], 
 
 
 @no_grad()
-def padded_positives(positives: Float[Tensor, "N M"]) -> tuple[Int[Tensor, "N P"], Bool[Tensor, "N P"]]:
-    """Each anchor's positives in a row, padded with 0, and which entries are real."""
+def padded_positives(
+    positives: Float[Tensor, "N M"], once: bool = False
+) -> tuple[Int[Tensor, "N P"], Bool[Tensor, "N P"]]:
+    """Each anchor's positives in a row, padded, and which entries are real.
+
+    With `once`, which says that no pair counts twice, a GPU is not waited for to learn P: a row holds all M others.
+    """
+    if once and not can_look(positives) and positives.numel() <= SORTED_WHOLE:
+        columns = (positives == 0).to(torch.uint8).sort(dim=1, stable=True).indices
+        return columns, torch.arange(columns.shape[1], device=columns.device) < positives.sum(1, keepdim=True)
     anchors, others = positive_pairs(positives)
     counts = torch.bincount(anchors, minlength=len(positives))
     rank = torch.arange(len(anchors), device=positives.device) - (counts.cumsum(0) - counts)[anchors]
@@ -54,14 +65,33 @@ def count_violations(
 @no_grad()
 def random_triplets(
     positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"], triplets_per_anchor: int
-) -> IndicesTuple:
-    """For each anchor, random positives and random negatives, with replacement, from torch's global CPU generator."""
+) -> tuple[IndicesTuple, Float[Tensor, " T"]]:
+    """For each anchor, random positives and random negatives, with replacement, and how often each triplet counts.
+
+    Drawn from torch's global generator. On a GPU, anchors without either have triplets too, which count 0 times.
+    """
     usable = (positives.sum(1) > 0) & (negatives.sum(1) > 0)
+    if not can_look(positives):
+        p, n = (draw_evenly(weights, triplets_per_anchor).flatten() for weights in (positives, negatives))
+        a = torch.arange(len(usable), device=usable.device).repeat_interleave(triplets_per_anchor)
+        return (a, p, n), usable.to(positives.dtype).repeat_interleave(triplets_per_anchor)
     anchors = usable.nonzero().squeeze(1)
     if len(anchors) == 0:
-        return anchors, anchors, anchors
+        return (anchors, anchors, anchors), positives.new_zeros(0)
     p, n = (
-        torch.multinomial(weights[anchors].cpu(), triplets_per_anchor, replacement=True).flatten().to(anchors.device)
+        torch.multinomial(weights[anchors], triplets_per_anchor, replacement=True).flatten()
         for weights in (positives, negatives)
     )
-    return anchors.repeat_interleave(triplets_per_anchor), p, n
+    a = anchors.repeat_interleave(triplets_per_anchor)
+    return (a, p, n), positives.new_ones(len(a))
+
+
+@no_grad()
+def draw_evenly(counts: Float[Tensor, "N M"], draws: int) -> Int[Tensor, "N draws"]:
+    """Columns of each row in proportion to its whole counts, without a look at them; the first where all are 0.
+
+    `torch.multinomial` has the CPU wait until it knows that no row is empty.
+    """
+    reached = counts.long().cumsum(1)
+    places = (torch.rand(len(counts), draws, device=counts.device) * reached[:, -1:]).long()
+    return torch.searchsorted(reached, torch.minimum(places, reached[:, -1:] - 1), right=True)

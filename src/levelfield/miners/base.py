@@ -14,7 +14,7 @@ class Miner(nn.Module):
     """Chooses pairs or triplets of a batch; subclasses write `mine(matrix, positives, negatives)`.
 
     Everything is in float32, whatever autocast says (float64 stays float64), and without gradient. Random choices draw
-    from torch's global CPU generator.
+    from torch's global generator, the CPU's or the GPU's.
     """
 
     @no_grad()

@@ -1,7 +1,7 @@
 """Distance weighted miner."""
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from levelfield.miners.base import Miner, distances
@@ -14,7 +14,7 @@ class DistanceWeightedMiner(Miner):
 
     q is the density of the distance of random points of the unit sphere. d is taken as `cutoff` where it is less; only
     negatives nearer than `nonzero_loss_cutoff` are drawn, and pairs whose anchor has none are left out. Draws from
-    torch's global CPU generator. Gives (a, p, n).
+    torch's global generator. Gives (a, p, n).
 
     Args:
         cutoff: below it all distances count alike, which bounds the weights.
@@ -47,5 +47,11 @@ class DistanceWeightedMiner(Miner):
         a, p = (positives & drawable[:, None]).nonzero(as_tuple=True)
         if len(a) == 0:
             return a, p, p
-        n = torch.multinomial(log_weights[a].softmax(1).cpu(), 1).squeeze(1).to(a.device)
-        return a, p, n
+        if a.device.type == "cpu":
+            return a, p, torch.multinomial(log_weights[a].softmax(1), 1).squeeze(1)
+        return a, p, draw(log_weights[a])
+
+
+def draw(log_weights: Float[Tensor, "K M"]) -> Int[Tensor, " K"]:
+    """A column of each row by its weight, the first to arrive of exponential times; `torch.multinomial` would look."""
+    return (log_weights - torch.empty_like(log_weights).exponential_().log()).argmax(1)

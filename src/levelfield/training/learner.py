@@ -40,7 +40,7 @@ from levelfield.training.loss_factory import (
     supplied_arguments,
 )
 from levelfield.training.own_learner import learner_class
-from levelfield.training.step import UncheckedLosses, is_heard, seed_draws
+from levelfield.training.step import TRAIN_LOSS, UncheckedLosses, is_heard, seed_draws
 
 OptimizerFactory = Callable[[Iterable], Optimizer]
 SchedulerFactory = Callable[[Optimizer], LRScheduler]
@@ -308,8 +308,9 @@ class MetricLearner(LightningModule):
         every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
         if every and self.global_step % every == 0:
             self._unchecked.check()
+            self.trainer.progress_bar_metrics[TRAIN_LOSS] = loss.item()  # prog_bar=True below reads it at each step
         if is_heard(self.trainer):
-            self.log("train/loss", loss, prog_bar=True, batch_size=len(labels))
+            self.log(TRAIN_LOSS, loss, batch_size=len(labels))
         return loss
 
     def compute_loss(self, embeddings: Float[Tensor, "batch embedding"], labels: Int[Tensor, " batch"]) -> Tensor:

@@ -7,29 +7,33 @@ from torch import Tensor
 from levelfield.errors import TrainingFailed
 from levelfield.seeds import seed_of
 
+TRAIN_LOSS = "train/loss"
+
 
 def seed_draws(device: torch.device, *key: str | int) -> None:
     """Seed what draws on a device, by `seed_of(*key)`.
 
-    Where there is no accelerator, `torch.manual_seed` would keep a traceback for each kind of one, in case that it
-    comes: a quarter of a head's step, and memory that never ends.
+    `torch.manual_seed` would keep a traceback for each kind of accelerator that is not there, in case that it comes: a
+    quarter of a head's step, and memory that never ends.
     """
-    if device.type == "cpu":
-        torch.default_generator.manual_seed(seed_of(*key))
-    else:
-        torch.manual_seed(seed_of(*key))
+    seed = seed_of(*key)
+    if device.type not in ("cpu", "cuda"):
+        torch.manual_seed(seed)
+        return
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed_all(seed)
 
 
 def is_heard(trainer: Trainer) -> bool:
-    """Whether anybody gets to see what this step logs: a logger, a progress bar, a callback where training pauses.
+    """Whether anybody gets to see what this step logs: a logger, a callback where training pauses.
 
     To log takes as long as the backward pass of a head.
     """
     return (
-        trainer.progress_bar_callback is not None
-        or trainer._logger_connector.should_update_logs
+        trainer._logger_connector.should_update_logs
         or trainer.is_last_batch
-        or trainer.max_steps >= 0
+        or 0 <= trainer.max_steps <= trainer.global_step + 1
         or trainer.val_check_batch != trainer.num_training_batches
     )
 

@@ -1,0 +1,146 @@
+"""Which losses have the CPU wait for a GPU, and what the others compute where they may not look.
+
+A tensor on the device `meta` has a shape and no values: what depends on values raises there, as `nonzero`, `unique`,
+`item` and a mask as an index do, for which the CPU would wait.
+"""
+
+import contextlib
+import math
+
+import pytest
+import torch
+from loss_cases import assert_same, batch, needs_classes
+from test_losses_on_device import CASES, SITUATIONS
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from levelfield import losses
+from levelfield.losses import AngularLoss, ArcFaceLoss, MarginLoss, NPairsLoss, TripletMarginLoss
+from levelfield.losses.triplets import draw_evenly
+
+# Whose shapes the values of a batch set, and how; with a miner's pairs, too, where they may repeat.
+WAITS = {
+    "CentroidTripletLoss": "a centroid for each class that is there",
+    "PrototypicalLoss": "a prototype for each class that is there",
+    "StructuredClusteringLoss": "a medoid for each class that is there, and a search that ends where it finds nothing",
+    "TripletMarginLoss-swap": "distances of each positive pair to all others: so many as there are pairs",
+    "TripletMarginLoss-smooth_loss": "likewise",
+    "AngularLoss-normalize,alpha": "likewise: raw embeddings have no bound, which a product of matrices needs",
+}
+WAITS_FOR_PAIRS = {
+    "NPairsLoss": "the first pair of each class that is in the list",
+    "TripletMarginLoss": "as many columns as an anchor has positives, with their repeats",
+}
+WAITS_FOR_REFERENCES = {"LiftedStructureLoss": "distances among those references that are a positive"}
+RANDOM = [
+    pytest.param(TripletMarginLoss, {"triplets_per_anchor": 3}, id="TripletMarginLoss-random"),
+    pytest.param(MarginLoss, {"triplets_per_anchor": 3}, id="MarginLoss-random"),
+    pytest.param(ArcFaceLoss, {"class_fraction": 0.8}, id="ArcFaceLoss-class_fraction"),
+]
+
+
+class Looks(TorchDispatchMode):
+    """Notes what goes between two devices, and what looks at values though `meta` has none to show."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        devices = {each.device.type for each in tree_leaves((args, kwargs, found)) if isinstance(each, Tensor)}
+        if len(devices) > 1 or "multinomial" in str(func):
+            self.seen.append(str(func))
+        return found
+
+
+def arguments(given: str, device: str) -> tuple:
+    x, y, pairs = torch.randn(12, 6, device=device, requires_grad=True), torch.arange(12) // 3, torch.tensor([0, 4, 8])
+    chosen = tuple(indices.to(device) for indices in (pairs, pairs + 1, pairs, (pairs + 5) % 12))
+    reference = (torch.randn(9, 6, device=device), (torch.arange(9) // 2).to(device))
+    more = {"batch": (), "pairs": (chosen,), "reference": (None, *reference)}
+    return x, y.to(device), *more[given]
+
+
+@pytest.mark.parametrize(("loss", "options"), [*CASES, *RANDOM])
+@pytest.mark.parametrize("given", ["batch", "pairs", "reference"])
+def test_a_loss_does_not_wait_unless_values_set_its_shapes(loss, options, given, device, monkeypatch):
+    sizes = {"num_classes": 20, "embedding_size": 6} if needs_classes(loss) else {}
+    made = loss(**sizes, **options)
+    try:
+        made(*arguments(given, "cpu"))
+    except ValueError:
+        return  # it takes no miner, or no references
+    names = {loss.__name__, f"{loss.__name__}-{','.join(options)}"}
+    waits = names & {*WAITS, *{"pairs": WAITS_FOR_PAIRS, "reference": WAITS_FOR_REFERENCES}.get(given, {})}
+    if device == "cuda":
+        made.cuda()(*arguments(given, "cuda")).backward()  # what is made once is made
+        batch_there = arguments(given, "cuda")
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            with pytest.raises(RuntimeError, match="synchroniz") if waits else contextlib.nullcontext():
+                made(*batch_there).backward()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        return
+    monkeypatch.setattr("levelfield.losses.base.autocast", lambda *_, **__: contextlib.nullcontext())  # not for meta
+    made, batch_there = made.to("meta"), arguments(given, "meta")
+    with Looks() as looks, pytest.raises(RuntimeError) if waits else contextlib.nullcontext():
+        made(*batch_there).backward()
+    assert not looks.seen
+
+
+WITHOUT_LOOKING = [
+    case for case in CASES if case.values[0] in (AngularLoss, NPairsLoss, TripletMarginLoss) and case.id not in WAITS
+]
+
+
+@pytest.mark.parametrize(("loss", "options"), WITHOUT_LOOKING)
+def test_what_is_computed_without_looking_is_the_same(loss, options, monkeypatch):
+    """The lines that a GPU and a compiler take, here in float64."""
+    made = loss(**options)
+    for situation in SITUATIONS:
+        if situation in ("pairs", "triplets", "repeats") and loss is not AngularLoss:
+            continue  # lists that a miner has made
+        for labels in (None, [0, 1, 2, 3]) if situation == "raw" else (None,):
+            case = batch(situation, labels, dim=6)
+            expected = made(*case.arguments())
+            with monkeypatch.context() as patched:
+                for module in ("angular", "n_pairs", "triplets"):
+                    patched.setattr(f"levelfield.losses.{module}.can_look", lambda _: False)
+                found = made(*case.arguments())
+            if expected == 0:
+                assert found.abs() < 1e-12
+            else:
+                assert_same(found, expected, case.x, case.ref, value=1e-10, gradient=1e-9)
+
+
+def chi_square(counts: Tensor, law: Tensor) -> None:
+    """Counts that are drawn by the law lie within three standard deviations of chi-square's mean."""
+    assert (counts[law == 0] == 0).all()
+    expected = (counts.sum() * law)[law > 0]
+    value, freedom = ((counts[law > 0] - expected) ** 2 / expected).sum(), len(expected) - 1
+    assert value < freedom + 3 * math.sqrt(2 * freedom)
+
+
+def test_even_draws_follow_the_counts_of_their_row_and_an_empty_row_is_no_error(device):
+    counts = torch.tensor([[0.0, 1, 0, 1, 1, 0, 1], [3, 0, 0, 1, 0, 0, 2], [0] * 7], device=device)
+    drawn = draw_evenly(counts, 20_000).cpu()
+    for row, law in zip(drawn[:2], counts[:2].cpu(), strict=True):
+        chi_square(torch.bincount(row, minlength=7).double(), law.double() / law.sum())
+    assert ((drawn[2] >= 0) & (drawn[2] < 7)).all()
+
+
+@pytest.mark.parametrize("loss", [TripletMarginLoss, MarginLoss])
+def test_random_triplets_drawn_without_looking_have_the_mean_of_those_drawn_on_the_cpu(loss, monkeypatch):
+    case = batch("raw", labels=[0, 0, 0, 1, 1, 1, 2, 3], dim=6)  # two anchors have no positive
+    made = loss(margin=4.0, triplets_per_anchor=20_000)  # every term is above 0, so that a mean over draws is a mean
+    expected = made(case.x, case.y)
+    monkeypatch.setattr("levelfield.losses.triplets.can_look", lambda _: False)
+    assert made(case.x, case.y).item() == pytest.approx(expected.item(), rel=5e-3)
+
+
+def test_losses_that_wait_are_shipped():
+    assert all(hasattr(losses, name.partition("-")[0]) for name in [*WAITS, *WAITS_FOR_PAIRS, *WAITS_FOR_REFERENCES])

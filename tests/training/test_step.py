@@ -1,0 +1,82 @@
+"""What a step does beside its loss: it looks at no loss that nobody has asked for, and draws as torch's seed says."""
+
+from collections import Counter
+
+import pytest
+import torch
+from lightning.pytorch import Callback, Trainer
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from levelfield.losses import ContrastiveLoss
+from levelfield.seeds import seed_of
+from levelfield.training.learner import MetricLearner
+from levelfield.training.step import seed_draws
+
+pytestmark = [pytest.mark.usefixtures("quiet"), pytest.mark.filterwarnings("ignore:You defined a `validation_step`")]
+
+
+class Flat(nn.Module):
+    num_features = 12
+
+    def forward(self, samples):
+        return samples
+
+
+class Looks(TorchDispatchMode):
+    """Counts, for each step, how often a number is read from a tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.step, self.counts = 0, Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.counts[self.step] += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+class Steps(Callback):
+    def __init__(self, looks):
+        self.looks = looks
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        self.looks.step = batch_idx
+
+
+class Batches:
+    def __len__(self):
+        return 20
+
+    def __iter__(self):
+        for _ in range(len(self)):
+            yield torch.rand(8, 12), torch.arange(8) // 2
+
+
+def looks_of(**trainer) -> Counter:
+    learner = MetricLearner(
+        Flat(), ContrastiveLoss(), embedding_size=4, optimizer=lambda groups: torch.optim.SGD(groups, lr=0.1)
+    )
+    settings = {"accelerator": "cpu", "max_epochs": 1, "limit_val_batches": 0, "logger": False, "log_every_n_steps": 10}
+    quiet = {"enable_checkpointing": False, "enable_model_summary": False}
+    with Looks() as looks:
+        Trainer(**settings, **quiet, **trainer, callbacks=[Steps(looks)]).fit(learner, Batches())
+    return looks.counts
+
+
+@pytest.mark.parametrize("trainer", [{}, {"max_steps": 15}])
+@pytest.mark.parametrize("shows_a_bar", [False, True])
+def test_between_two_looks_at_the_loss_no_step_reads_it(trainer, shows_a_bar, capsys):
+    counts = looks_of(enable_progress_bar=shows_a_bar, **trainer)
+    assert [counts[step] for step in (*range(1, 9), 11, 12)] == [0] * 10
+    assert counts[10] > 0
+    if shows_a_bar:
+        assert "train/loss" in capsys.readouterr().out
+
+
+def test_draws_are_those_of_a_seed(device):
+    key = ("step", 3, 17)
+    torch.manual_seed(seed_of(*key))
+    expected = torch.rand(5), torch.rand(5, device=device)
+    seed_draws(torch.device(device), *key)
+    assert torch.equal(torch.rand(5), expected[0])
+    assert torch.equal(torch.rand(5, device=device), expected[1])
