@@ -290,6 +290,15 @@ def test_ctrl_c_ends_a_fit_in_one_line_and_its_best_checkpoint_stays(tiny, tmp_p
     assert "Traceback" not in complaint
 
 
+def test_ctrl_c_before_anything_is_kept_names_no_file(tiny, run, tmp_path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(MetricLearner, "training_step", interrupted)
+    code, _, complaint = run("fit", *tiny, "--model.loss", "ContrastiveLoss", "--output", tmp_path)
+    assert (code, complaint.split()) == (130, ["stopped"])
+
+
 def test_commands_are_checked_too(run):
     refused(run("fti"), "'fti'", "'fit'")
     refused(run("test"), "--ckpt_path")

@@ -40,6 +40,11 @@ def test_resuming_an_unfinished_opening_is_not_another(ledger: Ledger) -> None:
         ledger.open("configuration", {"a": "1"})
 
 
+def test_a_reason_that_is_given_for_the_first_opening_is_kept(ledger: Ledger) -> None:
+    assert [ledger.open("configuration", {"a": "1"}, "a first look") for _ in range(2)] == [1, 1]
+    assert [entry["reason"] for entry in ledger.openings] == ["a first look"]
+
+
 def test_an_unfinished_opening_does_not_go_on_with_other_samples(ledger: Ledger) -> None:
     assert ledger.open("a", {"best.ckpt": "1"}, samples="list") == 1
     assert ledger.open("a", {"best.ckpt": "1"}, samples="list") == 1

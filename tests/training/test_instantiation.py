@@ -1,5 +1,8 @@
 """Nothing of a configuration is built where no type asks for a class."""
 
+import subprocess
+import sys
+
 import pytest
 import yaml
 from toy_study import TOY
@@ -66,3 +69,18 @@ def test_a_class_that_is_importable_stays_unbuilt_too(tiny, run, tmp_path, monke
 def test_a_part_whose_kind_nobody_says_is_refused_in_one_line(options, tiny, run, tmp_path):
     pytest.importorskip("pytorch_metric_learning")
     refused(run("fit", *tiny, "--model.loss", PML, *options, "--output", tmp_path), LP, "'distance'", "extends")
+
+
+def test_one_batch_is_not_all_batches_whatever_was_imported_before() -> None:
+    """typing gives `Union[int, float, None]` as the union of these that was made first, and so does a Trainer's."""
+    code = (
+        "from typing import Optional, Union; Optional[Union[float, int]]\n"
+        "from pathlib import Path; from levelfield.training.build import build\n"
+        "trunk = {'class_path': 'TimmTrunk', 'init_args': {'name': 'test_resnet', 'weights': None}}\n"
+        "config = {'model': {'loss': 'ContrastiveLoss', 'trunk': trunk}, 'data': {'dataset': 'Glyphs'}}\n"
+        "for given in (1, 1.0, 0.5, 0):\n"
+        "    trainer = build({**config, 'trainer': {'limit_train_batches': given}}, Path('.')).config.trainer\n"
+        "    print(repr(trainer.limit_train_batches))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == ["1", "1.0", "0.5", "0"], done.stderr

@@ -165,7 +165,9 @@ class FitCLI(TrainingCLI):
             with interruptible(self.trainer):
                 self.trainer.fit(**kwargs)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt("; ".join([f"best so far: {self.folder}/{BEST}", *self._how_to_go_on()])) from None
+            best = self._claim.folder / BEST
+            kept = [f"best so far: {best}"] * best.exists()
+            raise KeyboardInterrupt("; ".join([*kept, *self._how_to_go_on()])) from None
         except Stopped as stop:
             stop.remedy = "; ".join(self._how_to_go_on())
             raise

@@ -86,7 +86,7 @@ class Ledger:
         Args:
             configuration: Hash of what is tested.
             checkpoints: Name to SHA-256 of each checkpoint tested.
-            reopen: Why the test classes are opened again.
+            reopen: Why the test classes are opened again; kept of the first opening, too.
             results: Name to SHA-256 of the results that led to these checkpoints.
             samples: Hash of the list of the test samples: an unfinished opening does not go on with another.
 
@@ -111,7 +111,7 @@ class Ledger:
                     "event": "opened",
                     "opening": number,
                     "time": self.now().isoformat(timespec="seconds"),
-                    "reason": reopen if openings else "first opening",
+                    "reason": reopen or "first opening",
                     "code": code_version(),
                     "configuration": configuration,
                     "checkpoints": dict(checkpoints),
