@@ -23,6 +23,7 @@ FILES = {
     "section.yaml": "model:\n  los: ArcFaceLoss\n",
     "trainer.yaml": "seed_everything: 1\ntrainer:\n  max_epoch: 2\n",
     "nested.yaml": "model:\n  los:\n    class_path: ArcFaceLoss\n",
+    "dotted.yaml": "model.loss.margin: 20\ntrainer.callbacks+: []\nmodel: {loss.margin: 20}\n",
     "arcface.yaml": "model:\n  loss:\n    class_path: levelfield.losses.ArcFaceLoss\n    init_args: {margin: 20}\n",
 }
 
@@ -109,10 +110,15 @@ def test_a_misspelt_key_is_refused_in_the_parsers_words(
         ["--model.optimizer", "torch.optim.SGD", "--model.optimizer.momentum", "0.9"],
         ["--model.learner", "my_learner.MyLearner", "--model.anything", "1"],
         ["--print_config", "--model", "some.yaml"],
+        ["--config", "dotted.yaml"],
         ["--name", "a value with --two words"],
     ],
 )
-def test_a_right_key_is_left_to_the_parser(stored: StoredOptions, words: list[str]) -> None:
+def test_a_right_key_is_left_to_the_parser(
+    stored: StoredOptions, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dotted.yaml").write_text(FILES["dotted.yaml"])
+    monkeypatch.chdir(tmp_path)
     assert not answered(words)
 
 

@@ -66,21 +66,26 @@ class StoredOptions:
         for at, option in options:
             self._refuse_argument(option.removeprefix("--"), words[:at])
         for _, option in options:
-            if option not in self.options and not any(outer in self._values for outer in _outer(option)):
+            if not self._knows(option):
                 raise UserError(no_such_option(option, self.options))
 
     @property
-    def _values(self) -> set[str]:
-        """The options that take a value, which may have keys of its own, and not a section."""
-        named = [option for option in self.options if not option.endswith(".help")]
-        return set(named) - {outer for option in named for outer in _outer(option)}
+    def _sections(self) -> set[str]:
+        """The options that others lie below: `--model`."""
+        return {outer for option in self.options if not option.endswith(".help") for outer in _outer(option)}
+
+    def _knows(self, option: str) -> bool:
+        """Whether there is such an option, or one that may take this as a key of its value."""
+        return option in self.options or any(
+            outer in self.options and outer not in self._sections for outer in _outer(option)
+        )
 
     def _unknown_keys(self, content: dict[str, Any], above: str = "") -> Iterator[str]:
         for name, value in content.items():
-            key = f"{above}{name}"
-            if f"--{key}" not in self.options:
+            key = f"{above}{name}".rstrip("+")
+            if not self._knows(f"--{key}"):
                 yield _first_leaf(key, value)
-            elif f"--{key}" not in self._values and isinstance(value, dict):
+            elif f"--{key}" in self._sections and isinstance(value, dict):
                 yield from self._unknown_keys(value, f"{key}.")
 
     def _refuse_argument(self, option: str, before: Sequence[str]) -> None:
@@ -114,7 +119,7 @@ def answered(words: Sequence[str]) -> bool:
 
 def read() -> StoredOptions | None:
     """What is stored, if it follows from the code and the libraries that are here."""
-    with suppress(OSError, ValueError, TypeError):
+    with suppress(OSError, ValueError, TypeError, ImportError):
         stored = StoredOptions(**json.loads(_file().read_text(encoding="utf-8")))
         return stored if stored.follows_from == _here() else None
     return None
@@ -127,8 +132,8 @@ def store(parser: Any, arguments_of: Callable[[str, str], list[str]]) -> None:
         arguments_of: of a key and a class, what the parser takes for it.
     """
     arguments = {key: {name: arguments_of(key, name) for name in class_names(key)} for key in SHORT_NAMES}
-    stored = StoredOptions(_here(), parser.format_help(), options_of(parser), arguments)
-    with suppress(OSError, UserError):
+    with suppress(OSError, UserError, ImportError):
+        stored = StoredOptions(_here(), parser.format_help(), options_of(parser), arguments)
         _file().parent.mkdir(parents=True, exist_ok=True)
         write_json(_file(), asdict(stored))
 
