@@ -16,6 +16,7 @@ from toy_study import run_study
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.errors import UserError
 from levelfield.metrics import retrieval_metrics
+from levelfield.models import trunks
 from levelfield.storage.ledger import Ledger
 from levelfield.study import run as runner
 from levelfield.study.definition.spec import StudySpec
@@ -261,3 +262,13 @@ def test_training_needs_no_test_image_and_no_test_label(toy_file: Path, tmp_path
                 for place in (folder, tmp_path / "permuted")
             ]
             assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_the_look_before_a_study_begins_builds_a_trunk_once(spec: StudySpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its methods have one trunk, which takes longer to build than all else of them."""
+    built = []
+    load = trunks.load_weights
+    monkeypatch.setattr(trunks, "load_weights", lambda *args: (built.append(args), load(*args))[1])
+    _, origins = runner.check_methods(spec)
+    assert list(origins) == ["pretrained", "contrastive", "arcface"]
+    assert len(built) == 1

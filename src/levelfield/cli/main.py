@@ -8,6 +8,7 @@ from pathlib import Path
 
 from levelfield import __version__
 from levelfield.errors import UserError, nearest, refused_file
+from levelfield.runtime.imports import without_collecting
 from levelfield.runtime.signals import EXIT_CODE, Stopped, handling, is_first_rank, requeue, stop_at_once
 
 HELP = f"""\
@@ -94,10 +95,12 @@ def _run(name: str, words: list[str]) -> int:
         print(EVALUATION_HELP.format(name), end="")
         return 0
     if name in EVALUATIONS:
-        return int(import_module("levelfield.cli.evaluate").main([name, *words]))
+        name, words = "evaluate", [name, *words]
     if name == "fit" and import_module("levelfield.training.stored_options").answered(words):
         return 0
-    return int(import_module(f"levelfield.cli.{name}").main(words))
+    with without_collecting():
+        command = import_module(f"levelfield.cli.{name}")
+    return int(command.main(words))
 
 
 def _stopped(stop: Stopped) -> int:

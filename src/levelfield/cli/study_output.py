@@ -17,6 +17,7 @@ from levelfield.experiment import Study
 from levelfield.report.papers_table import print_papers
 from levelfield.report.ranks_page import write_ranks
 from levelfield.report.table import TABLE_WIDTH
+from levelfield.runtime.imports import without_collecting
 from levelfield.runtime.signals import Stopped
 from levelfield.study.archive import SUFFIX, is_archive, unpack_study
 from levelfield.study.begun import said_difference
@@ -72,7 +73,8 @@ def _answer_of(console: Console, study: Study, arguments: argparse.Namespace, ex
     elif arguments.command == "archive":
         _print_lines(console, [str(study.archive(arguments.to))])
     elif arguments.dry_run:
-        from levelfield.study.dry_run.costs import dry_run
+        with without_collecting():
+            from levelfield.study.dry_run.costs import dry_run
 
         return dry_run(console, study.asked.spec)
     else:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from levelfield.errors import UserError, nearest
 from levelfield.models.weights import load_weights
+from levelfield.runtime.imports import without_collecting
 
 ModelArgument = bool | int | float | str | list[int] | None
 
@@ -145,7 +146,8 @@ class TimmTrunk(Trunk):
         arguments: dict[str, ModelArgument] | None = None,
     ) -> None:
         super().__init__()
-        import timm
+        with without_collecting():
+            import timm
 
         self.init_args = {"name": name, "weights": weights, "mean": mean, "std": std}
         if arguments:

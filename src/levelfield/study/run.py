@@ -29,6 +29,7 @@ from levelfield.study.same_study import MethodsAdded, check_same_study
 from levelfield.study.sealed_test.opening import open_test_classes
 from levelfield.study.tested import check_ledger
 from levelfield.training.build import build
+from levelfield.training.kept_parts import KeptParts
 from levelfield.training.unused import can_be_unused, unused_settings
 
 # What a study does itself.
@@ -133,12 +134,12 @@ def check_methods(spec: StudySpec) -> tuple[MetricDataModule, dict[str, dict[str
     Raises:
         UserError: a method that cannot be built, or a data set that could not be trained on or, in the end, tested.
     """
-    origins, datamodules = {}, []
+    origins, datamodules, kept = {}, [], KeptParts()
     with tempfile.TemporaryDirectory() as folder:
         for method in spec.methods:
             if spec.whole_half and spec.trials(method):  # the runs take other settings than the trials
-                build(job_config(spec, Job(method, "run", 0, 0), {}), Path(folder), progress=False)
-            training = build(first_config(spec, method), Path(folder), progress=False)
+                build(job_config(spec, Job(method, "run", 0, 0), {}), Path(folder), progress=False, kept=kept)
+            training = build(first_config(spec, method), Path(folder), progress=False, kept=kept)
             origins[method] = provenance(training.trainer, training.model)
             if not is_baseline(method):
                 datamodules.append(training.datamodule)
@@ -152,11 +153,12 @@ def check_methods(spec: StudySpec) -> tuple[MetricDataModule, dict[str, dict[str
 
 def options_in_vain(spec: StudySpec, given: Collection[str]) -> list[str]:
     """A line for each of the dotted settings that no method of the study uses."""
-    why, keys = dict(OF_STUDY), {key for key in given if can_be_unused(key)}
+    why, keys, kept = dict(OF_STUDY), {key for key in given if can_be_unused(key)}, KeptParts()
     with tempfile.TemporaryDirectory() as folder:
         for method in spec.methods:
             if keys and not is_baseline(method):
-                training = build(job_config(spec, Job(method, "run", 0, 0), {}), Path(folder), progress=False)
+                config = job_config(spec, Job(method, "run", 0, 0), {})
+                training = build(config, Path(folder), progress=False, kept=kept)
                 unused = unused_settings(keys, training.config_dump, training.model)
                 why, keys = why | unused, keys & set(unused)
     return [f"note: --{key} is not used: {why[key]}" for key in given if key in {*keys, *OF_STUDY}]

@@ -68,6 +68,7 @@ class TrainingCLI(LightningCLI):
         group: the study that this training belongs to, for W&B.
         name: what this training is called in the trackers.
         trunks: where a frozen trunk is kept once for several trainings; None has each checkpoint hold its own.
+        kept: gives the parts that trainings share, the trunk as well, of one that is only looked at.
     """
 
     def __init__(
@@ -79,9 +80,11 @@ class TrainingCLI(LightningCLI):
         group: str | None = None,
         name: str | None = None,
         trunks: Path | None = None,
+        kept: KeptParts | None = None,
     ) -> None:
         self.folder = folder
         self._trunks = trunks
+        self._looked_at = kept
         self._best: ModelCheckpoint | None = None
         self._progress = progress
         self._group = group
@@ -175,6 +178,8 @@ class TrainingCLI(LightningCLI):
 
     def _builders(self) -> Mapping[type, Any]:
         """What builds parts that this training shares with others of its process, if it is one of several."""
+        if self._looked_at is not None:
+            return self._looked_at.builders(frozen=self._model_class is MetricLearner)
         if self._trunks is None:
             return {}
         on_features = self._get(self.config, "data").features is not None
@@ -295,6 +300,7 @@ def build(
     group: str | None = None,
     name: str | None = None,
     trunks: Path | None = None,
+    kept: KeptParts | None = None,
 ) -> TrainingCLI:
     """The trainer, learner and datamodule of a configuration; nothing is written yet.
 
@@ -305,7 +311,7 @@ def build(
         UserError: a key, class or value that is not accepted.
     """
     own = copy.deepcopy(dict(config))  # the parser replaces the entries of lists in place
-    return TrainingCLI(args=own, run=False, folder=folder, progress=progress, group=group, name=name, trunks=trunks)
+    return TrainingCLI(own, False, folder, progress, group, name, trunks, kept)
 
 
 def _without_validation(callbacks: list[Callback], trainer: Mapping[str, Any]) -> list[Callback]:

@@ -23,6 +23,7 @@ from typing import TextIO
 from rich.console import Console
 
 from levelfield.errors import UserError, refused_file
+from levelfield.runtime.imports import without_collecting
 from levelfield.runtime.processes import end_with_parent
 from levelfield.runtime.signals import Stopped, handling, stop_at_once
 from levelfield.storage.provenance import computing_files
@@ -40,9 +41,10 @@ def main(parent: int, study_folder: Path, *what: str) -> int:
     end_with_parent(parent)
     answer, sys.stdout = sys.stdout, sys.stderr  # whatever a library prints is no answer
     find_own_modules()
-    from levelfield.study.execution.local_processes import JOB_FAILED
-    from levelfield.study.execution.worker import JobError, fixed_threads, work
-    from levelfield.study.sealed_test.opening import take_part
+    with without_collecting():
+        from levelfield.study.execution.local_processes import JOB_FAILED
+        from levelfield.study.execution.worker import JobError, fixed_threads, work
+        from levelfield.study.sealed_test.opening import take_part
 
     if not sys.stdin.readline():  # what there was to import is imported: now the study's process says when to begin
         return 1
