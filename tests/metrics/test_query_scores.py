@@ -86,19 +86,20 @@ def test_the_first_pass_proves_most_queries_and_only_what_is_true(fast_bfloat16)
     embeddings, _ = embedding_space(dim=64)
     unit = normalize(embeddings, dim=1)
     index = torch.arange(len(unit))
-    neighbors, proven = Bfloat16Gallery(unit).neighbors(unit, 10, index)
+    found = Bfloat16Gallery(unit).candidates(unit, 10, index)
+    proven = found.proven(torch.zeros_like(found.items_BC, dtype=torch.bool), 10)
     exact = (unit.double() @ unit.double().T).fill_diagonal_(-torch.inf)
     values = exact.topk(10, dim=1).values
     assert proven.float().mean() > 0.9
-    torch.testing.assert_close(exact.gather(1, neighbors)[proven], values[proven], atol=1e-6, rtol=0)
+    torch.testing.assert_close(exact.gather(1, found.items_BC[:, :10])[proven], values[proven], atol=1e-6, rtol=0)
 
 
 def test_embeddings_too_close_for_bfloat16_are_still_exact(fast_bfloat16):
     embeddings, labels = embedding_space(spread=0.02)
     embeddings = embeddings + 1
     unit = normalize(embeddings, dim=1)
-    _, proven = Bfloat16Gallery(unit).neighbors(unit, 10, torch.arange(len(unit)))
-    assert not proven.any()
+    found = Bfloat16Gallery(unit).candidates(unit, 10, torch.arange(len(unit)))
+    assert not found.proven(torch.zeros_like(found.items_BC, dtype=torch.bool), 10).any()
     result = retrieval_metrics(embeddings, labels, metrics=NEIGHBOR_METRICS, memory_budget=NO_MEMORY)
     unit = unit.double()
     # Float32 products of such embeddings differ from float64's by more than some neighbours do.

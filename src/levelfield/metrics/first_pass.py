@@ -3,6 +3,8 @@
 Shapes: Q queries, G gallery items, B queries of one block, C candidates, K neighbours, D dimensions.
 """
 
+from dataclasses import dataclass
+
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
@@ -17,6 +19,31 @@ def has_fast_bfloat16(device: torch.device) -> bool:
     """Whether the processor multiplies bfloat16 matrices natively (AVX512-BF16 or AMX)."""
     probes = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return device.type == "cpu" and any(getattr(torch.cpu, probe, bool)() for probe in probes)
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """What a first pass found, ordered by float32 inner products, equal ones by index.
+
+    Attributes:
+        items_BC: the candidates.
+        values_BC: their inner products, -inf for the query itself.
+        ceiling_B: what no item outside the candidates exceeds.
+        rounding: two values that are further apart are in the same order in any float32 product: twice what one sum of
+            D products of unit vectors' coordinates may differ from another, 2 D 2^-24.
+    """
+
+    items_BC: Int64[Tensor, "block candidates"]
+    values_BC: Float[Tensor, "block candidates"]
+    ceiling_B: Float[Tensor, " block"]
+    rounding: float
+
+    def proven(self, hits_BC: Bool[Tensor, "block candidates"], num_neighbors: int) -> Bool[Tensor, " block"]:
+        """For which queries the places of the matches among the first `num_neighbors` are those of a whole product."""
+        complete_B = self.values_BC[:, num_neighbors - 1] > self.ceiling_B + self.rounding
+        is_close_BC = self.values_BC[:, :-1] - self.values_BC[:, 1:] <= self.rounding
+        doubtful_BC = is_close_BC & (hits_BC[:, :-1] != hits_BC[:, 1:])
+        return complete_B & ~doubtful_BC[:, :num_neighbors].any(dim=1)
 
 
 class Bfloat16Gallery:
@@ -36,17 +63,16 @@ class Bfloat16Gallery:
             for exact, coarse in zip(gallery_GD.split(8192), self.coarse_GD.split(8192), strict=True)
         )
 
-    def neighbors(
+    def candidates(
         self,
         queries_BD: Float[Tensor, "block dim"],
         num_neighbors: int,
         self_index_B: Int64[Tensor, " block"] | None,
-    ) -> tuple[Int64[Tensor, "block num_neighbors"], Bool[Tensor, " block"]]:
-        """Nearest items in order, and for which queries that is proven.
+    ) -> Candidates:
+        """More than `num_neighbors` of the nearest items.
 
         A query's inner products differ from their bfloat16 version by at most |q - q'| |g| + |q'| |g - g'| plus the
-        rounding of the result. Proven are queries whose last neighbour is, in float32, above anything that an item
-        outside the candidates can reach.
+        rounding of the result.
         """
         num_candidates = min(max(32, num_neighbors + num_neighbors // 2 + 8), len(self.coarse_GD))
         coarse_BD = queries_BD.bfloat16()
@@ -61,9 +87,7 @@ class Bfloat16Gallery:
         query_error_B = (queries_BD - coarse_BD.float()).norm(dim=1)
         accumulation = 2 * queries_BD.shape[1] * 2.0**-24
         error_B = query_error_B + 1.005 * self.largest_error + floor_B.abs() * 2.0**-8 + accumulation
-        neighbors_BK, last_B = decide(queries_BD, self.exact_GD, candidates_BC, num_neighbors, self_index_B)
-        proven_B = last_B > floor_B + error_B
-        return neighbors_BK, proven_B | (num_candidates == len(self.coarse_GD))
+        return decide(queries_BD, self.exact_GD, candidates_BC, floor_B + error_B, self_index_B)
 
 
 class FaissGallery:
@@ -83,36 +107,28 @@ class FaissGallery:
         self.index = faiss.IndexFlatIP(gallery_GD.shape[1])
         self.index.add(gallery_GD.cpu().numpy())
 
-    def neighbors(
+    def candidates(
         self,
         queries_BD: Float[Tensor, "block dim"],
         num_neighbors: int,
         self_index_B: Int64[Tensor, " block"] | None,
-    ) -> tuple[Int64[Tensor, "block num_neighbors"], Bool[Tensor, " block"]]:
-        """Nearest items in order, and for which queries no item outside faiss's candidates can tie with the last."""
+    ) -> Candidates:
+        """More than `num_neighbors` of the nearest items."""
         num_candidates = min(num_neighbors + 16, len(self.exact_GD))
         coarse, candidates = self.index.search(queries_BD.cpu().numpy(), num_candidates)
         device = queries_BD.device
-        neighbors_BK, last_B = decide(
-            queries_BD, self.exact_GD, torch.from_numpy(candidates).to(device), num_neighbors, self_index_B
-        )
-        accumulation = 2 * queries_BD.shape[1] * 2.0**-24
-        proven_B = last_B > torch.from_numpy(coarse[:, -1]).to(device) + accumulation
-        return neighbors_BK, proven_B | (num_candidates == len(self.exact_GD))
+        ceiling_B = torch.from_numpy(coarse[:, -1]).to(device) + 2 * queries_BD.shape[1] * 2.0**-24
+        return decide(queries_BD, self.exact_GD, torch.from_numpy(candidates).to(device), ceiling_B, self_index_B)
 
 
 def decide(
     queries_BD: Float[Tensor, "block dim"],
     gallery_GD: Float[Tensor, "gallery dim"],
     candidates_BC: Int64[Tensor, "block candidates"],
-    num_neighbors: int,
+    ceiling_B: Float[Tensor, " block"],
     self_index_B: Int64[Tensor, " block"] | None,
-) -> tuple[Int64[Tensor, "block num_neighbors"], Float[Tensor, " block"]]:
-    """Order candidates by their float32 inner products, equal ones by index.
-
-    Returns:
-        The first `num_neighbors` of them and the last one's inner product.
-    """
+) -> Candidates:
+    """Order candidates; the ceiling falls away where they are all that there is."""
     num_candidates, dim = candidates_BC.shape[1], gallery_GD.shape[1]
     candidates_BC = candidates_BC.sort(dim=1).values
     similarities_BC = queries_BD.new_empty(candidates_BC.shape)
@@ -125,4 +141,6 @@ def decide(
     if self_index_B is not None:
         similarities_BC.masked_fill_(candidates_BC == self_index_B[:, None], -torch.inf)
     values_BC, order_BC = similarities_BC.sort(dim=1, descending=True, stable=True)
-    return candidates_BC.gather(1, order_BC[:, :num_neighbors]), values_BC[:, num_neighbors - 1]
+    if num_candidates == len(gallery_GD):
+        ceiling_B = torch.full_like(ceiling_B, -torch.inf)
+    return Candidates(candidates_BC.gather(1, order_BC), values_BC, ceiling_B, 4 * dim * 2.0**-24)

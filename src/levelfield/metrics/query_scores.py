@@ -1,7 +1,7 @@
 """Scores of single queries, by whichever way of ranking is cheapest for them.
 
 Shapes: N queries given, Q of them scored, G gallery items, B queries of one block, P items with the query's label,
-D dimensions, C classes.
+D dimensions.
 """
 
 from collections.abc import Iterator
@@ -9,10 +9,13 @@ from collections.abc import Iterator
 import torch
 from jaxtyping import Bool, Float, Float64, Int64, Integer, Num
 from torch import Tensor
+from torch.nn.functional import pad
 
+from levelfield.metrics.counting import counted_places, counting_block
 from levelfield.metrics.distances import full_precision, product
 from levelfield.metrics.first_pass import Bfloat16Gallery, FaissGallery, has_fast_bfloat16
 from levelfield.metrics.ranking import (
+    ClassMembers,
     Similarity,
     block_starts,
     places_from_hits,
@@ -64,12 +67,15 @@ def score_queries(
     depth = num_gallery - int(excludes_self)
     if not wanted.needs_full_ranking:
         depth = min(depth, wanted.num_neighbors(int(num_relevant_Q.max())))
-    members_P = int(num_relevant_Q.max()) + int(excludes_self)
+    largest_class = int(num_relevant_Q.max()) + int(excludes_self)
     # Float32 similarities, their sorted values as deep as the ranking goes, and what is made of each member of a class.
-    bytes_a_row = 4 * num_gallery + 4 * (depth + 1) + MEMBER_BYTES * members_P
+    bytes_a_row = 4 * num_gallery + 4 * (depth + 1) + MEMBER_BYTES * largest_class
     rows = SimilarityRows(queries_ND, gallery_GD, scored_Q, similarity, excludes_self, memory_budget, bytes_a_row)
 
     def keep(positions_B: Tensor, places_BP: Tensor, found_BP: Tensor) -> None:
+        if not rows.mirrored:  # sums over as many places, whichever way they were found, are rounded alike
+            room = (0, largest_class - places_BP.shape[1])
+            places_BP, found_BP = pad(places_BP, room), pad(found_BP, room)
         block = scores_from_places(places_BP, found_BP, num_relevant_Q[positions_B], wanted)
         for name in wanted.names:
             scores[name][positions_B] = block[name]
@@ -79,14 +85,20 @@ def score_queries(
         coarse = first_pass(rows, depth, use_faiss)
         if coarse is not None:
             left_open = torch.arange(len(scored_Q), device=scored_Q.device)
-            for positions_B, neighbors_BK in proven_neighbors(coarse, rows, depth, gives_up=not use_faiss):
+            labels = (query_labels_Q, gallery_labels_G)
+            for positions_B, hits_BK in proven_hits(coarse, rows, *labels, depth, gives_up=not use_faiss):
                 left_open[positions_B] = -1
-                keep(
-                    positions_B, *places_from_hits(gallery_labels_G[neighbors_BK] == query_labels_Q[positions_B, None])
-                )
+                keep(positions_B, *places_from_hits(hits_BK))
             left_open = left_open[left_open >= 0]
             if len(left_open) == 0:
                 return scores
+        elif block := counting_block(num_relevant_N, memory_budget) if rows.is_half_enough else 0:
+            places_QP, found_QP = counted_places(gallery_GD, gallery_labels_G, similarity, block)
+            positions_Q = torch.arange(len(scored_Q), device=scored_Q.device)
+            for positions_B in positions_Q.split(MAX_BLOCK):
+                queries_B = scored_Q[positions_B]
+                keep(positions_B, places_QP[queries_B], found_QP[queries_B])
+            return scores
         members = ClassMembers(gallery_labels_G)
         for positions_B, similarities_BG in rows.blocks(left_open):
             items_BP, valid_BP = members.of(query_labels_Q[positions_B])
@@ -117,8 +129,9 @@ class SimilarityRows:
         self.queries_ND, self.gallery_GD, self.scored_Q = queries_ND, gallery_GD, scored_Q
         self.similarity, self.excludes_self = similarity, excludes_self
         num_gallery = len(gallery_GD)
+        self.is_half_enough = excludes_self and 2 * len(scored_Q) > num_gallery
         # Half of the matrix, as float32, in half of the budget.
-        self.mirrored = excludes_self and 2 * len(scored_Q) > num_gallery and 4 * num_gallery**2 <= memory_budget
+        self.mirrored = self.is_half_enough and 4 * num_gallery**2 <= memory_budget
         self.block = min(MAX_BLOCK, memory_budget // (2 if self.mirrored else 1) // bytes_a_row)
 
     def blocks(
@@ -165,41 +178,29 @@ def first_pass(rows: SimilarityRows, depth: int, use_faiss: bool) -> Bfloat16Gal
     return Bfloat16Gallery(rows.gallery_GD) if is_fast and depth <= MAX_NEIGHBORS else None
 
 
-def proven_neighbors(
-    coarse: Bfloat16Gallery | FaissGallery, rows: SimilarityRows, num_neighbors: int, gives_up: bool
-) -> Iterator[tuple[Int64[Tensor, " block"], Int64[Tensor, "block num_neighbors"]]]:
-    """Positions among the scored queries and their nearest items in order, where the first pass proves them."""
+def proven_hits(
+    coarse: Bfloat16Gallery | FaissGallery,
+    rows: SimilarityRows,
+    query_labels_Q: Integer[Tensor, " scored"],
+    gallery_labels_G: Integer[Tensor, " gallery"],
+    num_neighbors: int,
+    gives_up: bool,
+) -> Iterator[tuple[Int64[Tensor, " block"], Bool[Tensor, "block num_neighbors"]]]:
+    """Positions among the scored queries and which of their nearest items match, where the first pass proves it."""
     positions_Q = torch.arange(len(rows.scored_Q), device=rows.scored_Q.device)
     num_open = 0
     for start, stop in block_starts(len(positions_Q), rows.block):
         queries_B = rows.scored_Q[start:stop]
-        neighbors_BK, proven_B = coarse.neighbors(
-            rows.queries_ND[queries_B], num_neighbors, queries_B if rows.excludes_self else None
-        )
+        found = coarse.candidates(rows.queries_ND[queries_B], num_neighbors, queries_B if rows.excludes_self else None)
+        hits_BC = gallery_labels_G[found.items_BC] == query_labels_Q[start:stop, None]
+        if rows.excludes_self:
+            hits_BC &= found.items_BC != queries_B[:, None]
+        proven_B = found.proven(hits_BC, num_neighbors)
         if proven_B.any():
-            yield positions_Q[start:stop][proven_B], neighbors_BK[proven_B]
+            yield positions_Q[start:stop][proven_B], hits_BC[proven_B, :num_neighbors]
         num_open += int((~proven_B).sum())
         if gives_up and num_open > MAX_OPEN * stop:
             return
-
-
-class ClassMembers:
-    """Which items of a gallery have a label."""
-
-    def __init__(self, labels_G: Integer[Tensor, " gallery"]) -> None:
-        self.order_G = labels_G.argsort(stable=True)
-        self.classes_C, self.counts_C = labels_G.unique(return_counts=True)
-        self.starts_C = self.counts_C.cumsum(0) - self.counts_C
-
-    def of(
-        self, labels_B: Integer[Tensor, " block"]
-    ) -> tuple[Int64[Tensor, "block items"], Bool[Tensor, "block items"]]:
-        """Ascending indices of the items with each label, every one of which the gallery has, and which are real."""
-        slots_B = torch.searchsorted(self.classes_C, labels_B.contiguous())
-        counts_B = self.counts_C[slots_B]
-        steps_P = torch.arange(int(counts_B.max()), device=labels_B.device)
-        valid_BP = steps_P < counts_B[:, None]
-        return self.order_G[torch.where(valid_BP, self.starts_C[slots_B, None] + steps_P, 0)], valid_BP
 
 
 def count_relevant(

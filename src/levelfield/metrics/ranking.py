@@ -2,7 +2,8 @@
 
 Equal similarities are ranked by index everywhere.
 
-Shapes: Q queries, G gallery items, B queries of one block, K neighbours, P items with the query's label, D dimensions.
+Shapes: Q queries, G gallery items, B queries of one block, K neighbours, P items with the query's label, D dimensions,
+C classes.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int64, Num
+from jaxtyping import Bool, Float, Int64, Integer, Num
 from torch import Tensor
 
 from levelfield.metrics.distances import MIN_BLOCK
@@ -53,6 +54,25 @@ def symmetric_blocks(
         for left, (below, end) in zip(lefts[i + 1 :], edges[i + 1 :], strict=True):
             left[:, start:stop] = rows_BG[:, below:end].T
         yield start, stop, rows_BG
+
+
+class ClassMembers:
+    """Which items of a gallery have a label."""
+
+    def __init__(self, labels_G: Integer[Tensor, " gallery"]) -> None:
+        self.order_G = labels_G.argsort(stable=True)
+        self.classes_C, self.counts_C = labels_G.unique(return_counts=True)
+        self.starts_C = self.counts_C.cumsum(0) - self.counts_C
+
+    def of(
+        self, labels_B: Integer[Tensor, " block"]
+    ) -> tuple[Int64[Tensor, "block items"], Bool[Tensor, "block items"]]:
+        """Ascending indices of the items with each label, every one of which the gallery has, and which are real."""
+        slots_B = torch.searchsorted(self.classes_C, labels_B.contiguous())
+        counts_B = self.counts_C[slots_B]
+        steps_P = torch.arange(int(counts_B.max()), device=labels_B.device)
+        valid_BP = steps_P < counts_B[:, None]
+        return self.order_G[torch.where(valid_BP, self.starts_C[slots_B, None] + steps_P, 0)], valid_BP
 
 
 def largest(

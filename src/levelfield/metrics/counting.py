@@ -1,0 +1,151 @@
+"""Places in the full ranking of a set against itself, by counting: each similarity is computed once, for S = S^T.
+
+    m(i) = i + |{g of another class: s_qg > s_qi, or s_qg = s_qi and g < i}|
+
+of the i-th nearest item of the query's class; equal similarities are ranked by index.
+
+Shapes: G items, T items of one block, P - 1 other items of the largest class, R pairs of a query and one of them,
+D dimensions.
+"""
+
+import math
+
+import torch
+from jaxtyping import Bool, Float, Int64, Integer, Num
+from torch import Tensor
+from torch.nn.functional import pad
+
+from levelfield.metrics.ranking import ClassMembers, Similarity
+
+# A tile of similarities and what is compared with it stay near a processor's cache; a GPU has little to do in such.
+CPU_BLOCK = 1024
+LEAST_BLOCK = 256
+# Counting takes time for each item of the query's class, and a sort does not.
+MAX_MEAN_RELEVANT = 12
+# Of each item of each query's class: its index, similarity, count, and the copies that the blocks hold.
+ENTRY_BYTES = 48
+
+
+def counting_block(num_relevant_G: Integer[Tensor, " gallery"], memory_budget: int) -> int:
+    """Rows of a block whose tile of two buffers takes half of the budget; 0 where counting does not pay."""
+    block = math.isqrt(memory_budget // 2 // 8) // 32 * 32
+    if num_relevant_G.device.type == "cpu":
+        block = min(block, CPU_BLOCK)
+    num_items, largest = len(num_relevant_G), int(num_relevant_G.max()) + 1
+    fits = (
+        LEAST_BLOCK <= block <= num_items
+        and largest <= block
+        and ENTRY_BYTES * num_items * largest <= memory_budget // 2
+    )
+    return block if fits and float(num_relevant_G.double().mean()) <= MAX_MEAN_RELEVANT else 0
+
+
+def counted_places(
+    embeddings_GD: Num[Tensor, "gallery dim"],
+    labels_G: Integer[Tensor, " gallery"],
+    similarity: Similarity,
+    block: int,
+) -> tuple[Int64[Tensor, "gallery places"], Bool[Tensor, "gallery places"]]:
+    """Ascending places (1 = nearest) of each item's own class, and which of the entries hold one."""
+    items_GP, own_GP = own_similarities(embeddings_GD, labels_G, similarity, block)
+    own_GP, order_GP = own_GP.sort(dim=1, descending=True, stable=True)
+    items_GP = items_GP.gather(1, order_GP)
+    # The item itself and those that fill up are last, at -inf.
+    items_GP, own_GP, found_GP = items_GP[:, :-1], own_GP[:, :-1], own_GP[:, :-1] > -torch.inf
+    beyond_GP = torch.zeros_like(items_GP)
+    blocks = [Block(start, block, items_GP, own_GP, found_GP) for start in range(0, len(labels_G), block)]
+    members = ClassMembers(labels_G)
+    tile_TT, above_TT = (own_GP.new_empty((block, block)) for _ in range(2))
+    for i, queries in enumerate(blocks):
+        items_TP, valid_TP = members.of(labels_G[queries.index_T])
+        rows_TD = queries.rows(embeddings_GD)
+        for others in blocks[i:]:
+            similarity(rows_TD, others.rows(embeddings_GD), out=tile_TT)
+            tile_TT[:, len(others.index_T) :] = -torch.inf
+            inside_TP = valid_TP & (items_TP >= others.start) & (items_TP < others.start + block)
+            rows_R, slots_R = inside_TP.nonzero(as_tuple=True)
+            tile_TT[rows_R, others.column_of(items_TP[rows_R, slots_R])] = -torch.inf
+            beyond_GP[queries.index_T] += queries.count(tile_TT, others, above_TT)
+            if others is not queries:
+                beyond_GP[others.index_T] += others.count(tile_TT.T, queries, above_TT.T)
+    return beyond_GP + torch.arange(1, beyond_GP.shape[1] + 1, device=labels_G.device), found_GP
+
+
+class Block:
+    """Consecutive items, those with more of their own class first, and similarities to these in descending order."""
+
+    def __init__(
+        self,
+        start: int,
+        block: int,
+        items_GP: Int64[Tensor, "gallery places"],
+        own_GP: Float[Tensor, "gallery places"],
+        found_GP: Bool[Tensor, "gallery places"],
+    ) -> None:
+        self.start, self.block = start, block
+        here = slice(start, start + block)
+        self.index_T = start + found_GP[here].sum(1).argsort(descending=True, stable=True)
+        self.items_TP, self.own_TP = items_GP[self.index_T], own_GP[self.index_T]
+        self.below_TP = self.own_TP.nextafter(torch.tensor(-torch.inf, device=own_GP.device))
+        self.lengths = found_GP[here].sum(0).tolist()
+
+    def rows(self, embeddings_GD: Num[Tensor, "gallery dim"]) -> Num[Tensor, "block dim"]:
+        """Of all blocks equally many, so that all products are rounded alike; what fills up is counted nowhere."""
+        rows_TD = embeddings_GD[self.index_T]
+        return pad(rows_TD, (0, 0, 0, self.block - len(rows_TD)))
+
+    def column_of(self, items_R: Int64[Tensor, " pairs"]) -> Int64[Tensor, " pairs"]:
+        """Where items of this block stand in it."""
+        columns_T = torch.empty_like(self.index_T)
+        columns_T[self.index_T - self.start] = torch.arange(len(columns_T), device=columns_T.device)
+        return columns_T[items_R - self.start]
+
+    def count(
+        self, tile_TT: Float[Tensor, "block block"], others: "Block", above_TT: Float[Tensor, "block block"]
+    ) -> Int64[Tensor, "rows places"]:
+        """How many of the other block's items come before each item of the query's own class."""
+        counts_TP = torch.zeros_like(self.items_TP)
+        # Of equal similarities those in an earlier block than the item come before it.
+        is_later_TP = self.items_TP >= others.start + self.block
+        limit_PT = torch.where(is_later_TP, self.below_TP, self.own_TP).T.contiguous()
+        for slot, length in enumerate(self.lengths):
+            if length:
+                above_nT = torch.gt(tile_TT[:length], limit_PT[slot, :length, None], out=above_TT[:length])
+                counts_TP[:length, slot] = above_nT.sum(1).long()
+        same_block_TP = (self.items_TP >= others.start) & ~is_later_TP & (self.own_TP > -torch.inf)
+        for pairs_R2 in same_block_TP.nonzero().split(LEAST_BLOCK):
+            rows_R, slots_R = pairs_R2.unbind(1)
+            equal_RT = tile_TT[rows_R, : len(others.index_T)] == self.own_TP[rows_R, slots_R, None]
+            before_RT = others.index_T < self.items_TP[rows_R, slots_R, None]
+            counts_TP[rows_R, slots_R] += (equal_RT & before_RT).sum(1)
+        return counts_TP
+
+
+def own_similarities(
+    embeddings_GD: Num[Tensor, "gallery dim"],
+    labels_G: Integer[Tensor, " gallery"],
+    similarity: Similarity,
+    block: int,
+) -> tuple[Int64[Tensor, "gallery places"], Float[Tensor, "gallery places"]]:
+    """The items of each item's class, ascending, and how similar they are: -inf for itself and where it has fewer."""
+    members = ClassMembers(labels_G)
+    items_GP, valid_GP = members.of(labels_G)
+    own_GP = torch.full(items_GP.shape, -torch.inf, device=labels_G.device)
+    order_G = members.order_G
+    rank_G = torch.empty_like(order_G)
+    rank_G[order_G] = torch.arange(len(order_G), device=order_G.device)
+    ends = members.counts_C.cumsum(0).tolist()
+    start, done = 0, 0
+    for end, next_end in zip(ends, [*ends[1:], math.inf], strict=True):
+        if next_end - start <= block:
+            continue
+        # A window of whole classes in the order of the labels; what else lies in it is not looked at.
+        first = min(start, len(order_G) - block)
+        window_T = order_G[first : first + block]
+        products_TT = similarity(embeddings_GD[window_T], embeddings_GD[window_T])
+        queries_n = order_G[done:end]
+        columns_nP = (rank_G[items_GP[queries_n]] - first).clamp(0, block - 1)
+        own_GP[queries_n] = products_TT[done - first : end - first].gather(1, columns_nP)
+        start = done = end
+    queries_G1 = torch.arange(len(labels_G), device=labels_G.device)[:, None]
+    return items_GP, own_GP.masked_fill_(~valid_GP | (items_GP == queries_G1), -torch.inf)
