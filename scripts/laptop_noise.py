@@ -10,7 +10,7 @@ from statistics import fmean, median
 import numpy as np
 from laptop_order import PAPERS
 from laptop_sets import LaptopSet, Settings
-from laptop_words import Section, between, means, table
+from laptop_words import Section, between, mean_with, means, table
 
 from levelfield.analysis.paper_figures import DATASETS
 from levelfield.analysis.search_noise import Searched, agreeing, argument_at_fault, outcome
@@ -58,9 +58,9 @@ def noise_section(sets: Sequence[LaptopSet]) -> Section:
     )
     claimed = [step for dataset in DATASETS for step in claimed_steps(dataset) if step > 0]
     short = (
-        f"Two searches of one loss differ by {100 * fmean(largest):.1f} points MAP@R on average and by up to "
-        f"{100 * max(largest):.1f} ({len(largest)} pairs); in P@1 by {100 * fmean(p1):.1f} and {100 * max(p1):.1f}. "
-        "Papers claim to be "
+        f"Two searches of one loss differ by {mean_with(largest, signed=False)} points MAP@R (mean of {len(largest)} "
+        f"pairs with its 95% interval) and by up to {100 * max(largest):.1f}; in P@1 by {mean_with(p1, signed=False)} "
+        f"and {100 * max(p1):.1f}. Papers claim to be "
         f"above the best of earlier years by {100 * median(claimed):.1f} points of Recall@1 (median of "
         f"{len(claimed)} claims on CUB, Cars and SOP that are above). {short_of}"
     )
@@ -131,10 +131,9 @@ def components_section(sets: Sequence[LaptopSet]) -> Section:
     short = (
         f"The search's standard deviation is {100 * middle['search']:.2f} points, a seed's "
         f"{100 * middle['seed']:.2f}, a fold's "
-        f"{100 * middle['fold']:.1f} (medians over the sets); the search's is the larger "
-        f"of the first two on {larger} of "
-        f"{len(sets)}. What a fold does to all methods cancels in their differences; "
-        f"{100 * middle['fold x setting']:.2f} of it does not."
+        f"{100 * middle['fold']:.1f} (medians over the sets); the search's is the larger of the first two on "
+        f"{larger} of {len(sets)}. What a fold does to all methods cancels in their differences; what it does to one alone, "
+        f"{100 * middle['fold x setting']:.2f} points, does not."
     )
     lines = [
         "Standard deviations in points of test MAP@R with 95% intervals, of a linear mixed model of the three losses "
