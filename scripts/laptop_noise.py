@@ -132,7 +132,7 @@ def components_section(sets: Sequence[LaptopSet]) -> Section:
         f"The search's standard deviation is {100 * middle['search']:.2f} points, a seed's "
         f"{100 * middle['seed']:.2f}, a fold's "
         f"{100 * middle['fold']:.1f} (medians over the sets); the search's is the larger of the first two on "
-        f"{larger} of {len(sets)}. What a fold does to all methods cancels in their differences; what it does to one alone, "
+        f"{larger} of {len(sets)}. What a fold does to all methods cancels in their differences; what it does to one, "
         f"{100 * middle['fold x setting']:.2f} points, does not."
     )
     lines = [

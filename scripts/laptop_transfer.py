@@ -9,7 +9,6 @@ from typing import NamedTuple
 from laptop_sets import OF, TRANSFER, LaptopSet, scores_by_method
 from laptop_words import Section, mean_with, table
 
-from levelfield.analysis.verdicts import points
 
 DEFAULT = "default"
 
@@ -85,6 +84,11 @@ def choose(scores: dict[str, Scores], method: str) -> Choice:
     return Choice(source, fmean(regret(scores, on, method, source) for on in names), left_out)
 
 
+def lost(fraction: float, decimals: int = 1) -> str:
+    """Points, negative where something is won; zero has no sign."""
+    return f"{round(100 * fraction, decimals) + 0.0:.{decimals}f}"
+
+
 def transfer_section(sets: Sequence[LaptopSet]) -> Section:
     """The matrix of regret, and the settings that are the defaults of studies without a search."""
     question = "Which settings transfer from one set to another?"
@@ -97,10 +101,7 @@ def transfer_section(sets: Sequence[LaptopSet]) -> Section:
     rows = [
         [
             f"from {a}",
-            *(
-                "" if a == b else f"{100 * fmean(matrix[a, b]):.1f} (worst {100 * max(matrix[a, b]):.1f})"
-                for b in names
-            ),
+            *("" if a == b else f"{lost(fmean(matrix[a, b]))} (worst {lost(max(matrix[a, b]))})" for b in names),
         ]
         for a in sources
     ]
@@ -108,11 +109,11 @@ def transfer_section(sets: Sequence[LaptopSet]) -> Section:
     choices = {method: choose(scores, method) for method in methods}
     tuned, alone = [], []
     for method, found in choices.items():
-        cells = [f"`{method}`", found.source, f"{100 * found.regret:.2f}"]
+        cells = [f"`{method}`", found.source, lost(found.regret, 2)]
         if found.left_out:
             worst = max(found.left_out, key=found.left_out.__getitem__)
             alone += found.left_out.values()
-            cells += [f"{100 * fmean(found.left_out.values()):.2f}", f"{100 * found.left_out[worst]:.1f} ({worst})"]
+            cells += [lost(fmean(found.left_out.values()), 2), f"{lost(found.left_out[worst])} ({worst})"]
         else:
             cells += ["", ""]
         tuned.append(cells)
@@ -125,9 +126,9 @@ def transfer_section(sets: Sequence[LaptopSet]) -> Section:
         "guessed at"
     )
     short = (
-        f"A setting of another set costs {100 * fmean(elsewhere):.1f} points of validation MAP@R on average over "
+        f"A setting of another set costs {lost(fmean(elsewhere))} points of validation MAP@R on average over "
         "losses and pairs "
-        f"of sets (median pair {100 * median(elsewhere):.1f}, worst {100 * max(elsewhere):.1f}; "
+        f"of sets (median pair {lost(median(elsewhere))}, worst {lost(max(elsewhere))}; "
         + ("measured" if is_measured else "predicted from recorded trials")
         + ")."
         + (
@@ -153,5 +154,5 @@ def transfer_section(sets: Sequence[LaptopSet]) -> Section:
     ]
     if is_measured:
         wins = [matrix[DEFAULT, b][i] for b in names for i in range(len(methods))]
-        lines += ["", f"The files under `configs/method` lose {points(fmean(wins)).lstrip('+')} points on average."]
+        lines += ["", f"The files under `configs/method` lose {lost(fmean(wins))} points on average."]
     return Section(question, short, lines)
