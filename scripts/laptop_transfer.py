@@ -9,7 +9,6 @@ from typing import NamedTuple
 from laptop_sets import OF, TRANSFER, LaptopSet, scores_by_method
 from laptop_words import Section, mean_with, table
 
-
 DEFAULT = "default"
 
 # Method to source of a setting to validation MAP@R on one set.
