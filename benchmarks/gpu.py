@@ -196,6 +196,12 @@ def ours_tuned(trunk: Any, batch: tuple[Tensor, Tensor], clock: Clock) -> None:
         ours(trunk, batch, clock, learner=fused, deterministic=False, benchmark=True)
 
 
+def ours_compiled(trunk: Any, batch: tuple[Tensor, Tensor], clock: Clock) -> None:
+    from levelfield.training.callbacks import CompileTrunk
+
+    ours(trunk, batch, clock, callbacks=[CompileTrunk("eager" if clock.part.small else "inductor")])
+
+
 def metric_learning(trunk: Any, batch: tuple[Tensor, Tensor], clock: Clock) -> None:
     """pytorch-metric-learning's own loop, `MetricLossOnly`, with its loss."""
     from pytorch_metric_learning.losses import NTXentLoss
@@ -244,6 +250,7 @@ CONTENDERS: dict[str, Callable[[Any, tuple[Tensor, Tensor], Clock], None]] = {
     "ours, cuDNN benchmark, fused AdamW, not deterministic": ours_tuned,
     "pytorch-metric-learning, its loop and loss": metric_learning,
 }
+COMPILED = {"ours, compiled trunk": ours_compiled}  # which takes a minute before its first step
 
 
 def training(part: Part) -> None:
@@ -252,25 +259,25 @@ def training(part: Part) -> None:
         trunks, batches, side = (("test_resnet", "bn_inception"), (8,), 32)
     columns = ("trunk", "batch", "loop", "ms a step", "images/s", "of the bare loop", "peak MiB")
     table = Table(part.file, f"Training steps, {side} px, bfloat16", *columns)
-    for size in batches:
-        for trunk in trunks:
-            batch = (torch.rand(size, 3, side, side, device=part.device), torch.arange(size, device=part.device) // 4)
-            bare_seconds = float("nan")
-            for name, contender in CONTENDERS.items():
-                if part.left < 5 and not part.small:
-                    table.row(trunk, size, name, *["no time left"] * 4)
-                    continue
-                clock, found = Clock(part, seconds=0.1 if part.small else 2.0), {}
-                try:
-                    with part.peak(found):
-                        contender(network(trunk), batch, clock)
-                except Exception as error:
-                    table.row(trunk, size, name, in_a_line(error), "", "", "")
-                    continue
-                seconds = clock.step_seconds
-                bare_seconds = seconds if name == "bare loop" else bare_seconds
-                share = f"{bare_seconds / seconds:.2f}"
-                table.row(trunk, size, name, f"{seconds * 1e3:.2f}", f"{size / seconds:,.0f}", share, found["MiB"])
+    runs = [(trunk, size, CONTENDERS) for size in batches for trunk in trunks] + [(trunks[0], batches[0], COMPILED)]
+    bare_seconds: dict[tuple[str, int], float] = {}
+    for trunk, size, contenders in runs:
+        batch = (torch.rand(size, 3, side, side, device=part.device), torch.arange(size, device=part.device) // 4)
+        for name, contender in contenders.items():
+            if part.left < (40 if contenders is COMPILED else 5) and not part.small:
+                table.row(trunk, size, name, *["no time left"] * 4)
+                continue
+            clock, found = Clock(part, seconds=0.1 if part.small else 2.0), {}
+            try:
+                with part.peak(found):
+                    contender(network(trunk), batch, clock)
+            except Exception as error:
+                table.row(trunk, size, name, in_a_line(error), "", "", "")
+                continue
+            seconds = clock.step_seconds
+            of_bare = bare_seconds.setdefault((trunk, size), seconds if name == "bare loop" else float("nan")) / seconds
+            cells = (f"{seconds * 1e3:.2f}", f"{size / seconds:,.0f}", f"{of_bare:.2f}", found["MiB"])
+            table.row(trunk, size, name, *cells)
 
 
 def losses(part: Part) -> None:

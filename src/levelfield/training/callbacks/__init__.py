@@ -1,6 +1,7 @@
 """Lightning callbacks of ours."""
 
 from levelfield.training.callbacks.asked_rates import AskedRates
+from levelfield.training.callbacks.compile_trunk import CompileTrunk
 from levelfield.training.callbacks.finish_tracking import FinishTracking
 from levelfield.training.callbacks.last_checkpoint import LastCheckpoint
 from levelfield.training.callbacks.new_weights_first import NewWeightsFirst
@@ -11,6 +12,7 @@ from levelfield.training.callbacks.warm_up import WarmUp
 
 __all__ = [
     "AskedRates",
+    "CompileTrunk",
     "FinishTracking",
     "LastCheckpoint",
     "NewWeightsFirst",
