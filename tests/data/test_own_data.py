@@ -8,9 +8,11 @@ import pytest
 from own_images import image_options
 from PIL import Image
 from rich.console import Console
+from tiny_text import tiny_text_model
 
 from levelfield.data.own import own_dataset
 from levelfield.errors import UserError
+from levelfield.study.definition.configuration import parse_value
 from levelfield.study.definition.study_file import load_spec
 from levelfield.study.dry_run.costs import method_costs
 from levelfield.study.record import StudyRecord
@@ -82,7 +84,7 @@ TABLE = [
 
 def in_study(toy_file: Path, words: list[str], output: Path) -> list[str]:
     """What a study prints of its data before the first job, and in a dry run."""
-    overrides = dict(zip([word[2:] for word in words[::2]], words[1::2], strict=True))
+    overrides = dict(zip([word[2:] for word in words[::2]], map(parse_value, words[1::2]), strict=True))
     spec = load_spec(toy_file, {**overrides, "search.trials": 0})
     begun, dry = (Console(file=io.StringIO(), width=120) for _ in range(2))
     begin(StudyRecord(output, spec), console=begun)
@@ -115,6 +117,46 @@ def test_all_say_the_same_of_a_table(
     run: Callable, tiny: list[str], toy_file: Path, table: Path, tmp_path: Path
 ) -> None:
     assert said_by_all(run, tiny, toy_file, table, tmp_path) == [TABLE] * 3
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    """Texts of one and of several lines, a long one, and what is odd of labels, columns, roles and splits."""
+    rows = ["Text\tby\tLABEL\tSplit\tRole"]
+    for number in range(18):
+        label = f"topic {number:02d}" if number else "Topic 1"
+        half = "Train" if number < 9 else "test"
+        for sample in range(3):
+            role = "" if half == "Train" else "Query" if sample else "gallery"
+            rows.append(f'"About {number},\nthe text {sample}"\tme\t{label}\t{half}\t{role}')
+    rows.append(f"{'long ' * 30_000}\tme\ttopic 01\tTRAIN\tquery")
+    rows.append("alone\tme\tzebra\ttest\tquery")
+    (tmp_path / "texts.csv").write_text("\ufeff" + "\n".join(rows) + "\n")
+    return tmp_path / "texts.csv"
+
+
+TEXTS = [
+    "text_table: 19 classes, 56 samples",
+    "columns passed over: by",
+    "1 class with one sample, which has no other to be found by: zebra",
+    "labels that differ by case, blanks or leading zeros alone are classes of their own: 'Topic 1' and 'topic 01'",
+    "roles outside the test half say nothing: 1 sample with one",
+    "1 test class with queries alone, which are not scored: zebra",
+]
+
+
+def test_all_say_the_same_of_a_table_of_texts(run: Callable, toy_file: Path, texts: Path, tmp_path: Path) -> None:
+    trunk = tiny_text_model(tmp_path / "tiny")
+    words = ["--model.trunk", "TransformersTrunk", "--model.trunk.name", str(trunk), "--model.trunk.weights", "null"]
+    words += ["--model.trunk.max_length", "64", "--data.dataset", "TextTable", "--data.dataset.table", str(texts)]
+    code, verified, _ = run("data", "verify", texts)
+    assert code == 0
+    usual = ["--model.loss", "ArcFaceLoss", "--data.steps_per_epoch", "1", "--trainer.max_epochs", "1"]
+    code, fitted, complaint = run("fit", *words, *usual, "--output", tmp_path / "outputs")
+    assert code == 0, complaint
+    assert fitted.splitlines()[: len(TEXTS)] == TEXTS
+    assert verified.replace("; every sample opens", "").replace("\n  ", "\n").splitlines()[: len(TEXTS)] == TEXTS
+    assert in_study(toy_file, [*words, "--data.transforms", "null"], tmp_path / "study") == TEXTS
 
 
 ROWS = ["path,label", "a.png,a", ",a", "./a.png,b", '"b.png,a', 'c.png",b', "d.png,a,b"]
