@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 TRUNK, BATCH, EACH, SIZE = "tf_efficientnet_lite0", 32, 4, 128
-STEPS = {64: 24, 128: 12, 224: 5}  # some seconds a turn; a third of them come before and do not count
+STEPS = {64: 24, 128: 12, 224: 5}  # some seconds a turn; half as many come before and do not count
 SCALE = (0.16, 1.0)
 LARGE = 320  # pictures of 1,500 px that are read from their files in one turn
 SECTIONS = ("training", "epoch", "embedding", "input")
@@ -211,7 +211,7 @@ def training_table(folder: Path, options: argparse.Namespace) -> None:
     for threads in options.threads:
         torch.set_num_threads(threads)
         for side in options.sides:
-            steps = STEPS.get(side, 6)
+            steps = options.steps or STEPS.get(side, 6)
             runs: dict[str, Run] = {
                 "bare model, channels-last, fused": lambda s=side, n=steps: bare(s, True, n),
                 "bare model, plain": lambda s=side, n=steps: bare(s, False, n),
@@ -421,6 +421,7 @@ def main() -> None:
     parser.add_argument("--threads", nargs="+", type=int, default=[2, 1])
     parser.add_argument("--sides", nargs="+", type=int, default=[64, 128, 224])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, help="of a turn of training, after half as many; by default some seconds")
     parser.add_argument("--pictures", type=int, default=2000, help="of 1,500 px, made on the fly")
     parser.add_argument("--oml", help="the python of an environment with open-metric-learning and timm")
     parser.add_argument("--oml-loop", nargs=4, help=argparse.SUPPRESS)

@@ -1,6 +1,7 @@
 """How pictures reach the trunk is a machine's own affair: a study resumed on another one ends in the same bytes."""
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from PIL import Image
 from toy_study import run_study
 
+from levelfield.data import ImageTable
 from levelfield.study import run as runner
 from levelfield.study.definition.study_file import load_spec
 
@@ -76,3 +78,21 @@ def test_fast_is_part_of_a_studys_identity_where_it_is_asked_for(tmp_path: Path)
     run_study(tmp_path / "fast", fast)
     assert "fast: true" in (tmp_path / "fast" / "study.yaml").read_text()
     assert "fast: true" in (tmp_path / "fast/jobs/contrastive/run0/fold0/config.yaml").read_text()
+
+
+def test_the_test_pictures_are_decoded_once_for_the_baseline_and_all_runs(tmp_path: Path, monkeypatch) -> None:
+    """The cache decodes each once, after a look at some for the room that they take; what is scored reads the cache."""
+    monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("levelfield.data.cache.LOOKED_AT", 1)
+    (tmp_path / "study.yaml").write_text(STUDY.replace("runs: 1", "runs: 2"))
+    opened: Counter[str] = Counter()
+    load = ImageTable.load
+
+    def counting(self: ImageTable, key: str) -> Image.Image:
+        opened[key] += 1
+        return load(self, key)
+
+    monkeypatch.setattr(ImageTable, "load", counting)
+    run_study(tmp_path / "study", load_spec(tmp_path / "study.yaml", {"data.dataset.table": str(pictures(tmp_path))}))
+    assert len(opened) == 32
+    assert sorted(opened.values()) == [1] * 30 + [2] * 2
