@@ -7,6 +7,7 @@ x N (N x C; angular: positive pairs x N).
 
     python benchmarks/losses.py                          # all sizes, some minutes
     python benchmarks/losses.py --sizes 32 128 --losses NTXentLoss ArcFaceLoss
+    python benchmarks/losses.py --sizes 128 2048 --compiled  # ours as it is beside ours compiled, as "peer"
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ def peak_bytes(loss: nn.Module, embeddings: Tensor, labels: Tensor) -> int:
     return max(held, default=0)
 
 
-def rows(case: Case, sizes: list[int], seconds: float, clock: Clock) -> list[str]:
+def rows(case: Case, sizes: list[int], seconds: float, clock: Clock, compiled: bool) -> list[str]:
     out = []
     peer_last = 0.0
     for n in sizes:
@@ -154,6 +155,10 @@ def rows(case: Case, sizes: list[int], seconds: float, clock: Clock) -> list[str
             peer = None
         vectors = n // SAMPLES_PER_CLASS * case.centers
         weights = torch.randn(vectors, DIM, requires_grad=True)
+        if compiled:  # its graphs are of these sizes
+            torch.compiler.reset()
+            peer = torch.compile(ours, dynamic=False)
+            step(clock, peer, embeddings, labels)
         runs = [floor(case.kind, weights), ours] + ([peer] if peer is not None else [])
         least = measure([partial(step, clock, run, embeddings, labels) for run in runs], seconds)
         peer_last = least[2] if peer is not None else peer_last
@@ -175,6 +180,7 @@ def main() -> None:
     parser.add_argument("--losses", nargs="+", default=[case.name for case in CASES])
     parser.add_argument("--seconds", type=float, default=1.0, help="time for each row")
     parser.add_argument("--busy", action="store_true", help="one thread and its CPU time, where others work too")
+    parser.add_argument("--compiled", action="store_true", help="torch.compile's in the peer's place")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1 if arguments.busy else 2)
@@ -184,7 +190,7 @@ def main() -> None:
     gains = []
     for case in CASES:
         if case.name in arguments.losses:
-            for row in rows(case, arguments.sizes, arguments.seconds, clock):
+            for row in rows(case, arguments.sizes, arguments.seconds, clock, arguments.compiled):
                 print(row, flush=True)
                 cells = [cell.strip() for cell in row.split("|")]
                 if cells[2] == "512" and cells[5] != "-":

@@ -6,7 +6,7 @@ Shapes: Q queries, G gallery items, B queries of one block, C candidates, K neig
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from levelfield.metrics.ranking import largest
@@ -23,18 +23,18 @@ def has_fast_bfloat16(device: torch.device) -> bool:
 
 @dataclass(frozen=True)
 class Candidates:
-    """What a first pass found, ordered by float32 inner products, equal ones by index.
+    """What a first pass found, ordered by inner products of the float32 vectors, equal ones by index.
 
     Attributes:
         items_BC: the candidates.
         values_BC: their inner products, -inf for the query itself.
         ceiling_B: what no item outside the candidates exceeds.
-        rounding: two values that are further apart are in the same order in any float32 product: twice what one sum of
-            D products of unit vectors' coordinates may differ from another, 2 D 2^-24.
+        rounding: two values that are further apart are in the same order in any float32 product: twice what its sum of
+            D products of unit vectors' coordinates may differ from the exact one, and this one's products from theirs.
     """
 
     items_BC: Int64[Tensor, "block candidates"]
-    values_BC: Float[Tensor, "block candidates"]
+    values_BC: Float64[Tensor, "block candidates"]
     ceiling_B: Float[Tensor, " block"]
     rounding: float
 
@@ -131,16 +131,16 @@ def decide(
     """Order candidates; the ceiling falls away where they are all that there is."""
     num_candidates, dim = candidates_BC.shape[1], gallery_GD.shape[1]
     candidates_BC = candidates_BC.sort(dim=1).values
-    similarities_BC = queries_BD.new_empty(candidates_BC.shape)
+    similarities_BC = queries_BD.new_empty(candidates_BC.shape, dtype=torch.float64)
     rows = max(1, GATHERED_VALUES // (num_candidates * dim))
     for start in range(0, len(candidates_BC), rows):
         here = slice(start, start + rows)
         gathered = gallery_GD.index_select(0, candidates_BC[here].flatten()).view(-1, num_candidates, dim)
         # Not a matrix product: its rounding depends on a candidate's place, and duplicates would not tie.
-        similarities_BC[here] = gathered.mul_(queries_BD[here, None]).sum(dim=2)
+        similarities_BC[here] = gathered.mul_(queries_BD[here, None]).sum(dim=2, dtype=torch.float64)
     if self_index_B is not None:
         similarities_BC.masked_fill_(candidates_BC == self_index_B[:, None], -torch.inf)
     values_BC, order_BC = similarities_BC.sort(dim=1, descending=True, stable=True)
     if num_candidates == len(gallery_GD):
         ceiling_B = torch.full_like(ceiling_B, -torch.inf)
-    return Candidates(candidates_BC.gather(1, order_BC), values_BC, ceiling_B, 4 * dim * 2.0**-24)
+    return Candidates(candidates_BC.gather(1, order_BC), values_BC, ceiling_B, 2 * (dim + 2) * 2.0**-24)

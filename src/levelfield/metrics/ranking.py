@@ -145,7 +145,10 @@ def places_of(
             rows_t, slots_t = pairs_t2.unbind(1)
             equal_tG = similarities_BG[rows_t] == values_BP[rows_t, slots_t, None]
             places_BP[rows_t, slots_t] += (equal_tG & (columns_G < items_BP[rows_t, slots_t, None])).sum(dim=1)
-    return places_BP.masked_fill(~valid_BP, depth + 1).clamp(max=depth + 1).sort(dim=1).values
+    places_BP = places_BP.masked_fill(~valid_BP, depth + 1).clamp(max=depth + 1)
+    if places_BP.device.type != "cpu":
+        return places_BP.sort(dim=1).values
+    return torch.from_numpy(np.sort(places_BP.numpy(), axis=1))
 
 
 def rows_of_temporaries(num_gallery: int) -> int:
