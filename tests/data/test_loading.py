@@ -64,6 +64,7 @@ def test_loader_processes_change_no_batch(data_root: Path) -> None:
 
 
 def test_how_many_processes_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("levelfield.data.loading.LEAST_SHARED", 0)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
     assert loader_processes("auto", "image", on_gpu=True) == 8
     assert loader_processes("auto", "image", on_gpu=True, trainings=4) == 3
@@ -74,4 +75,8 @@ def test_how_many_processes_serve(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cores_here() == 2
     assert loader_processes("auto", "image", on_gpu=True) == 1
     monkeypatch.setenv(SIDE_BY_SIDE, "32")
+    assert loader_processes("auto", "image", on_gpu=True) == 0
+    monkeypatch.delenv(SIDE_BY_SIDE)
+    monkeypatch.setattr("levelfield.data.loading.LEAST_SHARED", 1 << 60)
+    monkeypatch.setattr("levelfield.data.loading.SHARED", Path(__file__).parent)  # a container's
     assert loader_processes("auto", "image", on_gpu=True) == 0

@@ -1,7 +1,9 @@
 """Loaders of a subset's samples: who stacks them into batches, and how many processes open them."""
 
 import os
+import shutil
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -15,6 +17,8 @@ from levelfield.runtime.processes import cores_here, end_with_parent
 
 # A GPU is fed by as many from a prepared cache; more only take memory.
 MOST_PROCESSES = 8
+# Where Linux keeps shared memory, and what so many processes fill with batches of any usual size.
+SHARED, LEAST_SHARED = Path("/dev/shm"), 1 << 30
 
 
 def loader(subset: ClassSubset, processes: int, on_gpu: bool, persistent: bool = False, **how: Any) -> DataLoader:
@@ -51,14 +55,15 @@ def loader_processes(asked: int | Literal["auto"], modality: str, on_gpu: bool, 
     """How many processes open the samples of one training.
 
     `auto` leaves a core of this training's share of the machine to the training itself, and takes none for texts, which
-    need no opening, nor on a CPU, all of whose time the model takes.
+    need no opening, nor on a CPU, all of whose time the model takes, nor where shared memory, by which batches come, is
+    small (64 MB in a container that nobody gave more: a full one kills the process).
 
     Args:
         trainings: processes that train together, with loaders of their own.
     """
     if asked != "auto":
         return asked
-    if modality == "text" or not on_gpu:
+    if modality == "text" or not on_gpu or (SHARED.is_dir() and shutil.disk_usage(SHARED).free < LEAST_SHARED):
         return 0
     return max(0, min(MOST_PROCESSES, cores_here() // trainings - 1))
 
