@@ -12,7 +12,7 @@ from laptop_words import Section, between, mean_with, means, said_mean, said_pai
 from levelfield.analysis.agreement import kendall
 from levelfield.analysis.statistics import LEVEL, holm, paired_comparison
 from levelfield.analysis.verdicts import points
-from levelfield.study.definition.spec import is_baseline
+from levelfield.study.definition.spec import BASELINE, is_baseline
 
 
 def paired_section(
@@ -28,34 +28,41 @@ def paired_section(
         command = f"`python scripts/laptop_followups.py {sets[0].name}` writes the study and says the command"
         return Section(question, f"Not run yet: {command}.", [])
     methods, rows, overall = there[0].methods, {m: [f"`{m}`"] for m in there[0].methods}, {}
-    below = []
+    below, before, shown, heads = [], [], [0, 0], []
     for each in there:
         other, own = scores_by_method(each.follow_up(kind) or [], "test"), each.table()
         compared = []
         for method in methods:
             runs = min(len(other[method]), len(own[method]))  # of the same seeds
             compared.append(paired_comparison(sign * other[method][:runs], sign * own[method][:runs]))
-            if other[method].mean() < own["pretrained"].mean():
-                below.append((each.name, method))
+            for lower, scores in ((below, other), (before, own)):
+                if scores[method].mean() < own[BASELINE].mean():
+                    lower.append((each.name, method))
+        heads.append(f"{each.name} ({runs} runs)")
         adjusted = holm(np.array([float(c.p) for c in compared]))
         overall[each.name] = [float(c.difference) for c in compared]
         for method, c, p in zip(methods, compared, adjusted, strict=True):
-            rows[method].append(
-                f"{points(float(c.difference))} ({between(float(c.low), float(c.high))}){' *' if p < LEVEL else ''}"
-            )
+            star = " *" if p < LEVEL else ""
+            interval = f"({between(float(c.low), float(c.high))})"
+            rows[method].append(f"{100 * other[method].mean():.1f}: {points(float(c.difference))} {interval}{star}")
+            shown[int(c.difference < 0)] += p < LEVEL
     averages = [f"{mean_with(values)} ({name})" for name, values in overall.items()]
     lines = [
         note
-        + " Differences in test MAP@R, points, with 95% intervals over the runs of the same seeds; * shown at 5% among "
-        "the 14 of a set (Holm).",
+        + " Test MAP@R of the other study, percent, and the difference, points, with its 95% interval over the runs of "
+        "the same seeds; * shown at 5% among the 14 of a set (Holm).",
         "",
-        *table(["", *(each.name for each in there)], list(rows.values())),
+        *table(["", *heads], list(rows.values())),
         "",
         f"Below the untrained trunk's PCA: {said_pairs(below) or 'none'}.",
     ]
-    return Section(
-        question, said_as(averages) + f" Below the untrained PCA: {len(below)} of {len(there) * len(methods)}.", lines
+    total = len(there) * len(methods)
+    short = (
+        f"{said_as(averages)} Shown to be a gain for {shown[0]} of {total} losses and sets, a loss for {shown[1]}. "
+        f"Below the untrained trunk's PCA end {len(below)} of {total} there, and {len(before)} at the chosen settings "
+        "as searched."
     )
+    return Section(question, short, lines)
 
 
 def follow_up_sections(sets: Sequence[LaptopSet]) -> list[Section]:

@@ -175,8 +175,14 @@ def test_the_argument_that_decides_is_named(page: str) -> None:
 def test_follow_ups_are_compared_run_by_run_and_absent_ones_are_said_to_be(
     page: str, scripts: ModuleType, results: Path
 ) -> None:
-    assert row(page, "`margin`", "What do tuned settings win")[0].startswith("+3.0")
-    assert row(page, "`margin`", "Does it pay to start")[0].startswith("+2.0")
+    assert row(page, "`margin`", "What do tuned settings win")[0].startswith("31.0: +3.0")
+    (cell,) = row(page, "`margin`", "Does it pay to start")
+    assert cell.startswith("36.0: +2.0")
+    assert cell.endswith("*")
+    assert "Shown to be a gain for 14 of 14 losses and sets, a loss for 0." in page
+    # Contrastive is planted at 30, the baseline at 30.5; defaults are 3 points lower, starts at the PCA 2 higher.
+    assert "PCA end 4 of 14 there, and 1 at the chosen settings" in page
+    assert "PCA end 0 of 14 there, and 1 at the chosen settings" in page
     alone = scripts.page([each for each in scripts.finished_sets(results) if each.name == "banking77"], results, 200)
     assert "**1 of 7 sets**" in alone
     assert alone.count("Not run yet") == 2
