@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-SHARES = {"training": 200, "losses": 110, "retrieval": 110, "input": 80}
+SHARES = {"training": 205, "losses": 100, "retrieval": 120, "input": 70}
 EMBEDDING_SIZE = 128
 
 
@@ -292,7 +292,7 @@ def losses(part: Part) -> None:
     table = Table(part.file, f"Losses, forward + backward, D = {DIM}, {SAMPLES_PER_CLASS} samples a class", *columns)
 
     def milliseconds(loss: Callable[[Tensor, Tensor], Tensor], embeddings: Tensor, labels: Tensor) -> float:
-        clock = Clock(part, 0.02 if part.small else 0.15, warm_up=3)
+        clock = Clock(part, 0.02 if part.small else 0.1, warm_up=3)
         while not clock.tick():
             embeddings.grad = None
             loss(embeddings, labels).backward()
