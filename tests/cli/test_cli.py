@@ -165,6 +165,10 @@ def test_what_contradicts_the_checkpoint_is_refused(fitted, run, command, option
         (["--model.loss", "ArcFaceLoss", "--data.dataset.num_classes", "12"], ["16"]),
         (["--model.loss", "ArcFaceLoss", "--trainer.precision", "17"], ["precision"]),
         (["--model.loss", "ArcFaceLoss", "--trainer.strategy", "dpp"], ["--trainer: ", "strategy='dpp'"]),
+        (
+            ["--model.loss", "ArcFaceLoss", "--trainer.strategy", "ddp_spawn", "--trainer.devices", "2"],
+            ["--trainer.strategy ddp_spawn", "give ddp"],
+        ),
         (["--model.loss", "ArcFaceLoss", "--trainer.accelerator", "gpu"], ["--trainer.accelerator gpu: "]),
         (["--model.loss", "ArcFaceLoss", "--name", "a/../../b"], ["--name a/../../b: give a folder's name"]),
         (["--model.loss", "ArcFaceLoss", "--checkpoint_seconds", "-3"], ["--checkpoint_seconds -3: give seconds"]),

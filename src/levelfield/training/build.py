@@ -244,6 +244,8 @@ class TrainingCLI(LightningCLI):
         except (ValueError, TypeError, RuntimeError, MisconfigurationException) as error:
             named = f".accelerator {config['accelerator']}" if "backend found" in str(error) else ""
             raise UserError(f"--trainer{named}: {' '.join(str(error).split())}") from error
+        if getattr(trainer.strategy, "_start_method", None) in ("spawn", "forkserver"):
+            raise UserError(f"--trainer.strategy {config['strategy']}: what a training holds cannot be sent; give ddp")
         environment = trainer._accelerator_connector.cluster_environment
         if isinstance(environment, SLURMEnvironment):
             environment.auto_requeue = False  # `signals.py` requeues
