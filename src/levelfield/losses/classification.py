@@ -77,11 +77,10 @@ class ClassificationLoss(MetricLoss):
                 f"embedding_size={self.embedding_size}"
             )
         labels, in_range = checked_classes(labels, self.num_classes)
-        weights_CKD = self.class_weights.to(embeddings.dtype).unflatten(0, (self.num_classes, self.centers_per_class))
+        weights_CD = self.class_weights.to(embeddings.dtype)
         if self.class_fraction < 1:
             classes, labels = self._sample_classes(labels)
-            weights_CKD = weights_CKD[classes]
-        weights_CD = weights_CKD.flatten(0, 1)
+            weights_CD = weights_CD.unflatten(0, (self.num_classes, self.centers_per_class))[classes].flatten(0, 1)
         loss = self.class_loss(
             embeddings, weights_CD, labels, sample_weights(embeddings, indices_tuple, self.weigh_anchors_only)
         )
@@ -143,10 +142,11 @@ def checked_classes(labels: Int[Tensor, " N"], num_classes: int) -> tuple[Int[Te
         ValueError: a label outside 0..num_classes-1, on the CPU outside compilation.
     """
     inside = (labels >= 0) & (labels < num_classes)
-    if can_look(labels) and not bool(inside.all()):
+    all_inside = inside.all()
+    if can_look(labels) and not bool(all_inside):
         position = int((~inside).int().argmax())
         raise ValueError(
             f"label {int(labels[position])} at position {position} is not one of the {num_classes} classes "
             f"0..{num_classes - 1}"
         )
-    return labels.clamp(0, num_classes - 1).long(), inside.all()
+    return labels.clamp(0, num_classes - 1).long(), all_inside
