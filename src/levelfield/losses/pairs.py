@@ -114,10 +114,7 @@ class PairLoss(MetricLoss):
         return anchors, unit(ref_emb) if self.normalize else ref_emb
 
     def pair_loss(
-        self,
-        matrix: Float[Tensor, "N M"],
-        positives: Float[Tensor, "N M"],
-        negatives: Float[Tensor, "N M"],
+        self, matrix: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
     ) -> Float[Tensor, ""]:
         """The loss from `matrix` and, for each pair, how often it counts as a positive and as a negative (0 or 1)."""
         raise NotImplementedError

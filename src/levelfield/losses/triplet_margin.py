@@ -8,14 +8,7 @@ from torch import Tensor
 from torch.nn.functional import relu, softplus, threshold
 
 from levelfield.losses.base import Choice, IndicesTuple, Labels, PairMasks, Points, RefLabels, RefPoints
-from levelfield.losses.pairs import (
-    PairLoss,
-    mean_over,
-    nonzero_mean,
-    pair_weights,
-    safe_sqrt,
-    squared_distances,
-)
+from levelfield.losses.pairs import PairLoss, mean_over, nonzero_mean, pair_weights, safe_sqrt, squared_distances
 from levelfield.losses.triplets import count_violations, padded_positives, positive_pairs, random_triplets
 from levelfield.numerics import rounding_of
 

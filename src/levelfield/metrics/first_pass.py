@@ -64,10 +64,7 @@ class Bfloat16Gallery:
         )
 
     def candidates(
-        self,
-        queries_BD: Float[Tensor, "block dim"],
-        num_neighbors: int,
-        self_index_B: Int64[Tensor, " block"] | None,
+        self, queries_BD: Float[Tensor, "block dim"], num_neighbors: int, self_index_B: Int64[Tensor, " block"] | None
     ) -> Candidates:
         """More than `num_neighbors` of the nearest items.
 
@@ -108,10 +105,7 @@ class FaissGallery:
         self.index.add(gallery_GD.cpu().numpy())
 
     def candidates(
-        self,
-        queries_BD: Float[Tensor, "block dim"],
-        num_neighbors: int,
-        self_index_B: Int64[Tensor, " block"] | None,
+        self, queries_BD: Float[Tensor, "block dim"], num_neighbors: int, self_index_B: Int64[Tensor, " block"] | None
     ) -> Candidates:
         """More than `num_neighbors` of the nearest items."""
         num_candidates = min(num_neighbors + 16, len(self.exact_GD))

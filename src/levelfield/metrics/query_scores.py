@@ -204,9 +204,7 @@ def proven_hits(
 
 
 def count_relevant(
-    query_labels_N: Integer[Tensor, " queries"],
-    gallery_labels_G: Integer[Tensor, " gallery"],
-    excludes_self: bool,
+    query_labels_N: Integer[Tensor, " queries"], gallery_labels_G: Integer[Tensor, " gallery"], excludes_self: bool
 ) -> Int64[Tensor, " queries"]:
     """Number of gallery items with each query's label, without the query itself where it is one of them."""
     classes_C, counts_C = gallery_labels_G.unique(return_counts=True)

@@ -48,12 +48,7 @@ class LayerNormLinearEmbedder(Embedder):
     """
 
     def __init__(
-        self,
-        num_features: int,
-        embedding_size: int,
-        bias: bool = True,
-        dropout: float = 0.0,
-        weight_norm: bool = False,
+        self, num_features: int, embedding_size: int, bias: bool = True, dropout: float = 0.0, weight_norm: bool = False
     ) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(num_features, elementwise_affine=False)

@@ -7,14 +7,7 @@ from typing import Any
 
 from levelfield.analysis.comparison import OVER_BASELINE, PAIR, SECOND_SEARCH, compare_all
 from levelfield.analysis.papers import papers_beside
-from levelfield.analysis.results import (
-    EMBEDDING_KINDS,
-    ResultRow,
-    SummaryRow,
-    collect_rows,
-    embedding_kinds,
-    summarise,
-)
+from levelfield.analysis.results import EMBEDDING_KINDS, ResultRow, SummaryRow, collect_rows, embedding_kinds, summarise
 from levelfield.analysis.selection import selected
 from levelfield.analysis.verdicts import CAVEAT, all_in_words
 from levelfield.metrics.table import SHOWN_METRICS, title_of
@@ -82,11 +75,7 @@ def _contents(record: StudyRecord, rows: Sequence[ResultRow], changed: Mapping[P
         "compared": compared(record),
         "metrics": SHOWN_METRICS,
         "table": score_lines(spec.rows, test, summarise(rows, stage="run"), embedding_kinds(spec)),
-        "notes": [
-            *(note for note in notes if note != reopened),
-            *mixed_lines(record),
-            *gap_lines(changed),
-        ],
+        "notes": [*(note for note in notes if note != reopened), *mixed_lines(record), *gap_lines(changed)],
         "caveat": CAVEAT,
         "comparisons": _verdicts(spec, rows),
         "many": MANY,

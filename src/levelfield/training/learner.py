@@ -32,13 +32,7 @@ from levelfield.training.embed import embed
 from levelfield.training.features import TrunkExtractor, check_features
 from levelfield.training.frozen_trunk import KEY as FROZEN_TRUNK
 from levelfield.training.frozen_trunk import trunk_hash
-from levelfield.training.loss_factory import (
-    LossFactory,
-    MetricLossFactory,
-    check_call,
-    make_loss,
-    supplied_arguments,
-)
+from levelfield.training.loss_factory import LossFactory, MetricLossFactory, check_call, make_loss, supplied_arguments
 from levelfield.training.own_learner import learner_class
 from levelfield.training.step import TRAIN_LOSS, UncheckedLosses, is_heard, seed_draws
 

@@ -41,9 +41,7 @@ class TsinghuaDogs130(NamedDataset):
             url="https://cloud.tsinghua.edu.cn/f/80013ef29c5f42728fc8/?dl=1",
         ),
         Archive(
-            "TrainValSplit.zip",
-            gives="TrainAndValList",
-            url="https://cg.cs.tsinghua.edu.cn/ThuDogs/TrainValSplit.zip",
+            "TrainValSplit.zip", gives="TrainAndValList", url="https://cg.cs.tsinghua.edu.cn/ThuDogs/TrainValSplit.zip"
         ),
     )
 

@@ -188,11 +188,7 @@ class _Worker:
 
     def start(self) -> None:
         self.process = subprocess.Popen(
-            self._command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=self._environment,
-            start_new_session=True,
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=self._environment, start_new_session=True
         )
         assert self.process.stdout is not None
         os.set_blocking(self.process.stdout.fileno(), False)
