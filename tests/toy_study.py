@@ -1,12 +1,15 @@
 """A study that takes seconds: a tiny random trunk on a few letters, 2 methods x (3 trials + 2 runs) x 2 folds."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from filelock import FileLock
 
 from levelfield.analysis.results import write_tables
+from levelfield.models import TimmTrunk
 from levelfield.study import run
 from levelfield.study.definition.spec import StudySpec
 from levelfield.study.definition.study_file import load_spec
@@ -47,6 +50,20 @@ def toy_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture
+def spec(toy_file: Path) -> StudySpec:
+    return load_spec(toy_file)
+
+
+@pytest.fixture(scope="session")
+def trunk_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Weights for the tiny trunk, random but the same in each training that reads them."""
+    torch.manual_seed(3)
+    path = tmp_path_factory.mktemp("weights") / "trunk.pth"
+    torch.save(TimmTrunk("test_resnet", weights=None).model.state_dict(), path)
+    return path
+
+
 def run_study(folder: Path, spec: StudySpec, *args: Any, **kwargs: Any) -> None:
     """A study's results and the tables made of them."""
     write_tables(run.run_study(StudyRecord(folder, spec), *args, **kwargs))
@@ -61,3 +78,9 @@ def finished(toy_file: Path, tmp_path_factory: pytest.TempPathFactory, worker_id
     with FileLock(shared / "finished.lock"):  # the second process finds the study done
         run_study(folder, load_spec(toy_file))
     return folder
+
+
+@pytest.fixture
+def copy(finished: Path, tmp_path: Path) -> Path:
+    """A copy of the finished toy study, to be changed."""
+    return Path(shutil.copytree(finished, tmp_path / "copy"))

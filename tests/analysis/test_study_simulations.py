@@ -1,18 +1,11 @@
 """What the statistics promise, held against simulated studies; docs/statistics.md has the figures in full."""
 
-import importlib.util
-from pathlib import Path
-
 import numpy as np
 import pytest
+from benchmark_module import benchmark_module
 from scipy.stats import nct, t
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "study_statistics.py"
-specification = importlib.util.spec_from_file_location("study_statistics", BENCHMARK)
-assert specification is not None
-assert specification.loader is not None
-simulation = importlib.util.module_from_spec(specification)
-specification.loader.exec_module(simulation)
+simulation = benchmark_module("study_statistics")
 
 STUDIES, FAMILIES = 20_000, 4_000
 DRAWS = list(simulation.DRAWS)

@@ -36,16 +36,6 @@ TABLES = ("results.csv", "summary.csv")
 LAST = "jobs/arcface/run1/fold1"
 
 
-@pytest.fixture
-def spec(toy_file: Path) -> StudySpec:
-    return load_spec(toy_file)
-
-
-@pytest.fixture
-def copy(finished: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(finished, tmp_path / "copy"))
-
-
 def unopened(folder: Path) -> Path:
     """The study as it was when its trainings were done."""
     for path in (*folder.rglob("test/result.json"), *folder.rglob("embeddings.safetensors")):

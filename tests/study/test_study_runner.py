@@ -28,16 +28,6 @@ from levelfield.training.learner import MetricLearner
 TABLES = ("results.csv", "summary.csv")
 
 
-@pytest.fixture
-def spec(toy_file: Path) -> StudySpec:
-    return load_spec(toy_file)
-
-
-@pytest.fixture
-def copy(finished: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(finished, tmp_path / "copy"))
-
-
 def openings(folder: Path) -> int:
     return len(Ledger(folder).openings)
 

@@ -102,14 +102,6 @@ def test_the_hash_follows_the_weights():
     assert trunk_hash(trunk) != first
 
 
-@pytest.fixture(scope="module")
-def trunk_file(tmp_path_factory) -> Path:
-    torch.manual_seed(3)
-    path = tmp_path_factory.mktemp("weights") / "trunk.pth"
-    torch.save(TimmTrunk("test_resnet", weights=None).model.state_dict(), path)
-    return path
-
-
 def study_file(toy_file: Path, trunk_file: Path, folder: Path) -> Path:
     """The toy study on a frozen trunk with weights of a file."""
     content = yaml.safe_load(toy_file.read_text())

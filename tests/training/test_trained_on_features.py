@@ -267,14 +267,6 @@ def test_the_commands_train_on_features_and_embed_images(tiny, run, cache: Path,
     assert len(files(cache)) == 2
 
 
-@pytest.fixture(scope="module")
-def trunk_file(tmp_path_factory) -> Path:
-    torch.manual_seed(3)
-    path = tmp_path_factory.mktemp("weights") / "trunk.pth"
-    torch.save(TimmTrunk("test_resnet", weights=None).model.state_dict(), path)
-    return path
-
-
 def test_a_study_on_features_has_the_scores_of_one_through_the_trunk(toy_file: Path, trunk_file, tmp_path, cache):
     content = yaml.safe_load(toy_file.read_text())
     base = content["base"][0]

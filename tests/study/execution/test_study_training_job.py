@@ -22,7 +22,6 @@ from levelfield.errors import TrainingFailed, UserError
 from levelfield.runtime.signals import Stopped
 from levelfield.study.definition.configuration import merge
 from levelfield.study.definition.spec import StudySpec
-from levelfield.study.definition.study_file import load_spec
 from levelfield.study.execution import train as training_job
 from levelfield.study.execution.train import train
 from levelfield.study.jobs.job import Job
@@ -87,11 +86,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 class KilledError(Exception):
     pass
-
-
-@pytest.fixture
-def spec(toy_file: Path) -> StudySpec:
-    return load_spec(toy_file)
 
 
 JOB = Job("contrastive", "run", 0, 0)

@@ -1,13 +1,11 @@
 """The search on the Reality Check's recorded curves of one argument: how near it comes to their best."""
 
-import importlib.util
 import statistics
-import sys
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
+from benchmark_module import benchmark_module
 
 from levelfield.published.searches import reality_check_curves, reality_check_search
 
@@ -15,14 +13,7 @@ from levelfield.published.searches import reality_check_curves, reality_check_se
 @pytest.fixture(scope="module")
 def benchmark() -> ModuleType:
     """`benchmarks/search.py`, whose table the docs show."""
-    path = Path(__file__).parents[3] / "benchmarks" / "search.py"
-    spec = importlib.util.spec_from_file_location("benchmarks_search", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its dataclass looks itself up
-    spec.loader.exec_module(module)
-    return module
+    return benchmark_module("search")
 
 
 def test_the_recorded_curves_are_the_published_searches(benchmark: ModuleType) -> None:
