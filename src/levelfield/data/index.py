@@ -1,8 +1,8 @@
 """The list of a data set's samples, which is read without opening one."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Int
@@ -10,6 +10,7 @@ from PIL import Image
 
 Sample = Image.Image | str
 Role = Literal["query", "gallery", ""]
+Class = TypeVar("Class")
 
 
 @dataclass(frozen=True)
@@ -41,3 +42,10 @@ class SampleIndex:
             labels=self.labels[positions],
             roles=None if self.roles is None else tuple(self.roles[i] for i in positions),
         )
+
+
+def index_of_classes(samples: Iterable[tuple[str, Class]], names: Mapping[Class, str], **further: Any) -> SampleIndex:
+    """The index of keys with their classes, numbered in the order of `names`; `further` is `SampleIndex`'s."""
+    label_of, listed = {each: label for label, each in enumerate(names)}, list(samples)
+    labels = np.array([label_of[each] for _, each in listed], dtype=np.int64)
+    return SampleIndex(tuple(key for key, _ in listed), labels, tuple(names.values()), **further)

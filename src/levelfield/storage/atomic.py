@@ -79,6 +79,14 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.write(content)
 
 
+def read_json(path: Path) -> Any:
+    """What a JSON file holds; None where there is none, or one that is damaged or not yet written whole."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+
+
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write JSON atomically; floats keep every bit."""
     write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())

@@ -22,7 +22,7 @@ from typing import Any
 import filelock
 
 from levelfield.runtime.processes import is_running
-from levelfield.storage.atomic import new_file, storing
+from levelfield.storage.atomic import new_file, read_json, storing
 from levelfield.storage.lock_kind import lock_kind
 
 LOCKS = "locks"
@@ -83,7 +83,7 @@ class Lock:
                 return False
             self.held = True
             try:
-                self.predecessor = _read(self._description)
+                self.predecessor = read_json(self._description)
                 self._describe()
             except BaseException:
                 self.release()
@@ -113,7 +113,7 @@ class Lock:
         """Let others have it."""
         if self.held:
             self.held = False
-            entry = _read(self._description) or {}
+            entry = read_json(self._description) or {}
             if (entry.get("host"), entry.get("process")) == (socket.gethostname(), os.getpid()):
                 self._description.unlink(missing_ok=True)
             self._lock.release()
@@ -144,7 +144,7 @@ def left_by_the_dead(folder: Path) -> list[dict[str, Any]]:
 
 def _descriptions(folder: Path) -> list[dict[str, Any]]:
     locks = folder / LOCKS
-    found = ((path.relative_to(locks).with_suffix(""), _read(path)) for path in locks.rglob("*.json"))
+    found = ((path.relative_to(locks).with_suffix(""), read_json(path)) for path in locks.rglob("*.json"))
     return [{"part": str(part), **entry} for part, entry in found if entry is not None]
 
 
@@ -156,7 +156,7 @@ def is_held(folder: Path, part: str | Path) -> bool:
     seconds = lock_kind(folder / LOCKS).lease_seconds
     with suppress(FileNotFoundError):
         if seconds is not None:
-            entry = _read(path.with_suffix(".json"))
+            entry = read_json(path.with_suffix(".json"))
             if entry is not None and entry["host"] == socket.gethostname():
                 return is_running(entry["process"])
             return time.time() - path.stat().st_mtime < 2 * seconds
@@ -166,11 +166,3 @@ def is_held(folder: Path, part: str | Path) -> bool:
             except BlockingIOError:
                 return True
     return False
-
-
-def _read(description: Path) -> dict[str, Any] | None:
-    """What a holder says of itself; None where none does, or where it was killed as it began to."""
-    try:
-        return json.loads(description.read_text())
-    except (FileNotFoundError, ValueError):
-        return None

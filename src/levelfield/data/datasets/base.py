@@ -213,6 +213,9 @@ class NamedDataset(MetricDataset):
         assert file is not None
         return open_image(file)
 
+    def file_of(self, key: str) -> Path | None:
+        return self.named_folder() / key
+
     @property
     def remedy(self) -> str:
         """What to do about a file of the publishers' that is missing or broken."""

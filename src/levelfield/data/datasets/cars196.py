@@ -86,9 +86,6 @@ class Cars196(NamedDataset):
             )
         return SampleIndex(tuple(keys), np.array(class_ids, dtype=np.int64) - 1, tuple(names))
 
-    def file_of(self, key: str) -> Path:
-        return self.named_folder() / key
-
     def _both_parts(self, folder: Path) -> tuple[list[str], list[int]]:
         labelled = [path for path in (folder / TEST_IMAGES, folder / "devkit" / TEST_IMAGES) if path.is_file()]
         missing = [

@@ -2,12 +2,10 @@
 
 from pathlib import Path
 
-import numpy as np
-
 from levelfield.data.datasets.archives import Archive
 from levelfield.data.datasets.base import NamedDataset
 from levelfield.data.datasets.lists import check_listed_once, read_columns
-from levelfield.data.index import SampleIndex
+from levelfield.data.index import SampleIndex, index_of_classes
 from levelfield.errors import UserError
 
 
@@ -54,18 +52,13 @@ class CUB200(NamedDataset):
         check_listed_once(images_file, [(row, path) for row, (_, path) in images], remedy)
         class_of = dict(values for _, values in labels)
         name_of = dict(sorted(values for _, values in classes))
-        label_of = {class_id: label for label, class_id in enumerate(name_of)}
         for row, (image, _) in images:
             if image not in class_of:
                 raise UserError(f"{labels_file} has no class for image {image} of {images_file}, row {row}: {remedy}")
         for row, (_, class_id) in labels:
-            if class_id not in label_of:
+            if class_id not in name_of:
                 raise UserError(f"{labels_file}, row {row}: {classes_file} does not name class {class_id}: {remedy}")
-        return SampleIndex(
-            tuple(path for _, (_, path) in images),
-            np.array([label_of[class_of[image]] for _, (image, _) in images], dtype=np.int64),
-            tuple(name_of.values()),
-        )
+        return index_of_classes(((path, class_of[image]) for _, (image, path) in images), name_of)
 
     def file_of(self, key: str) -> Path:
         return self.named_folder() / "images" / key

@@ -5,11 +5,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from levelfield.data.datasets.base import MetricDataset
-from levelfield.data.index import SampleIndex
+from levelfield.data.index import SampleIndex, index_of_classes
 from levelfield.errors import UserError
 
 FACES = (
@@ -85,16 +84,12 @@ class Glyphs(MetricDataset):
                 raise UserError(f"num_classes {self.num_classes} of Glyphs must be from 1 to {len(letters)}")
             letters = letters[: self.num_classes]
         samples = [
-            (f"{code_point:04X}/{face}", label)
-            for label, code_point in enumerate(letters)
+            (f"{code_point:04X}/{face}", code_point)
+            for code_point in letters
             for face, code_points in zip(FACES, covered, strict=True)
             if code_point in code_points
         ]
-        return SampleIndex(
-            tuple(key for key, _ in samples),
-            np.array([label for _, label in samples], dtype=np.int64),
-            tuple(f"U+{code_point:04X} {chr(code_point)}" for code_point in letters),
-        )
+        return index_of_classes(samples, {each: f"U+{each:04X} {chr(each)}" for each in letters})
 
     def load(self, key: str) -> Image.Image:
         code_point, face = key.split("/")

@@ -1,13 +1,9 @@
 """Grocery Store: photographs of fruit, vegetables and cartons taken in shops with a telephone."""
 
-from pathlib import Path
-
-import numpy as np
-
 from levelfield.data.datasets.archives import Archive
 from levelfield.data.datasets.base import NamedDataset
 from levelfield.data.datasets.lists import read_lines
-from levelfield.data.index import SampleIndex
+from levelfield.data.index import SampleIndex, index_of_classes
 from levelfield.errors import UserError
 
 PARTS = ("train", "val", "test")
@@ -42,18 +38,10 @@ class GroceryStore(NamedDataset):
     def read_index(self) -> SampleIndex:
         class_names = {int(fine): name for name, fine, *_ in self._rows("classes.csv", headers=1)}
         samples = [(path, int(fine)) for part in PARTS for path, fine, *_ in self._rows(f"{part}.txt")]
-        label_of = {fine: label for label, fine in enumerate(sorted(class_names))}
-        unknown = sorted({fine for _, fine in samples} - label_of.keys())
+        unknown = sorted({fine for _, fine in samples} - class_names.keys())
         if unknown:
             raise UserError(f"{self.named_folder() / 'classes.csv'} does not name class {unknown[0]}: {self.remedy}")
-        return SampleIndex(
-            tuple(path for path, _ in samples),
-            np.array([label_of[fine] for _, fine in samples], dtype=np.int64),
-            tuple(class_names[fine] for fine in label_of),
-        )
-
-    def file_of(self, key: str) -> Path:
-        return self.named_folder() / key
+        return index_of_classes(samples, dict(sorted(class_names.items())))
 
     def _rows(self, name: str, headers: int = 0) -> list[list[str]]:
         file, rows = self.named_folder() / name, []

@@ -2,12 +2,10 @@
 
 from pathlib import Path
 
-import numpy as np
-
 from levelfield.data.datasets.archives import Archive
 from levelfield.data.datasets.base import NamedDataset
 from levelfield.data.datasets.lists import check_listed_once, read_columns, read_lines
-from levelfield.data.index import Role, SampleIndex
+from levelfield.data.index import Role, SampleIndex, index_of_classes
 from levelfield.errors import UserError
 
 PARTITION = "list_eval_partition.txt"
@@ -56,12 +54,11 @@ class InShopClothes(NamedDataset):
             first_row, first_trains = first_of.setdefault(item, (row, status == "train"))
             if first_trains != (status == "train"):
                 raise UserError(f"{file}, row {row}: {item} is trained on and tested on (row {first_row}): {remedy}")
-        label_of = {item: label for label, item in enumerate(sorted(first_of))}
-        return SampleIndex(
-            tuple(path for _, (path, _, _) in rows),
-            np.array([label_of[item] for _, (_, item, _) in rows], dtype=np.int64),
-            tuple(label_of),
-            test_classes=tuple(label for item, label in label_of.items() if not first_of[item][1]),
+        items = sorted(first_of)
+        return index_of_classes(
+            ((path, item) for _, (path, item, _) in rows),
+            {item: item for item in items},
+            test_classes=tuple(label for label, item in enumerate(items) if not first_of[item][1]),
             roles=tuple(ROLE_OF[status] for _, (_, _, status) in rows),
         )
 

@@ -1,13 +1,9 @@
 """Stanford Online Products: 22,634 things that were for sale, a few photographs of each."""
 
-from pathlib import Path
-
-import numpy as np
-
 from levelfield.data.datasets.archives import Archive
 from levelfield.data.datasets.base import NamedDataset
 from levelfield.data.datasets.lists import check_listed_once, read_columns
-from levelfield.data.index import SampleIndex
+from levelfield.data.index import SampleIndex, index_of_classes
 from levelfield.errors import UserError
 
 COLUMNS = {"image_id": int, "class_id": int, "super_class_id": int, "path": str}
@@ -47,8 +43,7 @@ class StanfordOnlineProducts(NamedDataset):
 
     def read_index(self) -> SampleIndex:
         remedy = self.remedy
-        paths: list[str] = []
-        class_ids: list[int] = []
+        samples: list[tuple[str, int]] = []
         name_of: dict[int, str] = {}
         train_classes: set[int] = set()
         for part in ("train", "test"):
@@ -58,18 +53,10 @@ class StanfordOnlineProducts(NamedDataset):
             for row, (_, class_id, _, path) in rows:
                 if class_id in train_classes:
                     raise UserError(f"{file}, row {row}: class {class_id} stands in Ebay_train.txt already: {remedy}")
-                paths.append(path)
-                class_ids.append(class_id)
+                samples.append((path, class_id))
                 name_of.setdefault(class_id, f"{path.partition('_final/')[0]}/{class_id}")
             if part == "train":
                 train_classes = set(name_of)
-        label_of = {class_id: label for label, class_id in enumerate(sorted(name_of))}
-        return SampleIndex(
-            tuple(paths),
-            np.array([label_of[class_id] for class_id in class_ids], dtype=np.int64),
-            tuple(name_of[class_id] for class_id in label_of),
-            test_classes=tuple(label_of[class_id] for class_id in sorted(name_of.keys() - train_classes)),
-        )
-
-    def file_of(self, key: str) -> Path:
-        return self.named_folder() / key
+        names = dict(sorted(name_of.items()))
+        tested = tuple(label for label, class_id in enumerate(names) if class_id not in train_classes)
+        return index_of_classes(samples, names, test_classes=tested)

@@ -57,6 +57,9 @@ class TextDataset(MetricDataset):
             raise UserError(f"{type(self).__name__} has no text {key}: its files have changed; start again")
         return self._texts[key]
 
+    def file_of(self, key: str) -> Path | None:
+        return None  # a text is a part of one
+
     def size_of(self, key: str) -> int:
         return len(self.load(key).encode())
 

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 from levelfield.report.figures.style import style
 from levelfield.storage.atomic import write_atomically
+from levelfield.study.record import StudyRecord
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from levelfield.study.record import StudyRecord
+# Studies whose test scores are added to the published ones.
+Records = Sequence[StudyRecord]
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,8 @@ class PaperFigure:
 
     name: str
     title: str
-    lines: "Callable[[Sequence[StudyRecord]], list[str]]"
-    draw: "Callable[[Sequence[StudyRecord]], Figure] | None" = None
+    lines: Callable[[Records], list[str]]
+    draw: "Callable[[Records], Figure] | None" = None
 
 
 def paper_figures() -> dict[str, PaperFigure]:
@@ -41,7 +43,7 @@ def paper_figures() -> dict[str, PaperFigure]:
     return {figure.name: figure for figure in sorted(found, key=lambda figure: figure.name)}
 
 
-def write_paper_figure(figure: PaperFigure, folder: Path, records: "Sequence[StudyRecord]" = ()) -> list[Path]:
+def write_paper_figure(figure: PaperFigure, folder: Path, records: Records = ()) -> list[Path]:
     """Write the numbers as `<name>.md` and the drawing, if there is one, as `<name>.png`, and return their paths.
 
     Args:

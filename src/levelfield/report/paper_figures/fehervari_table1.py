@@ -1,21 +1,18 @@
 """Tables 1 to 4 of Fehervari et al.: recall@1 as the methods' papers report it, and as it was measured."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from levelfield.analysis.paper_figures import DATASETS, reported_order
 from levelfield.published.tables import fehervari_recall
 from levelfield.report.figures.style import BLUE, FAINT, VERMILION, new_figure, rows_of_methods
-from levelfield.report.paper_figures import PaperFigure, table
+from levelfield.report.paper_figures import PaperFigure, Records, table
 from levelfield.report.paper_figures.reality_check_figure2 import TITLES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from levelfield.study.record import StudyRecord
 
-
-def lines(records: "Sequence[StudyRecord]") -> list[str]:
+def lines(records: Records) -> list[str]:
     """A row a method, reported and measured on each data set; then the correlation of the two orders."""
     found = {dataset: fehervari_recall(dataset) for dataset in DATASETS}
     rows = [
@@ -26,7 +23,7 @@ def lines(records: "Sequence[StudyRecord]") -> list[str]:
     return table(["recall@1, reported and measured", *TITLES.values()], [*rows, ["Spearman of the two", *orders]])
 
 
-def draw(records: "Sequence[StudyRecord]") -> "Figure":
+def draw(records: Records) -> "Figure":
     """A panel a data set: a line from what a method's paper reports to what was measured, the best measured on top."""
     figure = new_figure(3.6)
     for axes, dataset in zip(figure.subplots(1, len(DATASETS)), DATASETS, strict=True):

@@ -1,19 +1,13 @@
 """Section 3.2 of the Reality Check: the lag-one autocorrelation of validation curves, of the studies that one has."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
 from levelfield.analysis.study_points import validation_autocorrelations
 from levelfield.metrics.table import SHOWN_METRICS
-from levelfield.report.paper_figures import PaperFigure, table
-
-if TYPE_CHECKING:
-    from levelfield.study.record import StudyRecord
+from levelfield.report.paper_figures import PaperFigure, Records, table
 
 SAID = {"precision_at_1": "0.73", "map_at_r": "0.81"}
 
 
-def lines(records: "Sequence[StudyRecord]") -> list[str]:
+def lines(records: Records) -> list[str]:
     """A row a metric: the mean over the studies' trainings, and the paper's."""
     found = validation_autocorrelations(records) if records else {}
     rows = []

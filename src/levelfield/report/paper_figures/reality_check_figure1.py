@@ -1,16 +1,13 @@
 """Figure 1 of the Reality Check: three embedding spaces that Recall@1, NMI and F1 cannot tell apart."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from levelfield.analysis.toy_embeddings import BLOCKS, toy_embeddings, toy_scores
 from levelfield.report.figures.style import BLUE, ORANGE, new_figure
-from levelfield.report.paper_figures import PaperFigure, table
+from levelfield.report.paper_figures import PaperFigure, Records, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from levelfield.study.record import StudyRecord
 
 TITLES = {"precision_at_1": "Recall@1", "nmi": "NMI", "f1": "F1", "r_precision": "R-precision", "map_at_r": "MAP@R"}
 # The values that stand below the paper's panels are in its picture alone; this is what its text says of them.
@@ -23,7 +20,7 @@ SAID = {
 }
 
 
-def lines(records: "Sequence[StudyRecord]") -> list[str]:
+def lines(records: Records) -> list[str]:
     """A row a metric, a column a panel, and what the paper says."""
     scores = {panel: toy_scores(panel) for panel in BLOCKS}
     rows = [
@@ -33,7 +30,7 @@ def lines(records: "Sequence[StudyRecord]") -> list[str]:
     return table(["percent", *(f"({panel})" for panel in BLOCKS), "the paper's text"], rows)
 
 
-def draw(records: "Sequence[StudyRecord]") -> "Figure":
+def draw(records: Records) -> "Figure":
     """The points of the three panels, each with its scores below."""
     figure = new_figure(1.95)
     for axes, panel in zip(figure.subplots(1, len(BLOCKS), sharex=True, sharey=True), BLOCKS, strict=True):

@@ -6,18 +6,16 @@ from typing import TYPE_CHECKING, Any
 from levelfield.analysis.paper_figures import DATASETS, Point, claimed_trend, measured_trend
 from levelfield.analysis.study_points import study_trend
 from levelfield.report.figures.style import BLUE, GREEN, INK, VERMILION, new_figure
-from levelfield.report.paper_figures import PaperFigure, table
+from levelfield.report.paper_figures import PaperFigure, Records, table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from levelfield.study.record import StudyRecord
-
 TITLES = {"cub200": "CUB200", "cars196": "Cars196", "sop": "SOP"}
 
 
-def lines(records: "Sequence[StudyRecord]") -> list[str]:
+def lines(records: Records) -> list[str]:
     """A row a method of (b), a column a data set; then those of studies."""
     trends = {dataset: {point.method: point for point in measured_trend(dataset)} for dataset in DATASETS}
     found = table(
@@ -34,7 +32,7 @@ def lines(records: "Sequence[StudyRecord]") -> list[str]:
     return found
 
 
-def draw(records: "Sequence[StudyRecord]") -> "Figure":
+def draw(records: Records) -> "Figure":
     """Claims above, measurements below, a column a data set; the points of studies below as diamonds."""
     figure = new_figure(5.4)
     rows = figure.subplots(2, len(DATASETS), sharex=True, sharey="col", squeeze=False)

@@ -1,24 +1,21 @@
 """Figure 3 of the Reality Check: relative improvement over the contrastive and the triplet loss."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from levelfield.analysis.paper_figures import improvements
 from levelfield.analysis.study_points import study_improvements
 from levelfield.report.figures.style import FAINT, GREEN, INK, VERMILION, new_figure
-from levelfield.report.paper_figures import PaperFigure, table
+from levelfield.report.paper_figures import PaperFigure, Records, table
 from levelfield.report.paper_figures.reality_check_figure2 import TITLES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from levelfield.study.record import StudyRecord
-
 BARS = (("claimed", FAINT), ("separated", GREEN), ("concatenated", VERMILION))
 BASELINES = ("Contrastive", "Triplet")
 
 
-def lines(records: "Sequence[StudyRecord]") -> list[str]:
+def lines(records: Records) -> list[str]:
     """A row a baseline and data set, a column a kind of bar; then those of studies."""
     rows = [
         [f"over {over}, {TITLES[found.dataset]}", *map(_percent, (found.claimed, found.separated, found.concatenated))]
@@ -38,7 +35,7 @@ def lines(records: "Sequence[StudyRecord]") -> list[str]:
     return table(["relative improvement of P@1, percent", "claimed", "separated, 128", "concatenated, 512"], rows)
 
 
-def draw(records: "Sequence[StudyRecord]") -> "Figure":
+def draw(records: Records) -> "Figure":
     """A panel a baseline, a group of bars a data set."""
     figure = new_figure(2.8)
     for axes, over in zip(figure.subplots(1, len(BASELINES)), BASELINES, strict=True):

@@ -1,18 +1,12 @@
 """Table 3 of the Reality Check: accuracy metrics on hypothetical retrieval results."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
 from levelfield.analysis.toy_embeddings import CORRECT_PLACES, RETRIEVAL, hypothetical_scores
-from levelfield.report.paper_figures import PaperFigure, table
-
-if TYPE_CHECKING:
-    from levelfield.study.record import StudyRecord
+from levelfield.report.paper_figures import PaperFigure, Records, table
 
 SAID = {(1,): (100, 10, 10), (1, 10): (100, 20, 12), (1, 2): (100, 20, 20), tuple(range(1, 11)): (100, 100, 100)}
 
 
-def lines(records: "Sequence[StudyRecord]") -> list[str]:
+def lines(records: Records) -> list[str]:
     """A row of places that are correct, with Recall@1, R-precision and MAP@R: ours and the paper's."""
     rows = []
     for correct in CORRECT_PLACES:

@@ -1,23 +1,20 @@
 """Validation against test over the Reality Check's methods: whether what is chosen on the folds is best on the test."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from levelfield.analysis.paper_figures import validation_against_test
 from levelfield.report.figures.style import new_figure
-from levelfield.report.paper_figures import PaperFigure, table
+from levelfield.report.paper_figures import PaperFigure, Records, table
 from levelfield.report.paper_figures.reality_check_figure2 import TITLES
 from levelfield.report.two_orders import draw_two_orders
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from levelfield.study.record import StudyRecord
-
 PANELS = (("cub200", 32), ("cars196", 32), ("sop", 32), ("cub200", 256))
 
 
-def lines(records: "Sequence[StudyRecord]") -> list[str]:
+def lines(records: Records) -> list[str]:
     """A row a data set: Spearman's correlation of validation MAP@R with each kind of test score."""
     rows = []
     for dataset, batch_size in PANELS:
@@ -32,7 +29,7 @@ def lines(records: "Sequence[StudyRecord]") -> list[str]:
     return table(["Spearman with the test's", "methods", *headings], rows)
 
 
-def draw(records: "Sequence[StudyRecord]") -> "Figure":
+def draw(records: Records) -> "Figure":
     """A panel a data set: a line a method, from its place by validation MAP@R to that by test MAP@R."""
     figure = new_figure(5.6)
     for axes, (dataset, batch_size) in zip(figure.subplots(2, 2).flat, PANELS, strict=True):

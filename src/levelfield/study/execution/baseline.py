@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,11 +18,9 @@ from levelfield.study.definition.spec import BASELINE, reference_of
 from levelfield.study.execution.references import fit_projection
 from levelfield.study.jobs.job import Job, empty_folder, job_config
 from levelfield.study.record import StudyRecord
+from levelfield.training.build import TrainingCLI, build
 from levelfield.training.embed import embed
 from levelfield.training.features import TrunkExtractor
-
-if TYPE_CHECKING:
-    from levelfield.training.build import TrainingCLI
 
 
 class TrunkFeatures:
@@ -37,7 +35,7 @@ class TrunkFeatures:
         self._features: Float[Tensor, "samples features"] = torch.empty(0, 0)
 
     def of(
-        self, method: str, training: "TrainingCLI", progress: Callable[[int, int], Any]
+        self, method: str, training: TrainingCLI, progress: Callable[[int, int], Any]
     ) -> tuple[Float[Tensor, "training features"], Float[Tensor, "validation features"]]:
         """The features of the training and of the validation samples of `training`'s fold.
 
@@ -70,8 +68,6 @@ def fit_baseline(
     The first fold's job fits the PCA of the baseline's concatenated embedding too, on the whole training half.
     Where all classes train there is nothing to score.
     """
-    from levelfield.training.build import build
-
     folder = record.folder / job.path
     empty_folder(folder)
     started = time.monotonic()

@@ -14,8 +14,10 @@ from levelfield.storage.provenance import provenance
 from levelfield.study.definition.configuration import Config
 from levelfield.study.jobs.job import CHECKPOINT, Job, empty_folder
 from levelfield.study.record import StudyRecord
+from levelfield.training.build import build
 from levelfield.training.callbacks.last_checkpoint import LAST, LastCheckpoint
 from levelfield.training.frozen_trunk import TRUNKS
+from levelfield.training.interruption import interruptible
 from levelfield.training.run_folder import is_first_process
 
 
@@ -54,9 +56,6 @@ def train(
         Stopped: a signal came; `last.ckpt` has the step that it ended.
         UserError: a setting or the data is not usable.
     """
-    from levelfield.training.build import build
-    from levelfield.training.interruption import interruptible
-
     folder = record.folder / job.path
     started = time.monotonic()
     try:

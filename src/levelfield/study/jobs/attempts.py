@@ -1,11 +1,10 @@
 """What became of earlier attempts at a job: processes that died over it, memory that was exhausted, errors."""
 
-import json
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from levelfield.storage.atomic import write_json
+from levelfield.storage.atomic import read_json, write_json
 from levelfield.study.definition.spec import BASELINE, is_baseline, reference_of
 from levelfield.study.definition.sweep import method_folder
 from levelfield.study.jobs.job import Job
@@ -47,10 +46,7 @@ class Attempts:
     @classmethod
     def of(cls, study_folder: Path, job: Job) -> "Attempts":
         path = study_folder / ATTEMPTS_FOLDER / f"{part_of(job)}.json"
-        try:
-            content = json.loads(path.read_text())
-        except (FileNotFoundError, ValueError):
-            return cls(path)
+        content = read_json(path) or {}
         names = {each.name for each in fields(cls)} - {"path"}
         return cls(path, **{name: value for name, value in content.items() if name in names})
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -30,13 +30,11 @@ from levelfield.study.record import StudyRecord
 from levelfield.study.same_study import check_whole_study
 from levelfield.study.sealed_test.scores import EmbeddedTest, score_run
 from levelfield.study.tested import read_test, tested_hash, tested_path
+from levelfield.training.build import TrainingCLI, build
 from levelfield.training.embed import EmbeddedSet, embed
 from levelfield.training.features import TrunkExtractor
 from levelfield.training.learner import MetricLearner
 from levelfield.training.trust import own_packages
-
-if TYPE_CHECKING:
-    from levelfield.training.build import TrainingCLI
 
 
 def open_test_classes(
@@ -109,10 +107,8 @@ def _checkpoints(record: StudyRecord) -> dict[str, str]:
     }
 
 
-def _built(spec: StudySpec, method: str) -> "TrainingCLI":
+def _built(spec: StudySpec, method: str) -> TrainingCLI:
     """A method, built for its data and versions."""
-    from levelfield.training.build import build
-
     with tempfile.TemporaryDirectory() as folder:
         return build(job_config(spec, Job(method, "run", 0, 0), {}), Path(folder), progress=False)
 
@@ -298,7 +294,7 @@ class _Opening:
             data.use_features(TrunkExtractor(training.model.trunk, training.trainer.strategy.root_device))
         return data.test_subset
 
-    def read_test_data(self, method: str) -> "tuple[TrainingCLI, DataLoader]":
+    def read_test_data(self, method: str) -> tuple[TrainingCLI, DataLoader]:
         """The test samples as a method's configuration reads them."""
         if method not in self._test_data:
             training = _built(self.spec, method)

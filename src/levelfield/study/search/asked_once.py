@@ -1,12 +1,11 @@
 """What the search suggested, kept in the study's folder: one process asks, the others read."""
 
 import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from levelfield.storage.atomic import write_json
+from levelfield.storage.atomic import read_json, write_json
 from levelfield.storage.lock import Lock
 from levelfield.storage.provenance import computing_files, library_versions
 from levelfield.study.search.space import Space
@@ -51,8 +50,5 @@ class AskedOnce:
 
 def _read(file: Path, origin: str) -> dict[str, Any] | None:
     """A suggestion that was kept; None where there is none, or one that follows from something else."""
-    try:
-        content: Any = json.loads(file.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        return None
+    content = read_json(file)
     return content["parameters"] if isinstance(content, dict) and content.get("origin") == origin else None
