@@ -35,19 +35,13 @@ def selected(record: StudyRecord) -> dict[str, Selection]:
     failures = {**state.failures("trial"), **state.failures("final")}
     found = {}
     for method in spec.methods:
-        best = state.chosen(method)
-        found[method] = Selection(
-            method,
-            None if best is None else best.number,
-            {} if best is None else best.parameters,
-            None if best is None else best.value,
-            [] if best is None else at_bound(spec.space(method), best.parameters),
-            [
-                f"{job.stage} {job.number} fold {job.fold}: {why}"
-                for job, why in failures.items()
-                if job.method == method
-            ],
-        )
+        best, own = state.chosen(method), [(job, why) for job, why in failures.items() if job.method == method]
+        failed = [f"{job.stage} {job.number} fold {job.fold}: {why}" for job, why in own]
+        if best is None:
+            found[method] = Selection(method, None, {}, None, [], failed)
+        else:
+            advice = at_bound(spec.space(method), best.parameters)
+            found[method] = Selection(method, best.number, best.parameters, best.value, advice, failed)
     return found
 
 

@@ -140,11 +140,8 @@ def _of(dataset: "MetricDataset") -> tuple[str, str, str]:
     """Which configuration of configs/data the data have, the argument that names them, and the usual trunk."""
     if dataset.modality == "text":
         return "own_texts", "table", "minilm"
-    return (
-        ("image_folder", "folder", "efficientnet_lite0")
-        if hasattr(dataset, "folder")
-        else ("own_images", "table", "efficientnet_lite0")
-    )
+    kind, key = ("image_folder", "folder") if hasattr(dataset, "folder") else ("own_images", "table")
+    return kind, key, "efficientnet_lite0"
 
 
 def _openable(path: str, dataset: "MetricDataset", index: "SampleIndex", skip_broken: bool) -> Any:

@@ -101,18 +101,12 @@ def _verdicts(spec: StudySpec, rows: Sequence[ResultRow]) -> list[dict[str, Any]
             comparisons = compare_all(rows, list(spec.methods), metric=metric, embedding=embedding)
             for comparison, sentence in zip(comparisons, all_in_words(comparisons), strict=True):
                 sentences[comparison.kind, embedding].append(sentence)
-        kinds = [
-            {
-                "title": title_of_kind,
-                "groups": [
-                    {"embedding": embedding, "sentences": sentences[kind, embedding]}
-                    for embedding in EMBEDDING_KINDS
-                    if sentences[kind, embedding]
-                ],
-            }
-            for kind, title_of_kind in KINDS.items()
-        ]
-        kinds = [kind for kind in kinds if kind["groups"]]
+        kinds = []
+        for kind, title_of_kind in KINDS.items():
+            said = {embedding: sentences[kind, embedding] for embedding in EMBEDDING_KINDS}
+            groups = [{"embedding": embedding, "sentences": lines} for embedding, lines in said.items() if lines]
+            if groups:
+                kinds.append({"title": title_of_kind, "groups": groups})
         if kinds:
             found.append({"metric": title, "kinds": kinds})
     return found

@@ -79,12 +79,7 @@ SETTINGS = (
         "--data.sampler ShuffledBatchSampler takes all samples in turn",
     ),
     Setting(
-        (
-            "data.num_folds",
-            "trainer.check_val_every_n_epoch",
-            "trainer.val_check_interval",
-            "trainer.limit_val_batches",
-        ),
+        ("data.num_folds", *(f"trainer.{key}" for key in VALIDATION)),
         lambda config, _: config["data"].get("fold") == NO_FOLD,
         "--data.fold none validates nothing",
     ),
@@ -212,10 +207,6 @@ def _shipped() -> set[Path]:
 
 def _learns(part: nn.Module) -> bool:
     return any(weight.requires_grad for weight in part.parameters())
-
-
-def _is_whole_half(config: Mapping[str, Any]) -> bool:
-    return config["data"]["fold"] == NO_FOLD
 
 
 def _class(given: Any) -> Any:

@@ -99,10 +99,9 @@ def _legend(rows: Sequence[SummaryRow], looks: Mapping[str, tuple[str, str]]) ->
     from matplotlib.lines import Line2D
 
     swept = {without_value(row.method) for row in rows if value_of(row.method) is not None}
-    lines = [
+    return [
         Line2D([], [], color=colour, marker=marker, markersize=4, linewidth=1.4, label=name)
         if name in swept
         else Line2D([], [], color=colour, linestyle=(0, (1, 2)), linewidth=1.2, label=f"{name} (not swept)")
         for name, (colour, marker) in looks.items()
     ]
-    return lines
