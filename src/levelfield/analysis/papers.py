@@ -9,7 +9,7 @@ from typing import Any
 from levelfield.analysis.results import embedding_kinds
 from levelfield.metrics.table import SHOWN_METRICS
 from levelfield.published.tables import PublishedResult, papers, published
-from levelfield.study.definition.configuration import flatten
+from levelfield.study.definition.configuration import flatten, init_args
 from levelfield.study.definition.spec import BASELINE, WHOLE_HALF, StudySpec, is_baseline, one_pca, reference_of
 from levelfield.study.jobs.written_config import class_name, whole_config
 from levelfield.study.record import StudyRecord
@@ -189,8 +189,7 @@ def _stopping(config: Mapping[str, Any]) -> str:
 
 def _name(value: Any) -> str:
     """What a trunk or an optimizer is called: its model's name, or its class'."""
-    arguments = value.get("init_args") if isinstance(value, dict) else None
-    return (arguments or {}).get("name") or class_name(value).removesuffix("Trunk")
+    return init_args(value).get("name") or class_name(value).removesuffix("Trunk")
 
 
 def _letters(text: Any) -> str:

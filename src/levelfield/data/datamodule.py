@@ -241,15 +241,10 @@ class MetricDataModule(LightningDataModule):
     def summary(self) -> str:
         """One line: the split in use, the fold, and how many classes are trained on and validated."""
         identity = self.identity()
+        split, trained = f"split {identity['split']}", f"{len(identity['train_classes'])} classes trained on"
         if self.fold == NO_FOLD:
-            return (
-                f"split {identity['split']}, the whole training half: {len(identity['train_classes'])} classes trained "
-                "on, none validated"
-            )
-        return (
-            f"split {identity['split']}, fold {self.fold} of {self.num_folds}: "
-            f"{len(identity['train_classes'])} classes trained on, {len(identity['val_classes'])} validated"
-        )
+            return f"{split}, the whole training half: {trained}, none validated"
+        return f"{split}, fold {self.fold} of {self.num_folds}: {trained}, {len(identity['val_classes'])} validated"
 
     @property
     def num_train_classes(self) -> int:

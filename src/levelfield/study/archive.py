@@ -16,7 +16,7 @@ import yaml
 from levelfield.errors import UserError
 from levelfield.storage.atomic import write_atomically
 from levelfield.storage.ledger import LEDGER
-from levelfield.study.definition.configuration import Config, read_yaml
+from levelfield.study.definition.configuration import Config, init_args, read_yaml
 from levelfield.study.definition.spec import STUDY, StudySpec
 from levelfield.study.jobs.job import CONFIG, RESULT, folds_of, method_runs
 from levelfield.study.record import ARCHIVED, StudyRecord
@@ -81,8 +81,7 @@ def _is_anybodys(config: Path) -> bool:
 
 
 def _data_places(config: Config) -> list[Config]:
-    dataset = config["data"].get("dataset")
-    return [config["data"], (dataset.get("init_args") or {}) if isinstance(dataset, dict) else {}]
+    return [config["data"], init_args(config["data"].get("dataset"))]
 
 
 def _without_root(spec: StudySpec) -> dict[str, Any]:

@@ -100,6 +100,11 @@ def _merge_class(old: Config, new: Any) -> Any:
     return {**old, **new, **({"init_args": arguments} if arguments else {})}
 
 
+def init_args(part: Any) -> Config:
+    """The arguments of a class in a configuration; none where it is its name alone."""
+    return (part.get("init_args") or {}) if isinstance(part, dict) else {}
+
+
 def set_dotted(config: Any, dotted: str, value: Any) -> Any:
     """A copy of `config` with `dotted` set; within a class, a key that is not its path is an argument of it.
 

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from levelfield.runtime.own_code import own_code
-from levelfield.study.definition.configuration import Config
+from levelfield.study.definition.configuration import Config, init_args
 from levelfield.study.definition.references import is_reference
 from levelfield.study.definition.search_settings import SearchSettings
 from levelfield.study.definition.sweep import value_of, without_value
@@ -104,7 +104,7 @@ class StudySpec:
             for section, key, usual in USUAL:
                 if config.get(section, {}).get(key, ...) == usual:
                     del config[section][key]
-            for place in (config.get("data", {}), _init_args(config.get("data", {}).get("dataset"))):
+            for place in (config.get("data", {}), init_args(config.get("data", {}).get("dataset"))):
                 for key in NOT_IDENTITY:
                     place.pop(key, None)
         return plain
@@ -185,7 +185,3 @@ def one_pca(baseline: str) -> str:
 
 def digest(plain: Any) -> str:
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
-
-
-def _init_args(dataset: Any) -> Config:
-    return (dataset.get("init_args") or {}) if isinstance(dataset, dict) else {}

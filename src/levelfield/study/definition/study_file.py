@@ -33,16 +33,7 @@ from levelfield.study.definition.sweep import NAME, sweep_methods, trained_as, w
 from levelfield.study.search.space import read_space
 
 KEYS = (
-    "name",
-    "base",
-    "overrides",
-    "methods",
-    "sweep",
-    "search",
-    "spaces",
-    "second_searches",
-    "references",
-    "metrics",
+    *("name", "base", "overrides", "methods", "sweep", "search", "spaces", "second_searches", "references", "metrics"),
     *COUNTS,
 )
 # The study sets these for each job.

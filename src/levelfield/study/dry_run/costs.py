@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from levelfield.data.places import root_in_vain
-from levelfield.study.definition.configuration import Config, flatten, set_dotted
+from levelfield.study.definition.configuration import Config, flatten, init_args, set_dotted
 from levelfield.study.definition.spec import StudySpec, is_baseline
 from levelfield.study.dry_run.step_time import batch_in_words, loss_step, median_seconds, network_step
 from levelfield.study.execution.worker import fixed_threads
@@ -165,9 +165,7 @@ def _network(config: Config) -> str:
 
 def _without_download(config: Config) -> Config:
     """Random weights where pretrained ones would be fetched: they take as long."""
-    trunk = config["model"].get("trunk")
-    arguments = trunk.get("init_args") or {} if isinstance(trunk, dict) else {}
-    if arguments.get("weights") != "pretrained":
+    if init_args(config["model"].get("trunk")).get("weights") != "pretrained":
         return config
     return set_dotted(config, "model.trunk.weights", None)
 

@@ -276,15 +276,13 @@ class _Opening:
 
     def is_query(self, method: str) -> Bool[Tensor, " samples"] | None:
         """Which test samples are searched for among the others; None where each is, among all others."""
-        _, loader = self.read_test_data(method)
-        assert isinstance(loader.dataset, ClassSubset)
-        return None if loader.dataset.is_query is None else torch.from_numpy(loader.dataset.is_query)
+        is_query = self.read_test_data(method)[0].datamodule.test_subset.is_query
+        return None if is_query is None else torch.from_numpy(is_query)
 
     def fingerprint(self, method: str) -> str:
         """Fingerprint of the test samples."""
-        training, loader = self.read_test_data(method)
-        assert isinstance(loader.dataset, ClassSubset)
-        return training.datamodule.dataset.fingerprint(loader.dataset.index)
+        data = self.read_test_data(method)[0].datamodule
+        return data.dataset.fingerprint(data.test_subset.index)
 
     def test_features(self, method: str) -> ClassSubset:
         """The test samples as features of the method's trunk, made when the first is asked for."""

@@ -10,14 +10,8 @@ from torch import Tensor
 from levelfield.errors import UserError
 
 OPTIMISATION = (
-    "optimizer",
-    "trunk_lr",
-    "embedder_lr",
-    "loss_lr",
-    "weight_decay",
-    "loss_weight_decay",
-    "lr_scheduler",
-    "lr_scheduler_interval",
+    *("optimizer", "trunk_lr", "embedder_lr", "loss_lr", "weight_decay", "loss_weight_decay"),
+    *("lr_scheduler", "lr_scheduler_interval"),
 )
 
 
