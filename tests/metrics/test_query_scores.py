@@ -8,7 +8,7 @@ from matmul_precision import COARSE, Products, made, older, precisions
 from torch.nn.functional import normalize
 from torch.profiler import ProfilerActivity, profile
 
-from levelfield.metrics import distances, pack_bits, query_scores, ranking, retrieval_metrics
+from levelfield.metrics import distances, first_pass, pack_bits, query_scores, ranking, retrieval_metrics
 from levelfield.metrics.first_pass import Bfloat16Gallery
 
 NEIGHBOR_METRICS = ("map_at_r", "r_precision", "precision_at_1", "recall", "map_at_5")
@@ -256,3 +256,11 @@ def test_memory_stays_within_the_budget(distance, num_classes, tied, budget, mon
     )
     least = 32 * (8 * 4000 + query_scores.MEMBER_BYTES * 4000 // num_classes)  # no block has fewer rows
     assert peak < max(budget, least) + 4 * embeddings.numel() + 2**20
+
+
+def test_bfloat16_is_for_processors_that_multiply_it_faster(monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    for seconds, pays in ((1.0, True), (2.0, False), (9.0, False)):
+        monkeypatch.setattr(first_pass, "product_seconds", {torch.bfloat16: seconds, torch.float32: 2.0}.get)
+        assert first_pass.has_fast_bfloat16(torch.device("cpu")) == pays
+    assert not first_pass.has_fast_bfloat16(torch.device("meta"))

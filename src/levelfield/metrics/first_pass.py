@@ -3,7 +3,9 @@
 Shapes: Q queries, G gallery items, B queries of one block, C candidates, K neighbours, D dimensions.
 """
 
+import time
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
@@ -16,9 +18,22 @@ GATHERED_VALUES = 2**18
 
 
 def has_fast_bfloat16(device: torch.device) -> bool:
-    """Whether the processor multiplies bfloat16 matrices natively (AVX512-BF16 or AMX)."""
+    """Whether the processor multiplies bfloat16 matrices natively (AVX512-BF16 or AMX), and faster than float32."""
     probes = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    return device.type == "cpu" and any(getattr(torch.cpu, probe, bool)() for probe in probes)
+    is_native = device.type == "cpu" and any(getattr(torch.cpu, probe, bool)() for probe in probes)
+    return is_native and product_seconds(torch.bfloat16) < 0.8 * product_seconds(torch.float32)
+
+
+@cache
+def product_seconds(dtype: torch.dtype) -> float:
+    """The least processor time of a product of milliseconds, taken once a process: oneDNN's settings decide too."""
+    rows, columns = torch.ones(256, 512, dtype=dtype), torch.ones(1024, 512, dtype=dtype)
+    times = []
+    for _ in range(4):
+        begin = time.process_time()
+        torch.mm(rows, columns.T)
+        times.append(time.process_time() - begin)
+    return min(times)
 
 
 @dataclass(frozen=True)
