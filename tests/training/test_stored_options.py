@@ -12,7 +12,7 @@ from levelfield.cli.fit import FitCLI
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.errors import UserError
 from levelfield.runtime.shipped import shipped_files
-from levelfield.training import stored_options
+from levelfield.training import parser, stored_options
 from levelfield.training.learner import MetricLearner
 from levelfield.training.stored_options import StoredOptions, answered, read
 
@@ -126,6 +126,12 @@ def test_no_shipped_configuration_is_refused(stored: StoredOptions) -> None:
     for kind in ("data", "trunk", "method", "trainer", "logger"):
         for file in shipped_files(kind).values():
             stored.refuse(["--config", str(file)])
+
+
+def test_a_mistake_in_a_value_stores_nothing_again(stored: StoredOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parser, "store", lambda *_: pytest.fail("it is stored already"))
+    with pytest.raises(UserError, match=r"^--data.batch_size x: give int"):
+        FitCLI(["fit", *LETTERS, "--data.batch_size", "x"])
 
 
 def test_other_code_or_another_version_asks_the_parser(stored: StoredOptions, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from jsonargparse import Namespace
-from jsonargparse._typehints import _cached_class_parsers
+from jsonargparse import Namespace, _typehints
 from lightning.pytorch.cli import LightningArgumentParser
 
 from levelfield.errors import UserError
 from levelfield.runtime.import_path import why_not_importable
-from levelfield.training.mistakes import OneLineParser, class_names, options_of
-from levelfield.training.stored_options import store
+from levelfield.training.mistakes import SHORT_NAMES, OneLineParser, class_names, options_of
+from levelfield.training.stored_options import read, store
 from levelfield.training.words import files_found, set_aside, texts_in
 
 # In the options' own words or of no use on the command line.
@@ -112,12 +111,19 @@ def _option_help(action: Any) -> str:
 
 
 def store_options(parser: LightningArgumentParser) -> None:
-    """Stores what `parser` takes, for the next help or mistake (`stored_options.py`)."""
-
-    def arguments_of(key: str, name: str) -> list[str]:
-        with suppress(UserError):  # which makes jsonargparse ask the class what it takes
-            parser.parse_args([f"--{key}", name, f"--{key}.{NO_ARGUMENT}", ""])
-        made = [each for (kind, *_), each in _cached_class_parsers.items() if getattr(kind, "__name__", kind) == name]
-        return [option.removeprefix("--") for option in options_of(made[0])]
-
-    store(parser, arguments_of)
+    """Stores what `parser` takes, for the next help or mistake (`stored_options.py`), unless it is stored."""
+    if read() is not None:
+        return
+    arguments: dict[str, dict[str, list[str]]] = {}
+    for key in SHORT_NAMES:
+        for name in class_names(key):
+            with suppress(UserError):  # which makes jsonargparse ask the class what it takes, and keep it
+                parser.parse_args([f"--{key}", name, f"--{key}.{NO_ARGUMENT}", ""])
+        arguments[key] = {
+            kind.__name__: [option.removeprefix("--") for option in options_of(made)]
+            for (kind, *_), made in getattr(_typehints, "_cached_class_parsers", {}).items()
+            if isinstance(kind, type)
+            and kind.__module__.startswith("levelfield.")
+            and kind.__name__ in class_names(key)
+        }
+    store(parser.format_help(), options_of(parser), arguments)

@@ -9,7 +9,7 @@ one's own, a value, the arguments of a class that it does not know are for the p
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -23,12 +23,9 @@ from levelfield.runtime.cache_root import cache_root
 from levelfield.runtime.shipped import PACKAGE
 from levelfield.storage.atomic import write_json
 from levelfield.training.mistakes import (
-    SHORT_NAMES,
-    class_names,
     no_such_argument,
     no_such_key,
     no_such_option,
-    options_of,
 )
 from levelfield.training.words import config_files, files_found, learner_named, set_aside, texts_in
 
@@ -125,17 +122,14 @@ def read() -> StoredOptions | None:
     return None
 
 
-def store(parser: Any, arguments_of: Callable[[str, str], list[str]]) -> None:
-    """Store the parser of `fit`; where the folder cannot be written, the next help is made anew.
+def store(help: str, options: list[str], arguments: dict[str, dict[str, list[str]]]) -> None:
+    """Store what a parser takes; where the folder cannot be written, the next help is made anew.
 
-    Args:
-        arguments_of: of a key and a class, what the parser takes for it.
+    The arguments are those of `StoredOptions`.
     """
-    arguments = {key: {name: arguments_of(key, name) for name in class_names(key)} for key in SHORT_NAMES}
     with suppress(OSError, UserError, ImportError):
-        stored = StoredOptions(_here(), parser.format_help(), options_of(parser), arguments)
         _file().parent.mkdir(parents=True, exist_ok=True)
-        write_json(_file(), asdict(stored))
+        write_json(_file(), asdict(StoredOptions(_here(), help, options, arguments)))
 
 
 def _file() -> Path:
