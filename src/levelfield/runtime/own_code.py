@@ -6,6 +6,7 @@ import importlib.util
 import re
 import sysconfig
 from collections.abc import Iterator
+from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,8 @@ def _class_paths(config: Any) -> Iterator[str]:
 def _modules_of(path: str) -> list[str]:
     """The module that an import path's class lies in and the packages above it; none if there is no such class."""
     parts = path.split(".")
+    if parts[0] == levelfield.__name__:
+        return []
     for length in range(len(parts) - 1, 0, -1):
         name = ".".join(parts[:length])
         spec = _find(name)
@@ -91,10 +94,14 @@ def _is_own(spec: ModuleSpec) -> bool:
     if not spec.has_location or spec.origin is None:
         return False
     file = Path(spec.origin)
-    elsewhere = [Path(sysconfig.get_path(place)) for place in ("stdlib", "platstdlib")]
-    elsewhere.append(Path(levelfield.__file__).parent)
-    installed = set(PACKAGE_FOLDERS) & set(file.parts) or any(file.is_relative_to(folder) for folder in elsewhere)
+    installed = set(PACKAGE_FOLDERS) & set(file.parts) or any(file.is_relative_to(folder) for folder in _elsewhere())
     return file.is_file() and not installed  # an imported module's file may be gone
+
+
+@cache
+def _elsewhere() -> list[Path]:
+    """Where the standard library and levelfield lie."""
+    return [Path(levelfield.__file__).parent, *(Path(sysconfig.get_path(place)) for place in ("stdlib", "platstdlib"))]
 
 
 def _parsed(content: bytes) -> ast.Module:

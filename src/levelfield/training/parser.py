@@ -116,14 +116,14 @@ def store_options(parser: LightningArgumentParser) -> None:
         return
     arguments: dict[str, dict[str, list[str]]] = {}
     for key in SHORT_NAMES:
-        for name in class_names(key):
+        names = class_names(key)
+        for name in names:
             with suppress(UserError):  # which makes jsonargparse ask the class what it takes, and keep it
                 parser.parse_args([f"--{key}", name, f"--{key}.{NO_ARGUMENT}", ""])
+        kept = [(kind, made) for (kind, *_), made in getattr(_typehints, "_cached_class_parsers", {}).items()]
         arguments[key] = {
             kind.__name__: [option.removeprefix("--") for option in options_of(made)]
-            for (kind, *_), made in getattr(_typehints, "_cached_class_parsers", {}).items()
-            if isinstance(kind, type)
-            and kind.__module__.startswith("levelfield.")
-            and kind.__name__ in class_names(key)
+            for kind, made in kept
+            if isinstance(kind, type) and kind.__name__ in names and kind.__module__.startswith("levelfield.")
         }
     store(parser.format_help(), options_of(parser), arguments)
