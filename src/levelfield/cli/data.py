@@ -139,7 +139,7 @@ def _prepare(console: Console, dataset: "MetricDataset", given: Sequence[Path], 
 
     reason = why_not_ready(dataset)
     if given and (reason is None or not has_root(type(dataset))):
-        raise UserError(f"--archive {given[0]}: nothing of {dataset.name} has to be fetched; leave the option out")
+        _print(console, f"note: --archive {given[0]} is passed over: nothing of {dataset.name} has to be fetched")
     if not has_root(type(dataset)):
         lines = [f"{dataset.name}: {reason or 'ready, nothing has to be fetched'}", *root_in_vain(dataset, root)]
         _print(console, "\n".join(lines))
