@@ -38,11 +38,7 @@ class ScoreSurface:
     """
 
     def __init__(
-        self,
-        space: Space,
-        parameters: Sequence[Mapping[str, Any]],
-        values: Float[np.ndarray, " trials"],
-        noise: float,
+        self, space: Space, parameters: Sequence[Mapping[str, Any]], values: Float[np.ndarray, " trials"], noise: float
     ) -> None:
         from sklearn.gaussian_process import GaussianProcessRegressor
         from sklearn.gaussian_process.kernels import ConstantKernel, Matern

@@ -360,13 +360,7 @@ class MetricDataModule(LightningDataModule):
         cache = self.cache if self.features is None else False  # features are kept, so that no sample is read twice
         return source_of(self.dataset, index, half, self.transforms, cache)
 
-    def _subset(
-        self,
-        source: Source,
-        index: SampleIndex,
-        classes: np.ndarray,
-        train: bool = False,
-    ) -> ClassSubset:
+    def _subset(self, source: Source, index: SampleIndex, classes: np.ndarray, train: bool = False) -> ClassSubset:
         selected = index.select(np.isin(index.labels, classes))
         return ClassSubset(source, selected, self.transform(train), seed=self.seed)
 

@@ -21,11 +21,7 @@ def opened(dataset: MetricDataset, transforms: ImageTransforms) -> MetricDataset
 
 
 def source_of(
-    dataset: MetricDataset,
-    index: SampleIndex,
-    half: str,
-    transforms: ImageTransforms,
-    cache: bool | Literal["auto"],
+    dataset: MetricDataset, index: SampleIndex, half: str, transforms: ImageTransforms, cache: bool | Literal["auto"]
 ) -> Source:
     """What opens the samples of a half, and of no other.
 

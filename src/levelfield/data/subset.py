@@ -35,11 +35,7 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
     """
 
     def __init__(
-        self,
-        dataset: Source,
-        index: SampleIndex,
-        transform: Callable[[Any], Any] | None = None,
-        seed: int = 0,
+        self, dataset: Source, index: SampleIndex, transform: Callable[[Any], Any] | None = None, seed: int = 0
     ) -> None:
         self.dataset = dataset
         self.index = index

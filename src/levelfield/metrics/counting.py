@@ -41,10 +41,7 @@ def counting_block(num_relevant_G: Integer[Tensor, " gallery"], memory_budget: i
 
 
 def counted_places(
-    embeddings_GD: Num[Tensor, "gallery dim"],
-    labels_G: Integer[Tensor, " gallery"],
-    similarity: Similarity,
-    block: int,
+    embeddings_GD: Num[Tensor, "gallery dim"], labels_G: Integer[Tensor, " gallery"], similarity: Similarity, block: int
 ) -> tuple[Int64[Tensor, "gallery places"], Bool[Tensor, "gallery places"]]:
     """Ascending places (1 = nearest) of each item's own class, and which of the entries hold one."""
     items_GP, own_GP = own_similarities(embeddings_GD, labels_G, similarity, block)
@@ -122,10 +119,7 @@ class Block:
 
 
 def own_similarities(
-    embeddings_GD: Num[Tensor, "gallery dim"],
-    labels_G: Integer[Tensor, " gallery"],
-    similarity: Similarity,
-    block: int,
+    embeddings_GD: Num[Tensor, "gallery dim"], labels_G: Integer[Tensor, " gallery"], similarity: Similarity, block: int
 ) -> tuple[Int64[Tensor, "gallery places"], Float[Tensor, "gallery places"]]:
     """The items of each item's class, ascending, and how similar they are: -inf for itself and where it has fewer."""
     members = ClassMembers(labels_G)

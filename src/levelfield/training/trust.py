@@ -20,14 +20,8 @@ from levelfield.training.instantiation import CLASS_PATH, classes_named
 from levelfield.training.words import texts_in
 
 _LOSSES = (
-    "levelfield.losses",
-    "torch.nn",
-    "timm.loss",
-    "pytorch_metric_learning.losses",
-    "pytorch_metric_learning.distances",
-    "pytorch_metric_learning.reducers",
-    "pytorch_metric_learning.regularizers",
-    "torchvision.ops",
+    *("levelfield.losses", "torch.nn", "timm.loss", "torchvision.ops"),
+    *(f"pytorch_metric_learning.{room}" for room in ("losses", "distances", "reducers", "regularizers")),
 )
 _MINERS = ("levelfield.miners", "pytorch_metric_learning.miners", "pytorch_metric_learning.distances")
 
