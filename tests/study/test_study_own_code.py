@@ -102,7 +102,7 @@ def test_an_edited_loss_is_refused_with_a_result_deleted_or_not(
     words = ["study.yaml", "--output", "out", "--add-method", "my_loss.MyLoss", "--runs=1", "--trainer.max_epochs=1"]
 
     def study(command: str) -> tuple[int, list[str]]:
-        code = main(["study", command, *words])
+        code = main(["study", command, *(words if command == "run" else ["out"])])
         printed = capsys.readouterr()
         return code, (printed.out if command == "verify" else printed.err).splitlines()
 
