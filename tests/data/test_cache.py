@@ -208,6 +208,20 @@ def test_auto_prepares_what_takes_little_room(table: Path, cache: Path, monkeypa
     assert not capsys.readouterr().err
 
 
+def test_auto_waits_until_a_sample_is_asked_for(table: Path, cache: Path) -> None:
+    data = MetricDataModule(ImageTable(table), transforms=TRANSFORMS, cache="auto")
+    data.setup("test")
+    assert data.identity()["train_classes"]
+    assert not cache.exists()
+    pickle.loads(pickle.dumps(data.test_subset))
+    assert len(pixel_files(cache)) == 1
+    data.setup("fit")
+    assert len(pixel_files(cache)) == 1
+    data.train_dataloader()
+    assert len(pixel_files(cache)) == 2
+    assert data.train_subset.dataset is data.val_subset.dataset
+
+
 def test_auto_does_without_where_a_cache_cannot_be(table: Path, cache: Path) -> None:
     MetricDataModule(Glyphs(num_classes=40), cache="auto").setup("fit")
     assert not cache.exists()

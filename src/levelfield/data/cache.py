@@ -176,6 +176,10 @@ def place_of(dataset: MetricDataset) -> dict[str, Any]:
 
 def stamp_of(dataset: MetricDataset, index: SampleIndex) -> str:
     """What the samples of `index` depend on: texts themselves, or the files, and the versions of what decodes them."""
+    return dataset.once(("stamp", index.keys), lambda: _stamp(dataset, index))
+
+
+def _stamp(dataset: MetricDataset, index: SampleIndex) -> str:
     if dataset.modality == "text":
         return _digest([(key, dataset.load(key)) for key in index.keys])
     import torchvision  # takes as long as torch, which `levelfield data list` needs neither of

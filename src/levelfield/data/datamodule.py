@@ -356,11 +356,18 @@ class MetricDataModule(LightningDataModule):
         device = self.device if self.trainer is None else self.trainer.strategy.root_device
         return device.type == "cuda"
 
-    def _source(self, index: SampleIndex, half: str) -> Source:
-        cache = self.cache if self.features is None else False  # features are kept, so that no sample is read twice
-        return source_of(self.dataset, index, half, self.transforms, cache)
+    def _source(self, index: SampleIndex, half: str) -> Source | Callable[[], Source]:
+        kept = self.cache if self.features is None else False  # features are kept, so that no sample is read twice
+        made = cache(lambda: source_of(self.dataset, index, half, self.transforms, kept))
+        return made if kept == "auto" else made()  # who asks for classes alone waits for no picture
 
-    def _subset(self, source: Source, index: SampleIndex, classes: np.ndarray, train: bool = False) -> ClassSubset:
+    def _subset(
+        self,
+        source: Source | Callable[[], Source],
+        index: SampleIndex,
+        classes: np.ndarray,
+        train: bool = False,
+    ) -> ClassSubset:
         selected = index.select(np.isin(index.labels, classes))
         return ClassSubset(source, selected, self.transform(train), seed=self.seed)
 

@@ -206,7 +206,7 @@ def prepare_features(
         UserError: a sample that cannot be opened, or no room to write.
     """
     folder = cache_root() / "features"
-    stamp = dataset.once(("stamp", index.keys), lambda: stamp_of(dataset, index))
+    stamp = stamp_of(dataset, index)
     described = json.dumps([place_of(dataset), stamp, purpose, views], sort_keys=True, default=str)
     name = f"{dataset.name}-{sha256(described.encode()).hexdigest()[:32]}"
     file = folder / f"{name}.npy"

@@ -35,9 +35,10 @@ def loader(subset: ClassSubset, processes: int, on_gpu: bool, persistent: bool =
     if isinstance(subset, FeatureSubset):
         return DataLoader(subset, collate_fn=whole_batch, pin_memory=on_gpu, **how)
     collate: Any = default_collate
-    if isinstance(subset.transform, Crops):
-        subset = ClassSubset(subset.dataset, subset.index, subset.transform.pixels, subset.seed)
-        collate = partial(_image_batch, as_bytes=on_gpu)
+    transform = subset.transform
+    if isinstance(transform, Crops):
+        transform, collate = transform.pixels, partial(_image_batch, as_bytes=on_gpu)
+    subset = ClassSubset(subset.dataset, subset.index, transform, subset.seed)  # a cache is made here, in this process
     return DataLoader(subset, collate_fn=collate, **in_processes(processes, on_gpu, persistent), **how)
 
 

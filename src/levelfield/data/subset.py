@@ -25,6 +25,7 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
     transforms that draw from torch's generator; a plain integer counts as its own draw number.
 
     Args:
+        dataset: opens the samples, or gives what does when the first is asked for.
         index: the samples to serve, as selected from `dataset.read_index()`.
         transform: applied to each sample; None leaves samples as they are.
         seed: of the transform's randomness.
@@ -35,9 +36,13 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
     """
 
     def __init__(
-        self, dataset: Source, index: SampleIndex, transform: Callable[[Any], Any] | None = None, seed: int = 0
+        self,
+        dataset: Source | Callable[[], Source],
+        index: SampleIndex,
+        transform: Callable[[Any], Any] | None = None,
+        seed: int = 0,
     ) -> None:
-        self.dataset = dataset
+        self._dataset = dataset
         self.index = index
         self.transform = transform
         self.seed = seed
@@ -55,6 +60,16 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
         if not any(self.index.roles or ()):
             return None
         return np.array([role == "query" for role in self.index.roles or ()])
+
+    @property
+    def dataset(self) -> Source:
+        """What opens the samples."""
+        if callable(self._dataset):
+            self._dataset = self._dataset()
+        return self._dataset
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_dataset": self.dataset}
 
     def __len__(self) -> int:
         return len(self.index.keys)
