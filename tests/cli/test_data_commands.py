@@ -146,10 +146,6 @@ def test_prepare_of_what_is_installed_has_nothing_to_fetch(capsys: pytest.Captur
         (["list", "--root"], r"--root needs a value"),
         (["list", "--root", "/nowhere"], r"--root /nowhere: no such folder; give the one that the data sets lie in"),
         (["verify", "omniglot", "--archive", "x"], r"--archive is an option of prepare: verify does not use it"),
-        (
-            ["prepare", "glyphs", "--archive", "x"],
-            r"--archive x: nothing of glyphs has to be fetched",
-        ),
         (["prepare", "cub200", "sop", "--archive", "x"], r"--archive goes with one NAME"),
         (["prepare", "cub200", "--archve", "x"], r"no such option '--archve'; did you mean '--archive'\?"),
     ],

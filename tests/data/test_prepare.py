@@ -241,7 +241,7 @@ def test_a_file_that_is_used_as_it_is(prepare, server, monkeypatch: pytest.Monke
         ([], "prepare which data set? give its NAME"),
         (["cub200", "--archive", "nowhere.tgz", "--root", "."], "--archive nowhere.tgz: no such file"),
         (["cub200", "--archive", __file__, "--archive", __file__, "--root", "."], "cub200 needs CUB_200_2011.tgz"),
-        (["cub200", "omniglot", "--archive", __file__], "--archive goes with levelfield data prepare and one NAME"),
+        (["cub200", "omniglot", "--archive", __file__], "--archive goes with one NAME"),
         (["cub200"], "cub200 needs a folder to go to: give --root DIR or set LEVELFIELD_DATA"),
     ],
 )

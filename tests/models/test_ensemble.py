@@ -107,7 +107,7 @@ def test_contradictory_numbers_are_one_clear_line():
     learner = MetricLearner(trunk, loss=functools.partial(MetaClassLoss, members=3), embedding_size=12, members=2)
     with pytest.raises(UserError, match=r"--model\.members 2 and --model\.loss\.members 3 must be one number"):
         learner.build_loss(5)
-    with pytest.raises(UserError, match=r"--model\.members 0 must be at least 1"):
+    with pytest.raises(UserError, match=r"--model\.members 0: give 1 or more"):
         MetricLearner(trunk, loss=ArcFaceLoss, members=0)
 
 

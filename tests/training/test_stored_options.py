@@ -122,6 +122,12 @@ def test_a_right_key_is_left_to_the_parser(
     assert not answered(words)
 
 
+def test_what_a_fit_has_written_is_left_to_the_parser(stored: StoredOptions, fitted: Path) -> None:
+    assert not answered(["--config", str(fitted / "config.yaml"), "--resume"])
+    with pytest.raises(UserError, match=r"no such option '--model\.seed'"):
+        answered(["--model.seed", "3"])
+
+
 def test_no_shipped_configuration_is_refused(stored: StoredOptions) -> None:
     for kind in ("data", "trunk", "method", "trainer", "logger"):
         for file in shipped_files(kind).values():

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from levelfield.seeds import seed_of
 from levelfield.study.search.space import Range, Space, coordinates
 
 SIMULATED = 20_000
@@ -87,9 +88,13 @@ def chosen(
     return tried[np.arange(searches), seen.argmax(axis=1)]
 
 
+def _generator() -> np.random.Generator:
+    return np.random.default_rng(seed_of("simulated searches"))
+
+
 def outcome(searched: Searched, trainings: int, final: int, searches: int = SIMULATED) -> tuple[float, float]:
     """Mean difference of two searches' settings, and mean distance of a setting from the best, as fractions."""
-    found = searched.true[chosen(searched, trainings, final, searches, np.random.default_rng(0))]
+    found = searched.true[chosen(searched, trainings, final, searches, _generator())]
     first, second = found[::2], found[1::2]
     return float(np.abs(first - second).mean()), float(searched.true.max() - found.mean())
 
@@ -102,7 +107,7 @@ def agreeing(
     Returns:
         The share, the positions of both settings of each pair, and which pairs agree.
     """
-    found = chosen(searched, trainings, 0, searches, np.random.default_rng(0))
+    found = chosen(searched, trainings, 0, searches, _generator())
     pairs = np.stack([found[::2], found[1::2]])
     agree = np.abs(np.subtract(*searched.true[pairs])) <= within
     return float(agree.mean()), pairs, agree

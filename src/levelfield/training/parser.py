@@ -126,4 +126,6 @@ def store_options(parser: LightningArgumentParser) -> None:
             for kind, made in kept
             if isinstance(kind, type) and kind.__name__ in names and kind.__module__.startswith("levelfield.")
         }
-    store(parser.format_help(), options_of(parser), arguments)
+    options = options_of(parser)
+    linked = [action.dest for action in parser._actions if not {*options} & {*action.option_strings}]
+    store(parser.format_help(), options, linked, arguments)

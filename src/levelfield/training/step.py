@@ -16,13 +16,12 @@ def seed_draws(device: torch.device, *key: str | int) -> None:
     `torch.manual_seed` would keep a traceback for each kind of accelerator that is not there, in case that it comes: a
     quarter of a head's step, and memory that never ends.
     """
-    seed = seed_of(*key)
     if device.type not in ("cpu", "cuda"):
-        torch.manual_seed(seed)
+        torch.manual_seed(seed_of(*key))
         return
-    torch.default_generator.manual_seed(seed)
+    torch.default_generator.manual_seed(seed_of(*key))
     if device.type == "cuda":
-        torch.cuda.manual_seed_all(seed)
+        torch.cuda.manual_seed_all(seed_of(*key))
 
 
 def is_heard(trainer: Trainer) -> bool:

@@ -41,12 +41,14 @@ class StoredOptions:
         follows_from: a digest of the code and the versions that they come from.
         help: what `--help` prints.
         options: all option strings, `--model.loss` among them.
+        linked: keys of a written configuration that follow from an option, and are none: `model.seed`.
         arguments: of a key, `model.loss`, the short name of each class and the arguments that it takes.
     """
 
     follows_from: str
     help: str
     options: list[str]
+    linked: list[str]
     arguments: dict[str, dict[str, list[str]]]
 
     def refuse(self, words: Sequence[str]) -> None:
@@ -80,7 +82,7 @@ class StoredOptions:
     def _unknown_keys(self, content: dict[str, Any], above: str = "") -> Iterator[str]:
         for name, value in content.items():
             key = f"{above}{name}".rstrip("+")
-            if not self._knows(f"--{key}"):
+            if not self._knows(f"--{key}") and key not in self.linked:
                 yield _first_leaf(key, value)
             elif f"--{key}" in self._sections and isinstance(value, dict):
                 yield from self._unknown_keys(value, f"{key}.")
@@ -122,14 +124,14 @@ def read() -> StoredOptions | None:
     return None
 
 
-def store(help: str, options: list[str], arguments: dict[str, dict[str, list[str]]]) -> None:
+def store(help: str, options: list[str], linked: list[str], arguments: dict[str, dict[str, list[str]]]) -> None:
     """Store what a parser takes; where the folder cannot be written, the next help is made anew.
 
     The arguments are those of `StoredOptions`.
     """
     with suppress(OSError, UserError, ImportError):
         _file().parent.mkdir(parents=True, exist_ok=True)
-        write_json(_file(), asdict(StoredOptions(_here(), help, options, arguments)))
+        write_json(_file(), asdict(StoredOptions(_here(), help, options, linked, arguments)))
 
 
 def _file() -> Path:

@@ -53,10 +53,10 @@ def test_a_number_of_devices_that_each_machine_reads_otherwise_is_refused(toy_fi
 
 def test_a_worker_sees_as_many_gpus_as_a_job_has(toy_file: Path) -> None:
     spec, devices = load_spec(toy_file, {"trainer.devices": 2}), ["4", "5", "6", "7", "8"]
-    seen = [_environment(spec, devices, worker)["CUDA_VISIBLE_DEVICES"] for worker in range(3)]
+    seen = [_environment(spec, devices, worker, 3)["CUDA_VISIBLE_DEVICES"] for worker in range(3)]
     assert seen == ["4,5", "6,7", "4,5"]
     one = load_spec(toy_file)
-    assert [_environment(one, devices, worker)["CUDA_VISIBLE_DEVICES"] for worker in range(2)] == ["4", "5"]
+    assert [_environment(one, devices, worker, 2)["CUDA_VISIBLE_DEVICES"] for worker in range(2)] == ["4", "5"]
 
 
 def test_one_process_sees_the_gpus_that_the_executor_names_alone(
