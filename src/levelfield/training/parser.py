@@ -13,7 +13,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 from levelfield.errors import UserError
 from levelfield.runtime.import_path import why_not_importable
 from levelfield.training.mistakes import SHORT_NAMES, OneLineParser, class_names, options_of
-from levelfield.training.stored_options import read, store
+from levelfield.training.stored_options import SUPPLIED, read, store
 from levelfield.training.words import files_found, set_aside, texts_in
 
 # In the options' own words or of no use on the command line.
@@ -122,7 +122,7 @@ def store_options(parser: LightningArgumentParser) -> None:
                 parser.parse_args([f"--{key}", name, f"--{key}.{NO_ARGUMENT}", ""])
         kept = [(kind, made) for (kind, *_), made in getattr(_typehints, "_cached_class_parsers", {}).items()]
         arguments[key] = {
-            kind.__name__: [option.removeprefix("--") for option in options_of(made)]
+            kind.__name__: [name for option in options_of(made) if (name := option.removeprefix("--")) not in SUPPLIED]
             for kind, made in kept
             if isinstance(kind, type) and kind.__name__ in names and kind.__module__.startswith("levelfield.")
         }

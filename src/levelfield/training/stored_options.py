@@ -30,7 +30,8 @@ from levelfield.training.mistakes import (
 from levelfield.training.words import config_files, files_found, learner_named, set_aside, texts_in
 
 # Beside a class's own arguments, behind its key.
-PARTS_OF_A_CLASS = ("class_path", "init_args", "dict_kwargs", "help", "num_classes", "embedding_size")
+SUPPLIED = ("num_classes", "embedding_size")  # by a learner, wherever a class asks for them
+PARTS_OF_A_CLASS = ("class_path", "init_args", "dict_kwargs", "help", *SUPPLIED)
 
 
 @dataclass(frozen=True)
