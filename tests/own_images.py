@@ -1,8 +1,21 @@
-"""Images that a test makes: a small data set of one's own."""
+"""Images that a test makes: small data sets of one's own."""
 
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
+
+
+def noise_images(folder: Path, number: int, samples: int, height: int, width: int, suffix: str) -> Path:
+    """A table of pictures of noise, so many of each class."""
+    rows = ["path,label"]
+    for each in range(number):
+        noise = np.random.default_rng(each).integers(0, 255, (height, width, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(folder / f"{each}{suffix}")
+        rows.append(f"{each}{suffix},{each // samples:02d}")
+    table = folder / "table.csv"
+    table.write_text("\n".join(rows))
+    return table
 
 
 def own_images(folder: Path, classes: int = 16, samples: int = 4) -> Path:

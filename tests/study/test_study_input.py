@@ -4,8 +4,8 @@ import os
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
+from own_images import noise_images
 from PIL import Image
 from toy_study import run_study
 
@@ -34,13 +34,7 @@ threads: 1
 
 
 def pictures(folder: Path) -> Path:
-    rows = ["path,label"]
-    for number in range(32):
-        noise = np.random.default_rng(number).integers(0, 255, (80, 90, 3), dtype=np.uint8)
-        Image.fromarray(noise).save(folder / f"{number}.jpg")
-        rows.append(f"{number}.jpg,{number // 2:02}")
-    (folder / "table.csv").write_text("\n".join(rows))
-    return folder / "table.csv"
+    return noise_images(folder, 32, samples=2, height=80, width=90, suffix=".jpg")
 
 
 @pytest.mark.processes

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import yaml
 from lightning.pytorch import Trainer
+from own_images import noise_images
 from tiny_text import own_texts, tiny_text_model
 from toy_study import run_study
 
@@ -172,15 +172,7 @@ def test_views_are_drawn_by_seed_view_and_sample_and_one_is_taken_at_each_draw(c
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
     """16 classes of 4 pictures of noise."""
-    from PIL import Image
-
-    rows = ["path,label"]
-    for number in range(64):
-        noise = np.random.default_rng(number).integers(0, 255, (32, 32, 3), dtype=np.uint8)
-        Image.fromarray(noise).save(tmp_path / f"{number}.png")
-        rows.append(f"{number}.png,{number // 4:02d}")
-    (tmp_path / "table.csv").write_text("\n".join(rows))
-    return tmp_path / "table.csv"
+    return noise_images(tmp_path, 64, samples=4, height=32, width=32, suffix=".png")
 
 
 def pictures(table: Path) -> MetricDataModule:
