@@ -94,10 +94,10 @@ from levelfield.report.figures.style import new_figure
 FIGURE = ReportFigure("Dummies", "A dummy", lambda results: new_figure(1.0))
 """
 EXECUTOR = '''
-from levelfield.study.execution.local_processes import LocalProcesses
+from levelfield.study.execution.executors.local import Local
 
 
-class DummyExecutor(LocalProcesses):
+class DummyExecutor(Local):
     """This process."""
 '''
 PRINTS = """
@@ -173,7 +173,7 @@ def test_the_page_shows_it(toy_file, tmp_path):
 """,
     },
     "executor": {
-        "src/levelfield/study/execution/dummy_executor.py": EXECUTOR,
+        "src/levelfield/study/execution/executors/dummy_executor.py": EXECUTOR,
         "tests/study/execution/test_dummy_executor.py": """
 from levelfield.study.execution.executor import executor
 

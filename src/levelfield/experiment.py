@@ -22,7 +22,7 @@ from levelfield.study.definition.spec import STUDY
 from levelfield.study.definition.study_file import find_study, load_spec
 from levelfield.study.definition.sweep import without_value
 from levelfield.study.execution.executor import Executor
-from levelfield.study.execution.local_processes import LocalProcesses
+from levelfield.study.execution.executors.local import Local
 from levelfield.study.integrity import changed_files
 from levelfield.study.jobs.job import study_jobs
 from levelfield.study.record import StudyRecord
@@ -131,7 +131,7 @@ class Study:
         with without_collecting():  # torch is not needed to say that an option is misspelt
             from levelfield.study.run import options_in_vain, run_study
 
-        executor, console = executor or LocalProcesses(workers), console or Console()
+        executor, console = executor or Local(workers), console or Console()
         for line in options_in_vain(self.asked.spec, self._given):
             console.print(line, highlight=False, markup=False, soft_wrap=True)
         options = (reopen_test, executor, mixed_versions, test_without_failed_runs)

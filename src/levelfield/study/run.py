@@ -18,8 +18,8 @@ from levelfield.storage.provenance import provenance
 from levelfield.study.definition.spec import BASELINE, STUDY, StudySpec, is_baseline
 from levelfield.study.environment import check_environment
 from levelfield.study.execution.executor import Executor
+from levelfield.study.execution.executors.local import Local
 from levelfield.study.execution.group import refuse_to_be_one_of_many
-from levelfield.study.execution.local_processes import LocalProcesses
 from levelfield.study.execution.worker import fixed_threads
 from levelfield.study.jobs.job import Job, job_config
 from levelfield.study.jobs.state import first_config
@@ -65,7 +65,7 @@ def run_study(
             started this process as one of several; jobs are left that processes die over; or runs failed.
     """
     refuse_to_be_one_of_many()
-    console, executor = console or Console(), executor or LocalProcesses()
+    console, executor = console or Console(), executor or Local()
     while True:
         try:
             with fixed_threads(record.spec.threads), executor.ready(record) as do_jobs:

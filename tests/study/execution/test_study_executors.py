@@ -17,7 +17,8 @@ from toy_study import run_study
 
 from levelfield.storage.lock import Lock, running
 from levelfield.study.definition.study_file import load_spec
-from levelfield.study.execution.local_processes import LocalProcesses
+from levelfield.study.execution.executors import local
+from levelfield.study.execution.executors.local import Local
 from levelfield.study.jobs.job import study_jobs
 from levelfield.study.record import StudyRecord
 
@@ -71,11 +72,11 @@ def workers_of(process: StudyProcess) -> list[int]:
 
 def test_devices_are_taken_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-5a")
-    assert LocalProcesses(workers=2).visible() == ["2", "GPU-5a"]
-    assert LocalProcesses(workers=3, devices=[1, 0]).visible() == ["1", "0"]
-    assert LocalProcesses(devices=1).visible() == ["1"]
+    assert Local(workers=2).visible() == ["2", "GPU-5a"]
+    assert Local(workers=3, devices=[1, 0]).visible() == ["1", "0"]
+    assert Local(devices=1).visible() == ["1"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert LocalProcesses(workers=2).visible() == []
+    assert Local(workers=2).visible() == []
 
 
 def test_a_lock_is_free_when_it_is_released_though_a_forked_loader_has_its_file(tmp_path: Path) -> None:
@@ -91,6 +92,34 @@ def test_a_lock_is_free_when_it_is_released_though_a_forked_loader_has_its_file(
     other.release()
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
+
+
+def test_workers_that_share_a_gpu_are_dealt_evenly(
+    toy_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = StudyRecord(tmp_path, load_spec(toy_file, {"runs": 100, "trainer.accelerator": "gpu"}))
+    on_cpus = StudyRecord(tmp_path, load_spec(toy_file, {"runs": 100}))
+    groups_of_two = StudyRecord(tmp_path, load_spec(toy_file, {"runs": 100, "trainer.devices": 2}))
+    monkeypatch.setattr(os, "cpu_count", lambda: 12)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(12)))
+    monkeypatch.setattr(local, "BYTES_EACH", 1)
+    assert Local(devices=[0, 1]).side_by_side(record) == 2
+    packed = Local(devices=[4, 5], jobs_per_device=4)
+    assert packed.side_by_side(record) == 8
+    assert Local(devices=[4, 5, 6, 7], jobs_per_device=4).side_by_side(record) == 12, "no more than cores"
+    assert packed.side_by_side(on_cpus) == 12, "jobs on the CPU share no GPU"
+    on_gpu = {"accelerator": "gpu"}
+    monkeypatch.setitem(next(iter(groups_of_two.spec.methods.values())), "trainer", {"devices": 2, **on_gpu})
+    assert packed.side_by_side(groups_of_two) == 4, "one pair of GPUs"
+    with packed.ready(record) as jobs:
+        seen = [environ_of(worker.process.pid)["CUDA_VISIBLE_DEVICES"] for worker in jobs.args[0]]
+    assert seen == ["4", "5"] * 4
+
+
+def environ_of(process: int) -> dict[str, str]:
+    """What a process was started with."""
+    words = Path(f"/proc/{process}/environ").read_text().rstrip("\0").split("\0")
+    return dict(word.split("=", 1) for word in words)
 
 
 @pytest.mark.slow
@@ -110,17 +139,17 @@ def test_as_many_workers_as_cores_memory_and_jobs_go_round_for(
         return memory.format(available[0]) if str(path) == "/proc/meminfo" else read_text(path, *arguments, **named)
 
     monkeypatch.setattr(Path, "read_text", meminfo)
-    assert LocalProcesses().side_by_side(record) == 3
+    assert Local().side_by_side(record) == 3
     available[0] = 5 << 20
-    assert LocalProcesses().side_by_side(record) == 2
+    assert Local().side_by_side(record) == 2
     available[0] = 1 << 20
-    assert LocalProcesses().side_by_side(record) == 1
+    assert Local().side_by_side(record) == 1
     available[0] = 64 << 20
-    assert LocalProcesses(workers=7).side_by_side(record) == 7
-    assert LocalProcesses().side_by_side(StudyRecord(tmp_path, load_spec(toy_file))) == 1, "22 jobs"
-    assert LocalProcesses().side_by_side(StudyRecord(tmp_path, load_spec(toy_file, {"runs": 100, "threads": 2}))) == 1
+    assert Local(workers=7).side_by_side(record) == 7
+    assert Local().side_by_side(StudyRecord(tmp_path, load_spec(toy_file))) == 1, "22 jobs"
+    assert Local().side_by_side(StudyRecord(tmp_path, load_spec(toy_file, {"runs": 100, "threads": 2}))) == 1
     on_gpus = StudyRecord(tmp_path, load_spec(toy_file, {"runs": 100, "trainer.accelerator": "gpu"}))
-    assert LocalProcesses(devices=[0, 1]).side_by_side(on_gpus) == 2
+    assert Local(devices=[0, 1]).side_by_side(on_gpus) == 2
 
 
 def test_two_workers_end_with_the_bytes_of_one(toy_file: Path, finished: Path, tmp_path: Path) -> None:
@@ -131,7 +160,7 @@ def test_two_workers_end_with_the_bytes_of_one(toy_file: Path, finished: Path, t
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     for name in ("ledger.jsonl", *TABLES):
         (folder / name).unlink()
-    run_study(folder, spec, executor=LocalProcesses(workers=2))
+    run_study(folder, spec, executor=Local(workers=2))
     assert_same_tables(folder, finished)
     assert running(folder) == []
 

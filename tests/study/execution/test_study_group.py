@@ -13,8 +13,8 @@ from toy_study import run_study
 
 from levelfield.errors import UserError
 from levelfield.study.definition.study_file import load_spec
+from levelfield.study.execution.executors.local import Local, devices_of
 from levelfield.study.execution.group import refuse_to_be_one_of_many
-from levelfield.study.execution.local_processes import LocalProcesses, _environment
 from levelfield.study.record import StudyRecord
 
 COUNTING = '''
@@ -51,19 +51,19 @@ def test_a_number_of_devices_that_each_machine_reads_otherwise_is_refused(toy_fi
         load_spec(toy_file, {"trainer.devices": devices})
 
 
-def test_a_worker_sees_as_many_gpus_as_a_job_has(toy_file: Path) -> None:
-    spec, devices = load_spec(toy_file, {"trainer.devices": 2}), ["4", "5", "6", "7", "8"]
-    seen = [_environment(spec, devices, worker, 3)["CUDA_VISIBLE_DEVICES"] for worker in range(3)]
+def test_a_worker_sees_as_many_gpus_as_a_job_has() -> None:
+    devices = ["4", "5", "6", "7", "8"]
+    seen = [devices_of(worker, devices, 2)["CUDA_VISIBLE_DEVICES"] for worker in range(3)]
     assert seen == ["4,5", "6,7", "4,5"]
-    one = load_spec(toy_file)
-    assert [_environment(one, devices, worker, 2)["CUDA_VISIBLE_DEVICES"] for worker in range(2)] == ["4", "5"]
+    assert [devices_of(worker, devices, 1)["CUDA_VISIBLE_DEVICES"] for worker in range(2)] == ["4", "5"]
+    assert devices_of(0, [], 1) == {}, "no GPU: what the worker sees is left as it is"
 
 
 def test_one_process_sees_the_gpus_that_the_executor_names_alone(
     toy_file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
-    with LocalProcesses(devices=2).ready(StudyRecord(tmp_path, load_spec(toy_file))):
+    with Local(devices=2).ready(StudyRecord(tmp_path, load_spec(toy_file))):
         assert os.environ["CUDA_VISIBLE_DEVICES"] == "2"
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1,2"
 

@@ -35,19 +35,26 @@ class JobError(Exception):
     """An error, no user's mistake, ended a job; the process may be the worse for it."""
 
 
-def work(record: StudyRecord, progress: StudyProgress, checkpoint_seconds: float, keeper: int | None = None) -> None:
+def work(
+    record: StudyRecord,
+    progress: StudyProgress,
+    checkpoint_seconds: float,
+    keeper: int | None = None,
+    study: int | None = None,
+) -> None:
     """Do jobs until none is left, waiting for those that others do; a dead process' jobs are done here.
 
     A job that memory did not suffice for, or that processes died over, comes after the others and has none beside it.
 
     Args:
-        keeper: The study's process where this one is a worker of its pool.
+        keeper: The process of this host that started this one, where it is a worker of a pool.
+        study: Process id of the study, which may run on another host; `keeper` where it is the same.
 
     Raises:
         UserError: a setting, the data or a result is not usable, or jobs that nothing helps are all that is left.
         JobError: an error ended a job of a pool's worker; it is noted, so that the others leave the job alone.
     """
-    worker = _Worker(record, progress, checkpoint_seconds, keeper)
+    worker = _Worker(record, progress, checkpoint_seconds, keeper, study)
     try:
         while record.state.to_do:
             if not worker.do_next():
@@ -61,13 +68,18 @@ class _Worker:
     """One process that does jobs; the arguments are those of `work`."""
 
     def __init__(
-        self, record: StudyRecord, progress: StudyProgress, checkpoint_seconds: float, keeper: int | None
+        self,
+        record: StudyRecord,
+        progress: StudyProgress,
+        checkpoint_seconds: float,
+        keeper: int | None,
+        study: int | None = None,
     ) -> None:
         self.record, self.state, self.folder = record, record.state, record.folder
         self.progress = progress
         self.checkpoint_seconds = checkpoint_seconds
         self.keeper = keeper
-        self.study = keeper or os.getpid()
+        self.study = study or keeper or os.getpid()
         self.features = TrunkFeatures()
         self.seen = SeenInJobs(record)
         self.alone = Lock(self.folder, ALONE, ALONE, keeper)

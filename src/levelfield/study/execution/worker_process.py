@@ -1,7 +1,7 @@
 """One worker of a pool, started by the study's process.
 
-`python -m levelfield.study.execution.worker_process PARENT FOLDER SECONDS` does jobs;
-`... FOLDER test OPENING` scores runs.
+`python -m levelfield.study.execution.worker_process PARENT STUDY FOLDER SECONDS` does jobs;
+`... FOLDER test OPENING` scores runs. PARENT started it, on its host; STUDY is the study's process, on whatever host.
 """
 
 import sys
@@ -33,7 +33,7 @@ from levelfield.study.record import StudyRecord
 from levelfield.study.same_study import check_code_here
 
 
-def main(parent: int, study_folder: Path, *what: str) -> int:
+def main(parent: int, study: int, study_folder: Path, *what: str) -> int:
     """Do jobs, or score runs, until none is left.
 
     To standard output goes a line of JSON for each job that is done, here or by another process, and for a mistake.
@@ -42,7 +42,7 @@ def main(parent: int, study_folder: Path, *what: str) -> int:
     answer, sys.stdout = sys.stdout, sys.stderr  # whatever a library prints is no answer
     find_own_modules()
     with without_collecting():
-        from levelfield.study.execution.local_processes import JOB_FAILED
+        from levelfield.study.execution.pool import JOB_FAILED
         from levelfield.study.execution.worker import JobError, fixed_threads, work
         from levelfield.study.sealed_test.opening import take_part
 
@@ -57,7 +57,7 @@ def main(parent: int, study_folder: Path, *what: str) -> int:
             if what[0] == "test":
                 take_part(record, int(what[1]), progress)
             else:
-                work(record, progress, float(what[0]), keeper=parent)
+                work(record, progress, float(what[0]), keeper=parent, study=study)
     except (UserError, OSError) as error:
         mistake = refused_file(error) if isinstance(error, OSError) else error
         if mistake is None:
@@ -89,4 +89,4 @@ class _Told(StudyProgress):
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:]))
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), *sys.argv[4:]))
