@@ -27,7 +27,7 @@ def results(folder: Path):
 
 
 @pytest.mark.processes
-def test_every_loss_has_the_gradients_of_one_process(results):
+def test_a_step_has_the_gradients_of_one_process(results):
     alone, together = results
     assert alone.keys() == together.keys()
     assert len(alone) > 6

@@ -1,4 +1,4 @@
-"""One step of every loss on this process group; run by `test_two_processes.py` with one and with two processes.
+"""One step of some losses on this process group; run by `test_two_processes.py` with one and with two processes.
 
 Writes `<folder>/<world size>.pt`: for each case the loss, the weights after a step of SGD with rate 1 (so that their
 change is the gradient), the batches drawn in two epochs, and the validation scores, of rank 0. Each process writes
@@ -16,38 +16,25 @@ from pathlib import Path
 import torch
 from lightning.pytorch import Callback, Trainer
 
-import levelfield.losses
-import levelfield.miners
+from levelfield import losses, miners
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets import Glyphs
 from levelfield.data.transforms import ImageTransforms
-from levelfield.losses import ClassificationLoss, MetricLoss
-from levelfield.miners import Miner
 from levelfield.models import TimmTrunk
 from levelfield.training.learner import MetricLearner
 
-REQUIRED = {"RankedListLoss": {"margin": 0.4, "Tn": 1.0}, "MetaClassLoss": {"members": 4}}
-TRAINED_BETA = {"MarginLoss": {"learn_beta": True}}
-
-
-def cases() -> dict[str, tuple]:
-    """Every loss at its defaults; class weights among a sample of classes too; every miner with a triplet loss."""
-    found = {}
-    for name in levelfield.losses.__all__:
-        loss = getattr(levelfield.losses, name)
-        if not (inspect.isclass(loss) and issubclass(loss, MetricLoss)) or loss.__subclasses__() or loss is MetricLoss:
-            continue
-        if name == "CrossBatchMemory":
-            continue
-        arguments = {**REQUIRED.get(name, {}), **TRAINED_BETA.get(name, {})}
-        found[name] = (loss, arguments, None)
-        if issubclass(loss, ClassificationLoss) and "class_fraction" in inspect.signature(loss).parameters:
-            found[f"{name} of half the classes"] = (loss, {**arguments, "class_fraction": 0.5}, None)
-    for name in levelfield.miners.__all__:
-        miner = getattr(levelfield.miners, name)
-        if issubclass(miner, Miner) and miner is not Miner and not miner.__subclasses__():
-            found[f"TripletMarginLoss with {name}"] = (levelfield.losses.TripletMarginLoss, {}, miner)
-    return found
+# All losses are compared, without a Trainer, in tests/losses/test_over_ranks.py.
+CASES = {
+    "ContrastiveLoss": (losses.ContrastiveLoss, {}, None),
+    "LiftedStructureLoss, whole on each": (losses.LiftedStructureLoss, {}, None),
+    "random triplets": (losses.TripletMarginLoss, {"triplets_per_anchor": 2}, None),
+    "a learnt margin": (losses.MarginLoss, {"learn_beta": True}, None),
+    "ArcFaceLoss": (losses.ArcFaceLoss, {}, None),
+    "half the classes": (losses.ArcFaceLoss, {"class_fraction": 0.5}, None),
+    "members": (losses.MetaClassLoss, {"members": 4}, None),
+    "a miner": (losses.TripletMarginLoss, {}, miners.BatchHardMiner),
+    "a miner that draws": (losses.TripletMarginLoss, {}, miners.DistanceWeightedMiner),
+}
 
 
 class Recorder(Callback):
@@ -129,8 +116,8 @@ def main() -> None:
     torch.set_num_threads(1)
     # Registered first, called last.
     atexit.register(_tell_whether_left, Path(sys.argv[1]) / f"left_{sys.argv[2]}_{os.environ.get('RANK', 0)}.json")
-    results = {name: fit(*case) for name, case in cases().items()}
-    results["two epochs"] = fit(levelfield.losses.ContrastiveLoss, {}, None, epochs=2, validate=True)
+    results = {name: fit(*case) for name, case in CASES.items()}
+    results["two epochs"] = fit(losses.ContrastiveLoss, {}, None, epochs=2, validate=True)
     if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
         torch.save(results, Path(sys.argv[1]) / f"{sys.argv[2]}.pt")
 

@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints, can_look
 from levelfield.losses.pairs import EMPTY, ROW_VALUES, PairLoss, cosines, mean_over, pair_weights
+from levelfield.losses.ranks import mean_of_all
 from levelfield.losses.triplets import positive_pairs
 from levelfield.numerics import inner_products
 
@@ -34,6 +35,8 @@ class AngularLoss(PairLoss):
     Paper: Wang et al. 2017, "Deep Metric Learning with Angular Loss", arXiv:1708.01682.
     """
 
+    rows_are_independent = True
+
     def __init__(self, alpha: float = 40.0, normalize: bool = True) -> None:
         super().__init__(normalize)
         if not 0 < alpha < 90:
@@ -41,7 +44,13 @@ class AngularLoss(PairLoss):
         self.alpha = alpha
 
     def compute(
-        self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
+        self,
+        embeddings: Points,
+        labels: Labels,
+        indices_tuple: Choice,
+        ref_emb: RefPoints,
+        ref_labels: RefLabels,
+        rows: slice | None = None,
     ) -> Float[Tensor, ""]:
         positives, negatives = pair_weights(labels, None, ref_labels, dtype=embeddings.dtype)
         if indices_tuple is not None:
@@ -51,21 +60,22 @@ class AngularLoss(PairLoss):
             positives = positives.triu()  # (i, p) and (p, i) are the same term
         anchors, others = self.points(embeddings, ref_emb)
         dots_NM = cosines(anchors, others)
+        between_MM = dots_NM if ref_emb is None else None
+        if rows is not None:
+            dots_NM, positives, negatives = dots_NM[rows], positives[rows], negatives[rows]
         tan2 = math.tan(math.radians(self.alpha)) ** 2
         if not can_look(labels) and self.normalize and 16 * tan2 < 80 and len(others) ** 2 <= MULTIPLIED_WHOLE:
-            between_MM = dots_NM if ref_emb is None else cosines(others, others)
+            between_MM = cosines(others, others) if between_MM is None else between_MM
             return _by_product(dots_NM, between_MM, positives, negatives, tan2)
         i, p = positive_pairs(positives)
-        if len(i) == 0:
-            return embeddings.new_zeros(())
         hidden_NM = (negatives - 1) * -EMPTY  # minus infinity, nearly, where n is of the class
         of_anchors_NM = 4 * tan2 * dots_NM + hidden_NM
-        of_positives_NM = 4 * tan2 * dots_NM
+        of_positives_MM = None if between_MM is None else 4 * tan2 * between_MM
 
         def sums_of(i: Int[Tensor, " K"], p: Int[Tensor, " K"]) -> Float[Tensor, " K"]:
             """log sum_n e^(4 tan^2(alpha) (u_i + u_p).u_n); the term of u_i.u_p does not depend on n."""
-            if ref_emb is None:
-                return (of_anchors_NM.index_select(0, i) + of_positives_NM.index_select(0, p)).logsumexp(1)
+            if of_positives_MM is not None:
+                return (of_anchors_NM.index_select(0, i) + of_positives_MM.index_select(0, p)).logsumexp(1)
             between_KM = cosines(others.index_select(0, p), others)  # references: rows of theirs alone are ever held
             return (of_anchors_NM.index_select(0, i) + 4 * tan2 * between_KM).logsumexp(1)
 
@@ -76,7 +86,10 @@ class AngularLoss(PairLoss):
             sums_K = torch.cat(
                 [checkpoint(sums_of, *part, use_reentrant=False, preserve_rng_state=False) for part in parts]
             )
-        return softplus(sums_K - 2 * (1 + tan2) * dots_NM[i, p]).mean()
+        return mean_of_all(softplus(sums_K - 2 * (1 + tan2) * dots_NM[i, p]))
+
+    def compute_rows(self, embeddings: Points, labels: Labels, rows: slice, indices_tuple: Choice) -> Float[Tensor, ""]:
+        return self.compute(embeddings, labels, indices_tuple, None, None, rows)
 
 
 def _by_product(

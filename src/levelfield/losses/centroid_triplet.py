@@ -17,8 +17,8 @@ class CentroidTripletLoss(MetricLoss):
 
     u are unit vectors, a centroid the mean of its class's u, made unit; D is the distance to the power q; NZ the mean
     over the terms above 0. A class of one sample has no centroid without it: its sample is no anchor, but its centroid
-    repels the others. With `ref_emb` the centroids are the references', nothing left out. Takes no miner. With (N, D)
-    embeddings and (N,) labels it gives a scalar.
+    repels the others. With `ref_emb` the centroids are the references', nothing left out. Takes no miner. Processes
+    compute it whole: a centroid is of many rows. With (N, D) embeddings and (N,) labels it gives a scalar.
 
     Args:
         margin: m.

@@ -11,9 +11,9 @@ from levelfield.losses.pairs import PairLoss, as_pairs
 class CrossBatchMemory(MetricLoss):
     """Another loss, which compares each batch with the embeddings of the latest batches.
 
-    The batch enters the memory, in place of the oldest if it is full, and is then compared with all that is there,
-    less each sample with itself. Embeddings in the memory are constants for the gradient. In evaluation mode nothing
-    enters. The memory is part of the module's state.
+    The batch enters the memory, in place of the oldest if it is full, and is then compared with all that is there, less
+    each sample with itself. Embeddings in the memory are constants for the gradient. In evaluation mode nothing enters.
+    The memory is part of the module's state. Processes compute it whole: all of them fill the same memory.
 
     Args:
         loss: a loss of pairs or triplets, of this package or with the same call; without a miner one that compares

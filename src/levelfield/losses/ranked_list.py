@@ -31,6 +31,7 @@ class RankedListLoss(PairLoss):
     """
 
     matrix = staticmethod(unit_distances)
+    rows_are_independent = True
 
     def __init__(
         self,

@@ -1,0 +1,132 @@
+"""Every loss on groups of two and three processes; run once by `test_over_ranks.py`.
+
+Writes `<folder>/<world size>.pt`, of rank 0: for each case the loss and the gradients as DistributedDataParallel would
+leave them, that is averaged over the processes; world size 1 stands for one process with the whole batch.
+"""
+
+import os
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from loss_cases import needs_classes, shipped
+from torch import Tensor, nn
+from torch.distributed.nn.functional import all_gather
+
+from levelfield import losses, miners
+
+# 12 samples for 1, 2 and 3 processes. Of two processes the second, of three the last holds no positive pair of its own
+# among its rows; in "alone" its samples have none in the whole batch.
+LABELS = {
+    "uneven": [4, 4, 4, 4, 1, 1, 4, 1, 0, 2, 3, 5],
+    "alone": [1, 1, 1, 1, 4, 4, 0, 2, 3, 5, 6, 7],
+    "nothing": list(range(12)),
+    "one class": [3] * 12,
+}
+ARGUMENTS = {
+    "MarginLoss": [{}, {"learn_beta": True, "nu": 0.1}, {"learn_beta": True, "nu": 0.1, "num_classes": 12},
+                   {"triplets_per_anchor": 2}, {"pairs": True}],
+    "MetaClassLoss": [{"members": 3}],
+    "RankedListLoss": [{"margin": 0.4, "Tn": 10}, {"margin": 0.4, "Tn": 10, "reduction": "nonzero"}],
+    "TripletMarginLoss": [{}, {"triplets_per_anchor": "semihard"}, {"triplets_per_anchor": 3}, {"swap": True},
+                          {"smooth_loss": True}, {"power": 2}],
+    "ContrastiveLoss": [{}, {"hinge_power": 2}],
+    "SignalToNoiseRatioContrastiveLoss": [{}, {"regularizer_weight": 0.3}],
+    "NTXentLoss": [{}, {"probability_floor": 1e-3}],
+    "SoftTripleLoss": [{}, {"reg_weight": 0.2}, {"class_fraction": 0.6}],
+    "ProxyTripletLoss": [{}, {"reduction": "mean"}],
+    "ProxyNCALoss": [{}, {"exclude_positive": True}],
+    "ArcFaceLoss": [{}, {"class_fraction": 0.6}],
+    "NormalizedSoftmaxLoss": [{"label_smoothing": 0.1, "class_fraction": 0.6}],
+}  # fmt: skip
+MINERS = {
+    "TripletMarginMiner": miners.TripletMarginMiner(margin=0.5),
+    "MultiSimilarityMiner": miners.MultiSimilarityMiner(),
+    "DistanceWeightedMiner": miners.DistanceWeightedMiner(nonzero_loss_cutoff=1.9),
+    "BatchHardMiner": miners.BatchHardMiner(),
+    "HDCMiner": miners.HDCMiner(),
+}
+
+
+def cases() -> dict[str, tuple[nn.Module, str, str | None]]:
+    found: dict[str, tuple[nn.Module, str, str | None]] = {}
+    for loss in shipped():
+        for arguments in ARGUMENTS.get(loss.__name__, [{}]):
+            sizes = {"num_classes": 12, "embedding_size": 6} if needs_classes(loss) else {}
+            told = ", ".join(f"{name}={value}" for name, value in arguments.items())
+            choices = list(MINERS)[: 5 if loss is losses.TripletMarginLoss else 2] if loss.rows_are_independent else []
+            for labels in LABELS:
+                for chosen in [None, *choices] if labels == "uneven" else [None]:
+                    torch.manual_seed(3)
+                    made = loss(**sizes, **arguments).double()
+                    found[f"{loss.__name__}({told}), {labels}, miner {chosen}"] = (made, labels, chosen)
+    return found
+
+
+def gradients(loss: nn.Module, labels_name: str, chosen: str | None, rank: int, world_size: int) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    samples = torch.randn(12, 5, generator=generator, dtype=torch.float64)
+    embedder = torch.randn(5, 6, generator=generator, dtype=torch.float64).requires_grad_()
+    labels = torch.tensor(LABELS[labels_name])
+    share = 12 // world_size
+    rows = (samples[rank * share : (rank + 1) * share] @ embedder).requires_grad_()
+    rows.retain_grad()
+    embeddings = rows if world_size == 1 else torch.cat(all_gather(rows))
+    torch.manual_seed(7)
+    indices = None if chosen is None else MINERS[chosen](embeddings, labels)
+    value = loss.over_ranks(embeddings, labels, indices)
+    value.backward()
+    learnt = {"embedder": embedder, **dict(loss.named_parameters())}
+    found = {"value": value.detach(), **{name: weight.grad for name, weight in learnt.items()}}
+    of_rows = rows.grad / world_size  # the gather's backward pass has summed
+    if world_size > 1:
+        for name, gradient in found.items():
+            if name != "value":
+                dist.all_reduce(gradient)
+                gradient /= world_size
+        parts = [torch.empty_like(of_rows) for _ in range(world_size)]
+        dist.all_gather(parts, of_rows)
+        of_rows = torch.cat(parts)
+    return {**found, "embeddings": of_rows}
+
+
+def in_group(folder: Path, rank: int, world_size: int) -> None:
+    if world_size > 1:
+        store = f"file://{folder}/store_{world_size}"
+        dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world_size)
+    found = {name: gradients(*case, rank, world_size) for name, case in cases().items()}
+    if rank == 0:
+        torch.save(found, folder / f"{world_size}.pt")
+    if world_size > 1:
+        dist.destroy_process_group()
+
+
+def main() -> None:
+    """A process a rank, forked from one that has imported torch and computed nothing."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    children = []
+    for world_size in (1, 2, 3):
+        for rank in range(world_size):
+            child = os.fork()
+            if child == 0:
+                status = 1
+                try:
+                    in_group(Path(sys.argv[1]), rank, world_size)
+                    status = 0
+                finally:
+                    if status:
+                        import traceback
+
+                        traceback.print_exc()
+                    sys.stderr.flush()
+                    os._exit(status)
+            children.append(child)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    sys.exit(max(map(abs, codes)))
+
+
+if __name__ == "__main__":
+    main()

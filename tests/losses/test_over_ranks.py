@@ -1,0 +1,33 @@
+"""Two and three processes, each with its rows of the loss, have the value and all gradients of one."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from loss_cases import shipped
+
+SCRIPT = Path(__file__).parent / "rank_losses.py"
+Gradients = dict[str, dict[str, torch.Tensor]]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory) -> dict[int, Gradients]:
+    folder = tmp_path_factory.mktemp("ranks")
+    done = subprocess.run([sys.executable, str(SCRIPT), str(folder)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return {world_size: torch.load(folder / f"{world_size}.pt") for world_size in (1, 2, 3)}
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_value_and_gradients_are_those_of_one_process(results: dict[int, Gradients], world_size: int) -> None:
+    assert {name.partition("(")[0] for name in results[1]} == {loss.__name__ for loss in shipped()}
+    for name, alone in results[1].items():
+        together = results[world_size][name]
+        assert together.keys() == alone.keys()
+        for weight, expected in alone.items():
+            difference = float((together[weight] - expected).abs().max())
+            size = max(float(expected.abs().max()), 1e-6)
+            assert difference <= 1e-9 * size, f"{name}: {weight} differs by {difference} of {size}"
