@@ -14,7 +14,7 @@ from levelfield.errors import UserError
 from levelfield.report.figures import Results
 from levelfield.report.page import draw_figures, write_report
 from levelfield.report.table import StudyTable, study_table
-from levelfield.runtime.imports import without_collecting
+from levelfield.runtime.imports import quick_imports
 from levelfield.runtime.own_modules import find_own_modules
 from levelfield.study.begun import with_options
 from levelfield.study.definition.added_method import added_methods
@@ -128,7 +128,7 @@ class Study:
         Raises:
             UserError: the folder holds another study, a setting, the data or a result is not usable, or runs failed.
         """
-        with without_collecting():  # torch is not needed to say that an option is misspelt
+        with quick_imports():  # torch is not needed to say that an option is misspelt
             from levelfield.study.run import options_in_vain, run_study
 
         executor, console = executor or Local(workers), console or Console()

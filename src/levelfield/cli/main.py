@@ -8,7 +8,7 @@ from pathlib import Path
 
 from levelfield import __version__
 from levelfield.errors import UserError, nearest, refused_file
-from levelfield.runtime.imports import without_collecting
+from levelfield.runtime.imports import quick_imports
 from levelfield.runtime.signals import EXIT_CODE, Stopped, handling, is_first_rank, requeue, stop_at_once
 
 HELP = f"""\
@@ -98,7 +98,7 @@ def _run(name: str, words: list[str]) -> int:
         name, words = "evaluate", [name, *words]
     if name == "fit" and import_module("levelfield.training.stored_options").answered(words):
         return 0
-    with without_collecting():
+    with quick_imports():
         command = import_module(f"levelfield.cli.{name}")
     return int(command.main(words))
 

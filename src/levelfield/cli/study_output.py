@@ -17,7 +17,7 @@ from levelfield.experiment import Study
 from levelfield.report.papers_table import print_papers
 from levelfield.report.ranks_page import write_ranks
 from levelfield.report.table import TABLE_WIDTH
-from levelfield.runtime.imports import without_collecting
+from levelfield.runtime.imports import quick_imports
 from levelfield.runtime.signals import Stopped
 from levelfield.study.archive import SUFFIX, is_archive, unpack_study
 from levelfield.study.begun import said_difference
@@ -73,7 +73,7 @@ def _answer_of(console: Console, study: Study, arguments: argparse.Namespace, ex
     elif arguments.command == "archive":
         _print_lines(console, [str(study.archive(arguments.to))])
     elif arguments.dry_run:
-        with without_collecting():
+        with quick_imports():
             from levelfield.study.dry_run.costs import dry_run
 
         return dry_run(console, study.asked.spec)
@@ -151,9 +151,11 @@ def _run(console: Console, study: Study, executor: Executor, arguments: argparse
 
 
 def _devices_in_vain(devices: Any) -> list[str]:
+    if devices is None:
+        return []
     import torch
 
-    in_vain = devices is not None and not torch.cuda.is_available()
+    in_vain = not torch.cuda.is_available()
     return [f"note: --executor.devices {devices} is passed over: CUDA finds no GPU here"] * in_vain
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from levelfield.errors import UserError, nearest
 from levelfield.models.weights import load_weights
-from levelfield.runtime.imports import without_collecting
+from levelfield.runtime.imports import quick_imports
 
 ModelArgument = bool | int | float | str | list[int] | None
 
@@ -146,7 +146,7 @@ class TimmTrunk(Trunk):
         arguments: dict[str, ModelArgument] | None = None,
     ) -> None:
         super().__init__()
-        with without_collecting():
+        with quick_imports():
             import timm
 
         self.init_args = {"name": name, "weights": weights, "mean": mean, "std": std}

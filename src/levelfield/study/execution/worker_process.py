@@ -23,7 +23,7 @@ from typing import TextIO
 from rich.console import Console
 
 from levelfield.errors import UserError, refused_file
-from levelfield.runtime.imports import without_collecting
+from levelfield.runtime.imports import quick_imports
 from levelfield.runtime.processes import end_with_parent
 from levelfield.runtime.signals import Stopped, handling, stop_at_once
 from levelfield.storage.provenance import computing_files
@@ -41,7 +41,7 @@ def main(parent: int, study: int, study_folder: Path, *what: str) -> int:
     end_with_parent(parent)
     answer, sys.stdout = sys.stdout, sys.stderr  # whatever a library prints is no answer
     find_own_modules()
-    with without_collecting():
+    with quick_imports():
         from levelfield.study.execution.pool import JOB_FAILED
         from levelfield.study.execution.worker import JobError, fixed_threads, work
         from levelfield.study.sealed_test.opening import take_part
