@@ -47,18 +47,18 @@ class FileRefused(UserError):  # noqa: N818  # it says what the system did
         self.strerror = strerror
 
 
-def refuse_below(smallest: float, section: str, **given: float) -> None:
-    """Refuse an option's number that is below `smallest`, infinite or none.
+def refuse_below(smallest: float, section: str, **given: float | None) -> None:
+    """Refuse an option's number that is below `smallest`, infinite or not a number.
 
     Args:
         section: Where the options are, as in `--data.batch_size`.
-        given: The options, without the section.
+        given: The options, without the section; None is one that nobody gave.
 
     Raises:
         UserError: names the option.
     """
     for key, number in given.items():
-        if not smallest <= number < math.inf:
+        if number is not None and not smallest <= number < math.inf:
             raise UserError(f"--{section}.{key} {number:g}: give {smallest} or more")
 
 

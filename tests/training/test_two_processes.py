@@ -40,6 +40,17 @@ def test_a_step_has_the_gradients_of_one_process(results):
 
 
 @pytest.mark.processes
+def test_chunks_have_the_gradients_of_the_batch_on_one_process_and_on_two(results):
+    chunked = [name for name in results[0] if name.endswith(", in chunks")]
+    assert len(chunked) == 4
+    for result in results:
+        for name in chunked:
+            whole = result[name.removesuffix(", in chunks")]["weights"]
+            for weight, value in result[name]["weights"].items():
+                assert (value - whole[weight]).abs().max() <= 1e-10, (name, weight)
+
+
+@pytest.mark.processes
 def test_a_step_changes_trunk_embedder_and_class_weights(results):
     weights = [result["ArcFaceLoss"]["weights"] for result in results]
     names = weights[0].keys()

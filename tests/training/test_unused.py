@@ -21,12 +21,23 @@ OF_THE_PARSER = {"help", "help_all", "config", "print_config"}
     ("options", "unused"),
     [
         (
-            ["--model.freeze_trunk", "true", "--model.trunk_lr", "1e-3", "--model.freeze_batch_norm", "false"],
-            {"model.trunk_lr": "no weight of the trunk trains", "model.freeze_batch_norm": "the trunk is frozen"},
+            [
+                *("--model.freeze_trunk", "true", "--model.trunk_lr", "1e-3", "--model.freeze_batch_norm", "false"),
+                *("--model.chunk_size", "4"),
+            ],
+            {
+                "model.trunk_lr": "no weight of the trunk trains",
+                "model.freeze_batch_norm": "the trunk is frozen",
+                "model.chunk_size": "the trunk is frozen",
+            },
         ),
         (
-            ["--model.loss_lr", "0.1", "--model.loss_weight_decay=0.1", "--model.lr_scheduler_interval", "step"],
+            [
+                *("--model.loss_lr", "0.1", "--model.loss_weight_decay=0.1", "--model.lr_scheduler_interval", "step"),
+                *("--model.chunk_size", "64"),
+            ],
             {
+                "model.chunk_size": "a batch has no more samples than a chunk",
                 "model.loss_lr": "the loss has no weights",
                 "model.loss_weight_decay": "",
                 "model.lr_scheduler_interval": "",
@@ -72,7 +83,7 @@ OF_THE_PARSER = {"help", "help_all", "config", "print_config"}
                 "trainer.use_distributed_sampler": "",
             },
         ),
-        (["--model.trunk_lr", "1e-3", "--data.num_folds", "3", "--trainer.max_steps", "2"], {}),
+        (["--model.trunk_lr", "1e-3", "--data.num_folds", "3", "--trainer.max_steps", "2", "--model.chunk_size=3"], {}),
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*could not find the monitored key")

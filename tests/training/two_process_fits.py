@@ -35,6 +35,8 @@ CASES = {
     "a miner": (losses.TripletMarginLoss, {}, miners.BatchHardMiner),
     "a miner that draws": (losses.TripletMarginLoss, {}, miners.DistanceWeightedMiner),
 }
+# Of 16 samples on one process, and of 8 on two.
+IN_CHUNKS = ("random triplets", "a learnt margin", "half the classes", "a miner that draws")
 
 
 class Recorder(Callback):
@@ -53,7 +55,7 @@ def sgd(parameters):
     return torch.optim.SGD(parameters, lr=1.0)
 
 
-def fit(loss, arguments, miner, epochs=1, validate=False):
+def fit(loss, arguments, miner, epochs=1, validate=False, chunk_size=None):
     torch.manual_seed(1)
     classes = inspect.signature(loss).parameters.get("num_classes")
     needs_classes = classes is not None and classes.default is inspect.Parameter.empty
@@ -73,6 +75,7 @@ def fit(loss, arguments, miner, epochs=1, validate=False):
         embedder_lr=1.0,
         loss_lr=1.0,
         weight_decay=0.0,
+        chunk_size=chunk_size,
     )
     data = MetricDataModule(
         Glyphs(num_classes=40),
@@ -117,6 +120,7 @@ def main() -> None:
     # Registered first, called last.
     atexit.register(_tell_whether_left, Path(sys.argv[1]) / f"left_{sys.argv[2]}_{os.environ.get('RANK', 0)}.json")
     results = {name: fit(*case) for name, case in CASES.items()}
+    results |= {f"{name}, in chunks": fit(*CASES[name], chunk_size=3) for name in IN_CHUNKS}
     results["two epochs"] = fit(losses.ContrastiveLoss, {}, None, epochs=2, validate=True)
     if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
         torch.save(results, Path(sys.argv[1]) / f"{sys.argv[2]}.pt")

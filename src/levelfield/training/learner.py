@@ -32,8 +32,10 @@ from levelfield.training.embed import embed
 from levelfield.training.features import TrunkExtractor, check_features
 from levelfield.training.frozen_trunk import KEY as FROZEN_TRUNK
 from levelfield.training.frozen_trunk import trunk_hash
+from levelfield.training.gradient_caching import check_chunks, embed_in_chunks
 from levelfield.training.loss_factory import LossFactory, MetricLossFactory, check_call, make_loss, supplied_arguments
 from levelfield.training.own_learner import learner_class
+from levelfield.training.parameter_groups import parameter_groups
 from levelfield.training.step import TRAIN_LOSS, UncheckedLosses, is_heard, seed_draws
 
 OptimizerFactory = Callable[[Iterable], Optimizer]
@@ -78,6 +80,8 @@ class MetricLearner(LightningModule):
         num_features: length of a feature vector, for a trunk that does not say so itself.
         embedder_init: where a linear embedder starts: at random weights, or at the PCA of the training samples'
             features, as a fit begins.
+        chunk_size: of how many samples a training step keeps the activations at a time, for batches larger than memory
+            (docs/scale.md): the same gradients, for one more pass through the trunk. None keeps all.
 
     Attributes:
         checkpoint_path: the file that the learner was loaded from; None once it is trained.
@@ -120,9 +124,10 @@ class MetricLearner(LightningModule):
         num_features: int | None = None,
         freeze_trunk: bool = False,
         embedder_init: Literal["random", "pca"] = "random",
+        chunk_size: int | None = None,
     ) -> None:
         super().__init__()
-        refuse_below(1, "model", embedding_size=embedding_size, members=members)
+        refuse_below(1, "model", embedding_size=embedding_size, members=members, chunk_size=chunk_size)
         refuse_below(0, "model", trunk_lr=trunk_lr, embedder_lr=embedder_lr, loss_lr=loss_lr)
         refuse_below(0, "model", weight_decay=weight_decay, loss_weight_decay=loss_weight_decay)
         member = as_trunk(trunk, num_features)
@@ -146,6 +151,7 @@ class MetricLearner(LightningModule):
         self.distance = distance
         self.freeze_batch_norm = freeze_batch_norm
         self.freeze_trunk = freeze_trunk
+        self.chunk_size = chunk_size
         self.seed = seed
         self.num_classes: int | None = None
         self._unchecked = UncheckedLosses()
@@ -211,7 +217,10 @@ class MetricLearner(LightningModule):
         return nn.functional.normalize(embeddings) if self.normalize else embeddings
 
     def embed_batch(self, batch: Batch) -> Float[Tensor, "batch embedding"]:
-        """Embeddings of a batch of samples, or of features."""
+        """Embeddings of a batch of samples, or of features; in training by chunks of `chunk_size` samples."""
+        number, size = len(batch.labels), self.chunk_size
+        if size is not None and number > size and torch.is_grad_enabled() and not self.freeze_trunk:
+            return embed_in_chunks(self, batch.samples, number, size)
         return self.embed_features(batch.samples) if batch.are_features else self(batch.samples)
 
     def setup(self, stage: str) -> None:
@@ -230,6 +239,7 @@ class MetricLearner(LightningModule):
         if self.loss is None:
             raise UserError("this checkpoint was loaded without its loss: train a new learner with --model.loss")
         self.check_parts()
+        check_chunks(self)
         if self._starts_at_pca and is_new:
             self._start_at_pca(datamodule)
         self._starts_at_pca = False
@@ -333,17 +343,7 @@ class MetricLearner(LightningModule):
         return {"embeddings": self(samples), "index": index}
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        groups = []
-        for name, rates in self._rates.items():
-            parameters = [p for p in getattr(self, name).parameters() if p.requires_grad]
-            if parameters:
-                groups.append({"params": parameters, "name": name, **rates})
-        if not groups:
-            raise UserError(
-                "nothing learns: neither trunk, embedder nor loss has a weight that trains; leave --model.freeze_trunk "
-                "out, or give another --model.embedder"
-            )
-        optimizer = self._optimizer_factory(groups)
+        optimizer = self._optimizer_factory(parameter_groups(self, self._rates))
         if self._scheduler_factory is None:
             return optimizer
         schedule = {"scheduler": self._scheduler_factory(optimizer), "interval": self._scheduler_interval}

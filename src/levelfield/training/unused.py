@@ -68,6 +68,12 @@ SETTINGS = (
         "the loss has no weights",
     ),
     Setting(("model.freeze_batch_norm",), lambda config, _: config["model"]["freeze_trunk"], "the trunk is frozen"),
+    Setting(("model.chunk_size",), lambda config, _: config["model"]["freeze_trunk"], "the trunk is frozen"),
+    Setting(
+        ("model.chunk_size",),
+        lambda config, _: config["data"]["batch_size"] <= (config["model"]["chunk_size"] or 0),
+        "a batch has no more samples than a chunk",
+    ),
     Setting(
         ("model.lr_scheduler_interval",),
         lambda config, _: config["model"]["lr_scheduler"] is None,

@@ -82,11 +82,12 @@ def test_values_are_read_as_the_command_line_reads_them(text: str, value: object
 
 def test_identity_leaves_out_roots_and_name(study: Path) -> None:
     spec = load_spec(study)
-    moved = load_spec(study, {"data.root": "/elsewhere", "data.num_workers": 4})
+    moved = load_spec(study, {"data.root": "/elsewhere", "data.num_workers": 4, "model.chunk_size": None})
     other = load_spec(study, {"trainer.max_epochs": 2})
     assert moved.configuration_hash() == spec.configuration_hash()
     assert other.configuration_hash() != spec.configuration_hash()
     assert other.method_hash("arcface") != spec.method_hash("arcface")
+    assert load_spec(study, {"model.chunk_size": 4}).method_hash("arcface") != spec.method_hash("arcface")
     assert other.baseline_hash() == spec.baseline_hash(), "training settings do not touch the baseline"
 
 

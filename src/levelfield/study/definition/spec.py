@@ -26,7 +26,10 @@ WHOLE_HALF = "none"
 NOT_IDENTITY = ("root", "num_workers", "cache")
 # What a study may leave out: one that says no more than that is the study that it is without.
 LATER, LATER_OF_SEARCH = ("metrics", "own_code", "trained_as", "references"), ("folds", "final")
-USUAL = (("trainer", "devices", 1), ("model", "freeze_trunk", False), ("data", "features", None))
+USUAL = (
+    *(("trainer", "devices", 1), ("data", "features", None)),
+    *(("model", "freeze_trunk", False), ("model", "chunk_size", None)),
+)
 TRAINING_BATCHES = ("batch_size", "samples_per_class", "replacement", "sampler", "steps_per_epoch")
 
 

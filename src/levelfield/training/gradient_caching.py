@@ -1,0 +1,149 @@
+"""Gradient caching: the gradients of a batch whose activations do not fit into memory, chunk by chunk.
+
+First the batch is embedded without keeping activations. Once the loss has given its gradient at the embeddings, each
+chunk goes through the network again, with activations, and takes its rows of that gradient back to the weights:
+
+    d loss / d weights = sum over chunks of (d loss / d embeddings of the chunk) (d embeddings of the chunk / d weights)
+
+which is the chain rule, so every loss of the embeddings has the gradients that it has without chunks. To autograd the
+two passes are one operation on the weights: what adds up, scales, clips or reduces gradients sees each weight's once.
+
+Gao et al. 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup", arXiv:2101.06983.
+"""
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from itertools import pairwise
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from lightning.pytorch import LightningModule
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from levelfield.errors import UserError
+
+# How far, relative to their norm, the second pass' embeddings may lie from the first's: kernels with and without
+# gradient may round differently. Those of another dropout lie farther.
+TOLERANCE = 0.05
+LOOKED_AT_EVERY = 100  # steps: to look is to wait for a GPU
+
+
+def embed_in_chunks(learner: LightningModule, samples: Any, number: int, size: int) -> Float[Tensor, "batch embedding"]:
+    """Embeddings of a batch, whose backward embeds the chunks a second time, with the same random draws.
+
+    Args:
+        learner: called with each chunk.
+        samples: a tensor or a list of `number` samples, or a dictionary of such.
+        size: samples of a chunk at most; chunks are as equal as they can be.
+
+    Raises:
+        UserError: samples of another form; in the backward, embeddings that are not those of the first pass.
+    """
+    count = -(-number // size)
+    bounds = [number * place // count for place in range(count + 1)]
+    chunks = [_rows(samples, number, slice(*between)) for between in pairwise(bounds)]
+    named = learner.named_parameters()
+    weights = [weight for name, weight in named if weight.requires_grad and not name.startswith("loss.")]
+    return _EmbeddedTwice.apply(learner, chunks, *weights)
+
+
+def check_chunks(learner: LightningModule) -> None:
+    """Warns of batch norm that would take the statistics of a chunk.
+
+    Args:
+        learner: a `MetricLearner`, whose fit begins.
+
+    Raises:
+        UserError: the Trainer's strategy shards the weights.
+    """
+    if learner.chunk_size is None or learner.freeze_trunk:
+        return
+    option, strategy = f"--model.chunk_size {learner.chunk_size}", learner.trainer.strategy
+    if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy):
+        raise UserError(f"{option}: it takes one device or --trainer.strategy ddp, no {type(strategy).__name__}")
+    if any(part.training for part in learner.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)):
+        rank_zero_warn(
+            f"{option}: batch norm takes the statistics of each chunk, not of the batch; "
+            "--model.freeze_batch_norm true takes neither",
+            category=UserWarning,
+        )
+
+
+class _EmbeddedTwice(torch.autograd.Function):
+    """The embeddings of all chunks, as a function of the weights."""
+
+    @staticmethod
+    def forward(ctx: Any, learner: Any, chunks: list[Any], *weights: Tensor) -> Tensor:
+        # Of trunk and embedder alone: a loss may keep embeddings in its own, and the loss comes between the passes.
+        ctx.buffers = [*learner.trunk.buffers(), *learner.embedder.buffers()]
+        ctx.beginning = [buffer.clone() for buffer in ctx.buffers]
+        ctx.learner, ctx.chunks, ctx.draws = learner, chunks, []
+        rows = []
+        for chunk in chunks:
+            ctx.draws.append(_generator_states(learner.device))
+            rows.append(learner(chunk))
+        embeddings = torch.cat(rows)
+        ctx.lengths = [len(of_chunk) for of_chunk in rows]
+        ctx.save_for_backward(embeddings, *weights)  # so that autograd refuses weights that changed in between
+        return embeddings
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        learner, (embeddings, *weights) = ctx.learner, ctx.saved_tensors
+        # Running statistics go through the same changes once more, to where the first pass left them.
+        for buffer, value in zip(ctx.buffers, ctx.beginning, strict=True):
+            buffer.copy_(value)
+        after = _generator_states(learner.device)
+        found: list[Tensor | None] = [None] * len(weights)
+        off = torch.zeros((), device=embeddings.device)
+        parts = zip(ctx.chunks, ctx.draws, embeddings.split(ctx.lengths), gradient.split(ctx.lengths), strict=True)
+        with torch.enable_grad(), _precision(learner):
+            for chunk, draws, first, at_embeddings in parts:
+                _set_generator_states(learner.device, draws)
+                again = learner(chunk)
+                off += (again.detach() - first).square().sum()
+                of_chunk = torch.autograd.grad(again, weights, at_embeddings, allow_unused=True)
+                for place, new in enumerate(of_chunk):
+                    # Not in place: autograd may give two weights one tensor.
+                    found[place] = new if found[place] is None or new is None else found[place] + new
+        _set_generator_states(learner.device, after)
+        if learner.global_step % LOOKED_AT_EVERY == 0 and off.sqrt() > TOLERANCE * embeddings.norm():
+            raise UserError(
+                "--model.chunk_size embeds a batch twice, and the second time gave other embeddings: draw in the trunk "
+                "by torch's own generator, keep what changes in buffers, or leave --model.chunk_size out"
+            )
+        return None, None, *found
+
+
+def _rows(samples: Any, number: int, rows: slice) -> Any:
+    if isinstance(samples, Mapping):
+        return {key: _rows(part, number, rows) for key, part in samples.items()}
+    if not isinstance(samples, Tensor | list | tuple) or len(samples) != number:
+        raise UserError(
+            "--model.chunk_size cuts samples that come as a tensor or a list with a row for each label, or as a "
+            "dictionary of such: let the loader yield one, or leave --model.chunk_size out"
+        )
+    return samples[rows]
+
+
+def _generator_states(device: torch.device) -> tuple[Tensor, ...]:
+    """Where torch's generators are that a network on a device draws from."""
+    of_device = () if device.type == "cpu" else (torch.get_device_module(device).get_rng_state(),)
+    return torch.get_rng_state(), *of_device
+
+
+def _set_generator_states(device: torch.device, states: tuple[Tensor, ...]) -> None:
+    torch.set_rng_state(states[0])
+    for state in states[1:]:
+        torch.get_device_module(device).set_rng_state(state)
+
+
+def _precision(learner: LightningModule) -> Any:
+    """What the Trainer has around a training step, which a backward is outside of."""
+    trainer = learner._trainer
+    return nullcontext() if trainer is None else trainer.precision_plugin.train_step_context()

@@ -1,0 +1,277 @@
+"""A batch in chunks has the gradients of the batch: of autograd through all chunks at once, with the same draws."""
+
+import functools
+import random
+from contextlib import nullcontext
+
+import pytest
+import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.plugins import MixedPrecision
+from torch import Tensor, nn
+
+from levelfield.errors import UserError
+from levelfield.losses import (
+    ArcFaceLoss,
+    ContrastiveLoss,
+    CrossBatchMemory,
+    MarginLoss,
+    MultiSimilarityLoss,
+    NTXentLoss,
+    TripletMarginLoss,
+)
+from levelfield.miners import BatchHardMiner, DistanceWeightedMiner
+from levelfield.models import MLPEmbedder, TimmTrunk
+from levelfield.training.batches import Batch
+from levelfield.training.callbacks import CompileTrunk
+from levelfield.training.learner import MetricLearner
+from levelfield.training.step import seed_draws
+
+pytestmark = [pytest.mark.usefixtures("quiet"), pytest.mark.filterwarnings("ignore:You defined a `validation_step`")]
+
+LABELS = torch.arange(10) // 2
+
+
+class Batches:
+    """Steps of ten pictures of noise, the same each time."""
+
+    def __init__(self, steps: int, dtype: torch.dtype = torch.float64) -> None:
+        generator = torch.Generator().manual_seed(2)
+        self.batches = [(torch.rand(10, 3, 32, 32, dtype=dtype, generator=generator), LABELS) for _ in range(steps)]
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self):
+        return iter(self.batches)
+
+
+def resnet(**arguments) -> TimmTrunk:
+    """A trunk whose residual branches have gradients from the first step on."""
+    torch.manual_seed(1)
+    return TimmTrunk("test_resnet", weights=None, arguments={"zero_init_last": False, **arguments})
+
+
+def learner_of(loss, chunk_size: int | None = None, **arguments) -> MetricLearner:
+    """A learner whose weights a step of SGD changes by their gradients."""
+    rates = {"trunk_lr": 1.0, "embedder_lr": 1.0, "loss_lr": 1.0, "weight_decay": 0.0}
+    parts = {"trunk": resnet(), "embedding_size": 8, "optimizer": torch.optim.SGD}
+    learner = MetricLearner(loss=loss, chunk_size=chunk_size, **{**parts, **rates, **arguments})
+    learner.build_loss(5)
+    return learner
+
+
+def trained(learner: MetricLearner, steps: int = 1, dtype: torch.dtype = torch.float64, **trainer) -> MetricLearner:
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    precision = {} if "plugins" in trainer else {"precision": "64-true"}
+    settings = {"accelerator": "cpu", "max_epochs": 1, "limit_val_batches": 0, **precision, **trainer}
+    Trainer(**settings, **quiet).fit(learner, Batches(steps, dtype))
+    return learner
+
+
+def largest_difference(one: MetricLearner, other: MetricLearner) -> float:
+    """Of all weights and buffers."""
+    state = other.state_dict()
+    assert state.keys() == one.state_dict().keys()
+    pairs = [(value, state[name]) for name, value in one.state_dict().items() if isinstance(value, torch.Tensor)]
+    return max(float((value.double() - others.double()).abs().max()) for value, others in pairs)
+
+
+METHODS = {
+    "contrastive": lambda: {"loss": ContrastiveLoss(neg_margin=0.5)},
+    "multi-similarity": lambda: {"loss": MultiSimilarityLoss()},
+    "ntxent, raw": lambda: {"loss": NTXentLoss(temperature=0.5), "normalize": False},
+    "class weights": lambda: {"loss": ArcFaceLoss},
+    "learnt boundary": lambda: {"loss": functools.partial(MarginLoss, learn_beta=True)},
+    "mined": lambda: {"loss": TripletMarginLoss(), "miner": BatchHardMiner()},
+    "drawn": lambda: {"loss": TripletMarginLoss(), "miner": DistanceWeightedMiner()},
+    "memory": lambda: {"loss": CrossBatchMemory(ContrastiveLoss(), embedding_size=8, memory_size=20)},
+    "members": lambda: {"loss": ContrastiveLoss(neg_margin=0.5), "members": 2},
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_chunks_have_the_gradients_of_the_batch(method):
+    whole, chunked = (trained(learner_of(chunk_size=size, **METHODS[method]())) for size in (None, 4))
+    assert largest_difference(whole, learner_of(**METHODS[method]())) > 1e-3, "it learns"
+    assert largest_difference(whole, chunked) < 1e-10
+
+
+def test_in_float32_too():
+    whole, chunked = (
+        trained(learner_of(MultiSimilarityLoss(), size), 1, torch.float32, precision="32-true") for size in (None, 4)
+    )
+    assert 0 < largest_difference(whole, chunked) < 1e-5
+
+
+def test_clipping_accumulation_and_momentum_are_as_without():
+    def after_six(chunk_size):
+        loss = CrossBatchMemory(MultiSimilarityLoss(), embedding_size=8, memory_size=20)
+        learner = learner_of(loss, chunk_size, optimizer=functools.partial(torch.optim.SGD, momentum=0.9))
+        return trained(learner, 6, gradient_clip_val=0.05, accumulate_grad_batches=2)
+
+    assert largest_difference(after_six(None), after_six(4)) < 1e-10
+
+
+def by_autograd(learner: MetricLearner, dtype=torch.float64, context=nullcontext) -> dict[str, Tensor]:
+    """Gradients of the first step, all activations kept of the two chunks of 5 that a batch is cut into."""
+    samples, labels = Batches(1, dtype).batches[0]
+    learner.to(dtype)
+    seed_draws(torch.device("cpu"), "step", 0, 0, 0, "trunk", 0)
+    with context():
+        embeddings = torch.cat([learner(samples[:5]), learner(samples[5:])])
+    seed_draws(torch.device("cpu"), "step", 0, 0, 0, "loss")
+    learner.compute_loss(embeddings, labels).backward()
+    return {name: weight.grad for name, weight in learner.named_parameters()}
+
+
+def steps_of(chunked: MetricLearner, began: MetricLearner) -> dict[str, Tensor]:
+    start = dict(began.named_parameters())
+    return {name: start[name].detach() - weight.detach() for name, weight in chunked.named_parameters()}
+
+
+def test_dropout_and_stochastic_depth_are_drawn_again():
+    def learner():
+        embedder = functools.partial(MLPEmbedder, hidden_sizes=[16], dropout=0.3)
+        trunk = resnet(drop_path_rate=0.5, drop_rate=0.3)
+        torch.manual_seed(3)
+        return learner_of(MultiSimilarityLoss(), 7, trunk=trunk, embedder=embedder)
+
+    found, expected = steps_of(trained(learner()), learner()), by_autograd(learner())
+    assert len(found) > 10
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.filterwarnings("ignore:--model.chunk_size 7. batch norm takes the statistics of each chunk")
+def test_running_statistics_are_updated_once():
+    learner, reference = (learner_of(MultiSimilarityLoss(), 7, freeze_batch_norm=False) for _ in range(2))
+    expected = by_autograd(reference)
+    found = steps_of(trained(learner), learner_of(MultiSimilarityLoss()))
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-9, atol=1e-10)
+    statistics = dict(reference.named_buffers())
+    assert {int(value) for name, value in statistics.items() if name.endswith("num_batches_tracked")} == {2}
+    for name, value in learner.named_buffers():
+        torch.testing.assert_close(value, statistics[name], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_mixed_precision_and_its_scaler(dtype):
+    """A scale of 2 ** 10 on the loss is off the gradients again when they are applied."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10) if dtype == torch.float16 else None
+    plugin = MixedPrecision("bf16-mixed" if scaler is None else "16-mixed", "cpu", scaler)
+    learner = trained(learner_of(MultiSimilarityLoss(), 7), 1, torch.float32, plugins=[plugin])
+    autocast = functools.partial(torch.autocast, "cpu", dtype)
+    expected = by_autograd(learner_of(MultiSimilarityLoss()), torch.float32, autocast)
+    found = steps_of(learner, learner_of(MultiSimilarityLoss()))
+    for name, gradient in expected.items():
+        assert float((found[name] - gradient).norm() / gradient.norm()) < 0.02, name
+
+
+class Compiled(nn.Module):
+    num_features = 12
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.layer = nn.Linear(3 * 32 * 32, 12)
+
+    def forward(self, samples):
+        return self.layer(samples.flatten(1)).cos()
+
+
+@pytest.mark.full  # to import the compiler takes seconds
+def test_a_compiled_trunk():
+    whole, chunked = (
+        trained(learner_of(MultiSimilarityLoss(), size, trunk=Compiled()), callbacks=[CompileTrunk("aot_eager")])
+        for size in (None, 5)
+    )
+    assert largest_difference(whole, chunked) < 1e-10
+
+
+class Words(nn.Module):
+    """A bag of letters; texts come as lists, with a share of each in a dictionary."""
+
+    num_features, modality = 26, "text"
+
+    def __init__(self, named: bool = False) -> None:
+        super().__init__()
+        self.named = named
+        self.scale = nn.Parameter(torch.arange(26.0).cos())
+
+    def forward(self, samples):
+        texts = samples["texts"] if self.named else samples
+        share = torch.stack(samples["share"]) if self.named else 1
+        counts = [[text.count(chr(97 + letter)) for letter in range(26)] for text in texts]
+        return torch.tensor(counts) * self.scale * share
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_texts_and_dictionaries_are_cut(named):
+    texts = ["which", "card", "has", "not", "come", "yet", "to", "my", "new", "home"]
+    samples = {"texts": texts, "share": list(torch.rand(10, 1))} if named else texts
+    learner = learner_of(ContrastiveLoss(), trunk=Words(named))
+    whole = learner.embed_batch(Batch(samples, LABELS))
+    gradient = torch.rand(10, 8)
+    whole.backward(gradient)
+    expected = learner.trunk.module.scale.grad.clone()
+    learner.zero_grad()
+    learner.chunk_size = 3
+    chunked = learner.embed_batch(Batch(samples, LABELS))
+    torch.testing.assert_close(chunked, whole)
+    chunked.backward(gradient)
+    torch.testing.assert_close(learner.trunk.module.scale.grad, expected)
+
+
+def test_samples_that_cannot_be_cut_are_one_line():
+    learner = learner_of(ContrastiveLoss(), 4, trunk=Words(named=True))
+    with pytest.raises(UserError, match="a row for each label"):
+        learner.embed_batch(Batch({"texts": ["one", "two"], "share": [0.0]}, LABELS))
+
+
+class Careless(nn.Module):
+    """Draws what torch's seed says nothing of."""
+
+    num_features = 12
+
+    def forward(self, samples):
+        drawn = torch.tensor([random.random() for _ in range(12)])
+        return samples.flatten(1)[:, :12] * (drawn > 0.5)
+
+
+def test_draws_that_cannot_be_repeated_are_refused():
+    with pytest.raises(UserError, match="the second time gave other embeddings"):
+        trained(learner_of(ContrastiveLoss(), 4, trunk=Careless()))
+
+
+@pytest.mark.parametrize("size", [10, 64])
+def test_a_batch_that_is_no_larger_is_one_pass(size):
+    kept, calls = Careless(), []
+    learner = learner_of(ContrastiveLoss(), size, trunk=kept)
+    kept.register_forward_hook(lambda *_: calls.append(1))
+    trained(learner)
+    assert calls == [1]
+
+
+def test_a_frozen_trunk_is_passed_through_once():
+    learner = learner_of(ContrastiveLoss(), 4, freeze_trunk=True)
+    calls = []
+    learner.trunk.register_forward_hook(lambda *_: calls.append(1))
+    trained(learner)
+    assert calls == [1]
+
+
+def test_batch_norm_that_trains_is_warned_of():
+    with pytest.warns(UserWarning, match="batch norm takes the statistics of each chunk"):
+        trained(learner_of(ContrastiveLoss(), 4, freeze_batch_norm=False))
+
+
+def test_no_chunk_is_empty():
+    with pytest.raises(UserError, match=r"--model\.chunk_size 0: give 1 or more"):
+        learner_of(ContrastiveLoss(), 0)
