@@ -6,11 +6,11 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -22,7 +22,8 @@ from torch.utils.data import DataLoader, Dataset
 from levelfield.data.crops import Picture
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.index import SampleIndex
-from levelfield.errors import FileRefused, UserError
+from levelfield.data.made_once import made_once
+from levelfield.errors import UserError
 from levelfield.runtime.cache_root import cache_root
 from levelfield.runtime.processes import end_with_parent
 from levelfield.storage.atomic import TEMPORARY, replaced
@@ -35,7 +36,6 @@ MOST_BYTES = 4 << 30
 LOOKED_AT = 16
 # Fewer images are decoded before loader processes are there.
 FEW = 500
-Made = TypeVar("Made")
 
 
 class PreparedImages:
@@ -112,15 +112,16 @@ def prepared_where_it_pays(
     """
     if dataset.modality == "text" or not _has_files(dataset, index):
         return None
-    folder, stamp = _folder(dataset, purpose), stamp_of(dataset, index)
+    folder = _folder(dataset, purpose)
+    is_new = not os.path.exists(folder / INDEX)
+    if is_new and not _fits(folder, index, read):  # before millions of files are looked at for the stamp
+        return None
+    stamp = stamp_of(dataset, index)
     try:
         found = _read(folder, stamp)
-        if found is None:
-            folder.mkdir(parents=True, exist_ok=True)
-            most = min(MOST_BYTES, shutil.disk_usage(folder).free // 2)
-            if not os.access(folder, os.W_OK) or _room(index, read) > most:
-                return None
-    except OSError:  # no folder can be there
+    except OSError:
+        return None
+    if found is None and not is_new and not _fits(folder, index, read):
         return None
     return found or _prepared(folder, stamp, dataset, index, read)
 
@@ -133,34 +134,20 @@ def _folder(dataset: MetricDataset, purpose: Mapping[str, Any]) -> Path:
     return cache_root() / f"{dataset.name}-{_digest(place_of(dataset), dict(purpose))[:16]}"
 
 
+def _fits(folder: Path, index: SampleIndex, read: Callable[[str], Picture]) -> bool:
+    """Whether there can be a folder with room for the images, and for no more than nobody has to be asked for."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        most = min(MOST_BYTES, shutil.disk_usage(folder).free // 2)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK) and _room(index, read) <= most
+
+
 def _room(index: SampleIndex, read: Callable[[str], Picture]) -> int:
     """About the bytes that the images take, by some of them."""
     some = index.keys[:: max(1, len(index.keys) // LOOKED_AT)]
     return len(index.keys) * sum(np.asarray(read(key)).size for key in some) // max(1, len(some))
-
-
-def made_once(lock: Lock, read: Callable[[], Made | None], make: Callable[[], None], what: str, option: str) -> Made:
-    """What `read` finds. Where it finds nothing, one process calls `make` while the others wait for `lock`.
-
-    Args:
-        what: is made, and where, unless `option` is left out.
-
-    Raises:
-        UserError: no room to write.
-    """
-    try:
-        with lock:
-            found = read()
-            if found is None:
-                make()
-                found = read()
-    except (OSError, FileRefused) as error:  # the latter is the lock's
-        raise UserError(
-            f"cannot write the {what} ({error.strerror}): make room there, give another folder by the "
-            f"environment variable LEVELFIELD_CACHE, or leave {option} out"
-        ) from None
-    assert found is not None
-    return found
 
 
 def place_of(dataset: MetricDataset) -> dict[str, Any]:
@@ -187,7 +174,7 @@ def _stamp(dataset: MetricDataset, index: SampleIndex) -> str:
     decoders = [PIL.__version__, torchvision.__version__]
     paths = _paths(_Placed(_digest(place_of(dataset)), dataset), index.keys)
     if paths is None:
-        return _digest(index.keys, decoders)
+        return _digest(list(index.keys), decoders)
     files = []
     for key, path in zip(index.keys, paths, strict=True):
         try:
@@ -208,7 +195,7 @@ class _Placed:
 
 
 @lru_cache(maxsize=4)  # each job of a study asks, and has a data set of its own
-def _paths(placed: _Placed, keys: tuple[str, ...]) -> list[str] | None:
+def _paths(placed: _Placed, keys: Sequence[str]) -> list[str] | None:
     """The file of each sample; None where the program draws them."""
     files = [placed.dataset.file_of(key) for key in keys]
     return None if None in files else [os.path.abspath(str(file)) for file in files]
@@ -251,7 +238,7 @@ def _make(folder: Path, stamp: str, index: SampleIndex, read: Callable[[str], Pi
             stamp=stamp,
             pixels=pixels.name,
             bytes=written,
-            keys=np.array(index.keys),
+            keys=np.array(list(index.keys)),
             starts=np.array(starts),
             sizes=np.array(sizes),
         )

@@ -235,7 +235,7 @@ class MetricDataModule(LightningDataModule):
         """SHA-256 of the list of the test samples, with their classes and roles; no file of theirs is looked at."""
         index = self.dataset.read_index()
         test = index.select(np.isin(index.labels, self._halves(index)[2]))
-        listed = [test.keys, [test.class_names[label] for label in test.labels], test.roles]
+        listed = [list(test.keys), [test.class_names[label] for label in test.labels], test.roles]
         return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
 
     def summary(self) -> str:

@@ -15,9 +15,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from levelfield.data import datasets
-from levelfield.data.cache import cache_root, made_once, place_of, stamp_of
+from levelfield.data.cache import cache_root, place_of, stamp_of
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.index import SampleIndex
+from levelfield.data.made_once import made_once
 from levelfield.data.samplers import Draw
 from levelfield.data.source import Source, opened
 from levelfield.data.subset import ClassSubset

@@ -8,6 +8,8 @@ import numpy as np
 from jaxtyping import Bool, Int
 from PIL import Image
 
+from levelfield.data.strings import Keys
+
 Sample = Image.Image | str
 Role = Literal["query", "gallery", ""]
 Class = TypeVar("Class")
@@ -18,13 +20,14 @@ class SampleIndex:
     """Keys and labels of samples; labels (N,) int64 index `class_names`.
 
     Attributes:
+        keys: a tuple, or a table's or a shard's `Keys`.
         test_classes: the labels that the data set's own split tests on; None where it has no class-disjoint split.
         roles: of each sample, whether it asks or is searched when the test classes are scored, or neither (`""`, in
             training); None where each test sample asks all others.
         left_out: a line for each kind of thing that was found where the samples lie and is none.
     """
 
-    keys: tuple[str, ...]
+    keys: Sequence[str]
     labels: Int[np.ndarray, " samples"]
     class_names: tuple[str, ...]
     test_classes: tuple[int, ...] | None = None
@@ -38,10 +41,14 @@ class SampleIndex:
         positions = np.arange(len(self.keys))[np.asarray(indices)] if len(indices) else np.empty(0, np.int64)
         return replace(
             self,
-            keys=tuple(self.keys[i] for i in positions),
+            keys=_taken(self.keys, positions),
             labels=self.labels[positions],
-            roles=None if self.roles is None else tuple(self.roles[i] for i in positions),
+            roles=None if self.roles is None else _taken(self.roles, positions),
         )
+
+
+def _taken(values: Any, positions: Int[np.ndarray, " chosen"]) -> Any:
+    return values[positions] if isinstance(values, Keys) else tuple(values[i] for i in positions)
 
 
 def index_of_classes(samples: Iterable[tuple[str, Class]], names: Mapping[Class, str], **further: Any) -> SampleIndex:

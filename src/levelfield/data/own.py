@@ -4,7 +4,7 @@ from pathlib import Path
 
 from levelfield.data.datasets import ImageFolder, ImageTable, MetricDataset, TextTable
 from levelfield.data.datasets.images import image_suffixes
-from levelfield.data.datasets.table_file import column_names, read_table
+from levelfield.data.datasets.table import column_names, read_table
 from levelfield.data.places import own_file
 from levelfield.errors import UserError
 
@@ -32,9 +32,11 @@ def own_dataset(path: str, root: str | None = None) -> MetricDataset | None:
 
 def _lists_images(table: Path) -> bool:
     """Whether most of the paths in a table with texts too are called like images, instead of like the texts' files."""
+    images = rows = 0
     try:
-        rows = read_table(table, ("path", "label")).rows
+        for some in read_table(table, ("path", "label")).rows:
+            images += sum(Path(path).suffix.lower() in image_suffixes() for path in some.contents)
+            rows += len(some.contents)
     except UserError:  # of which reading it will tell
         return False
-    images = sum(Path(row.values[0] or "").suffix.lower() in image_suffixes() for row in rows)
-    return 2 * images > len(rows)
+    return 2 * images > rows

@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from levelfield.data.datasets import table_file
 from levelfield.data.datasets.image_table import ImageTable
+from levelfield.data.datasets.parquet_file import read_parquet
 from levelfield.errors import UserError
 
 
@@ -110,7 +110,8 @@ def test_verify_lists_every_row_that_cannot_be_used(tmp_path: Path) -> None:
 def test_parquet_columns_of_other_types(tmp_path: Path) -> None:
     frame = pd.DataFrame({"path": ["a", "b"], "label": [2**53 + 1, None]}, dtype=object)
     frame.to_parquet(tmp_path / "whole.parquet")
-    assert table_file.read_table(tmp_path / "whole.parquet", ("path", "label")).rows[0].values[1] == str(2**53 + 1)
+    (rows,) = read_parquet(tmp_path / "whole.parquet", ("path", "label")).rows
+    assert [rows.others[0].names[code] for code in rows.others[0].codes] == [str(2**53 + 1), ""]
     pd.DataFrame({"path": [b"a", b"\xff"], "label": [1, 2]}).to_parquet(tmp_path / "bytes.parquet")
     with pytest.raises(UserError, match="row 2: path is not UTF-8"):
         ImageTable(tmp_path / "bytes.parquet").read_index()

@@ -49,8 +49,8 @@ class Banking77(TextDataset, NamedDataset):
         folder = self.named_folder()
         parts = {part: read_labelled_rows(folder / part, "text", "category") for part in PARTS}
         samples = [
-            LabelledText(f"{part} row {row.row}", row.content, row.label)
-            for part, labelled in parts.items()
-            for row in labelled.rows
+            LabelledText(f"{part} row {number}", text, found.labels.names[code])
+            for part, found in parts.items()
+            for number, text, code in zip(found.numbers, found.contents, found.labels.codes, strict=True)
         ]
         return *index_of(samples), [problem for labelled in parts.values() for problem in labelled.problems]

@@ -111,10 +111,10 @@ class MetricDataset(ABC):
 
     def fingerprint(self, index: SampleIndex) -> str:
         """SHA-256 over class names, and over key, class and content of the samples in `index`, of no others."""
-        lines = list(index.class_names)
-        samples = zip(index.keys, index.labels.tolist(), strict=True)
-        lines += [f"{key}\t{label}\t{self.content_of(key)}" for key, label in samples]
-        return hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
+        digest = hashlib.sha256("".join(f"{name}\n" for name in index.class_names).encode())
+        for key, label in zip(index.keys, index.labels, strict=True):
+            digest.update(f"{key}\t{label}\t{self.content_of(key)}\n".encode())
+        return digest.hexdigest()
 
     def default_split(self, index: SampleIndex) -> Literal["half", "official"]:
         """The split that is used unless another is asked for."""

@@ -1,15 +1,18 @@
 """Your own images, listed in a table."""
 
-import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path, PurePath
 
 from PIL import Image
 
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.datasets.images import open_image
-from levelfield.data.datasets.table import LabelledRows, read_labelled_rows, refuse_problems, table_index
+from levelfield.data.datasets.kept_rows import LabelledRows
+from levelfield.data.datasets.table import read_labelled_rows, refuse_problems, table_index
 from levelfield.data.index import SampleIndex
 from levelfield.data.places import own_file
+from levelfield.data.strings import Keys
 from levelfield.errors import UserError
 
 
@@ -46,20 +49,8 @@ class ImageTable(MetricDataset):
 
     def read_all(self) -> tuple[SampleIndex, list[str]]:
         labelled = self._rows()
-        first_row: dict[str, int] = {}
-        once, problems = [], labelled.problems
-        for row in labelled.rows:
-            file = os.path.normpath(row.content)
-            if file in first_row:
-                # An image that is there twice would be its own nearest neighbour.
-                problems.append(
-                    f"{self.table}, row {row.row}: {row.content} stands in row {first_row[file]} already; remove one"
-                )
-            else:
-                first_row[file] = row.row
-                once.append(row)
-        keys = [str(PurePath(row.content)) for row in once]
-        return table_index(own_file(self.table, self.root), labelled._replace(rows=once), keys), problems
+        keys = Keys(partial(_plain_path, labelled.contents.at), labelled.contents.rows)
+        return table_index(own_file(self.table, self.root), labelled, keys), labelled.problems
 
     def _rows(self) -> LabelledRows:
         return read_labelled_rows(own_file(self.table, self.root), "path")
@@ -70,9 +61,16 @@ class ImageTable(MetricDataset):
     def file_of(self, key: str) -> Path:
         file = own_file(self.table, self.root).parent / key
         if not file.is_file():
-            rows = [row.row for row in self._rows().rows if str(PurePath(row.content)) == key]
+            rows = self._rows()
+            numbers = (
+                number for number, path in zip(rows.numbers, rows.contents, strict=True) if str(PurePath(path)) == key
+            )
             raise UserError(
-                f"{self.table}, row {rows[0] if rows else '?'}: no file {file}; "
-                "paths are relative to the table's folder"
+                f"{self.table}, row {next(numbers, '?')}: no file {file}; paths are relative to the table's folder"
             )
         return file
+
+
+def _plain_path(path_at: Callable[[int], str], row: int) -> str:
+    """`./a.jpg` as `a.jpg`, and the like."""
+    return str(PurePath(path_at(row)))

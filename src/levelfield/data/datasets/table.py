@@ -1,36 +1,25 @@
 """Tables with a label a row, and with a split and a role where they have these columns."""
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
 from jaxtyping import Int
 
-from levelfield.data.datasets.table_file import NUL, read_table
+from levelfield.data.datasets.csv_file import NUL, csv_columns, read_csv
+from levelfield.data.datasets.kept_rows import LabelledRows, rows_once
+from levelfield.data.datasets.parquet_file import num_rows, parquet_columns, read_parquet
+from levelfield.data.datasets.table_rows import Coded, Rows, TableFile
 from levelfield.data.index import Role, SampleIndex
+from levelfield.data.strings import Keys, Strings, StringsWriter
 from levelfield.errors import UserError
 
 OPTIONAL_COLUMNS = ("split", "role")
-
-
-class LabelledRow(NamedTuple):
-    """A row's number (`read_table`), and what it says; `split` and `role` are None where there is no such column."""
-
-    row: int
-    content: str
-    label: str
-    split: str | None = None
-    role: str | None = None
-
-
-class LabelledRows(NamedTuple):
-    """The rows that can be used, a line for each that cannot, and what is passed over."""
-
-    rows: list[LabelledRow]
-    problems: list[str]
-    left_out: list[str]
+# A Parquet table of more rows is read once for all processes, into a file.
+MANY = 1_000_000
 
 
 def table_index(table: Path, labelled: LabelledRows, keys: Sequence[str] | None = None) -> SampleIndex:
@@ -44,43 +33,70 @@ def table_index(table: Path, labelled: LabelledRows, keys: Sequence[str] | None 
     Raises:
         UserError: a split or role that is not known, or a class that is in both halves.
     """
-    rows = labelled.rows
-    labels, class_names = number_classes([row.label for row in rows])
+    labels, class_names = number_classes(labelled.labels)
     roles = None
-    if rows and rows[0].role is not None:
-        roles = tuple(cast("Role", _checked(table, row, "role", ("query", "gallery", ""))) for row in rows)
+    if labelled.roles is not None:
+        _refuse_unknown(table, labelled, labelled.roles, "role", ("query", "gallery", ""))
+        names = np.array([name.lower() for name in labelled.roles.names], dtype=object)
+        roles = cast("tuple[Role, ...]", tuple(names[labelled.roles.codes].tolist()))
     return SampleIndex(
-        tuple(row.content for row in rows) if keys is None else tuple(keys),
+        labelled.contents if keys is None else keys,
         labels,
         class_names,
-        test_classes=_test_classes(table, rows, labels),
+        test_classes=_test_classes(table, labelled, labels, class_names),
         roles=roles,
         left_out=tuple(labelled.left_out),
     )
 
 
-def _test_classes(table: Path, rows: list[LabelledRow], labels: Int[np.ndarray, " samples"]) -> tuple[int, ...] | None:
-    if not rows or rows[0].split is None:
+def _test_classes(
+    table: Path, labelled: LabelledRows, labels: Int[np.ndarray, " samples"], class_names: Sequence[str]
+) -> tuple[int, ...] | None:
+    if labelled.splits is None:
         return None
-    first_row: dict[int, LabelledRow] = {}
-    for row, label in zip(rows, labels.tolist(), strict=True):
-        row = row._replace(split=_checked(table, row, "split", ("train", "test")))
-        first = first_row.setdefault(label, row)
-        if row.split != first.split:
-            raise UserError(
-                f"{table}, row {row.row}: class {row.label} is in {row.split} here and in {first.split} in row "
-                f"{first.row}; put each class into one of them, or rename the column split to have the classes halved"
-            )
-    return tuple(label for label in sorted(first_row) if first_row[label].split == "test")
+    tested = np.array([name.lower() == "test" for name in labelled.splits.names])[labelled.splits.codes]
+    classes, first_rows = np.unique(labels, return_index=True)
+    others = np.flatnonzero(tested != tested[first_rows][labels])
+    row = int(others[0]) if len(others) else len(labels)
+    _refuse_unknown(table, labelled, labelled.splits, "split", ("train", "test"), before=row)
+    if row < len(labels):
+        here, there = ("test", "train") if tested[row] else ("train", "test")
+        raise UserError(
+            f"{table}, row {labelled.numbers[row]}: class {class_names[labels[row]]} is in {here} here and in {there} "
+            f"in row {labelled.numbers[first_rows[labels[row]]]}; put each class into one of them, or rename the "
+            "column split to have the classes halved"
+        )
+    return tuple(classes[tested[first_rows]].tolist())
 
 
-def _checked(table: Path, row: LabelledRow, column: str, known: tuple[str, ...]) -> str:
-    value = getattr(row, column).lower()
-    if value not in known:
+def _refuse_unknown(
+    table: Path, labelled: LabelledRows, column: Coded, title: str, known: tuple[str, ...], before: int | None = None
+) -> None:
+    """Refuse the first value that is not known, in the rows up to `before`, that one too."""
+    codes = column.codes if before is None else column.codes[: before + 1]
+    unknown = np.array([name.lower() not in known for name in column.names])[codes]
+    for row in np.flatnonzero(unknown)[:1].tolist():
+        value = column.names[column.codes[row]].lower()
         given = f"'{value}'" if value else "empty"
         wanted = " or ".join(name or "nothing" for name in known)
-        raise UserError(f"{table}, row {row.row}: {column} is {given}: give {wanted}, or rename the column")
-    return value
+        raise UserError(
+            f"{table}, row {labelled.numbers[row]}: {title} is {given}: give {wanted}, or rename the column"
+        )
+
+
+def column_names(table: Path) -> list[str]:
+    """Names of a table's columns in lower case; none where it cannot be read, of which reading its rows will tell."""
+    names = parquet_columns(table) if _is_parquet(table) else csv_columns(table)
+    return [name.strip().lower() for name in names]
+
+
+def read_table(table: Path, wanted: tuple[str, ...], optional: tuple[str, ...] = ()) -> TableFile:
+    """The columns of a CSV or Parquet file, see `read_csv` and `read_parquet`."""
+    return (read_parquet if _is_parquet(table) else read_csv)(table, wanted, optional)
+
+
+def _is_parquet(table: Path) -> bool:
+    return table.suffix.lower() == ".parquet"
 
 
 def read_labelled_rows(table: Path, content_column: str, label_column: str = "label") -> LabelledRows:
@@ -88,6 +104,7 @@ def read_labelled_rows(table: Path, content_column: str, label_column: str = "la
 
     Args:
         table: the CSV or Parquet file, see `read_table`.
+        content_column: of a `path` each may stand there once, however it is written.
 
     Raises:
         UserError: the table is missing, malformed or without rows, or a column is missing or there twice.
@@ -98,22 +115,108 @@ def read_labelled_rows(table: Path, content_column: str, label_column: str = "la
     if not table.is_file():
         raise UserError(f"no table {table}: give a CSV or Parquet file with the columns {','.join(wanted)}")
     found = read_table(table, wanted, OPTIONAL_COLUMNS)
-    if not found.rows and not found.problems:
+    many = _is_parquet(table) and num_rows(table) > MANY
+    labelled = rows_once(table, wanted, lambda writer: _checked(table, found, wanted, writer), in_file=many)
+    if not len(labelled.numbers) and not labelled.problems:
         raise UserError(f"{table} has no rows: it needs one a sample, with {' and '.join(wanted)}")
-    sound, problems = [], found.problems
-    for number, values in found.rows:
-        row = LabelledRow(number, *values)  # type: ignore[arg-type]  # the two wanted are never None
-        fault = content_fault(content_column, row.content) or content_fault(label_column, row.label)
-        for column, value in (("path", row.content if content_column == "path" else ""), (label_column, row.label)):
-            if not fault and re.search(r"[\r\n]", value):
-                fault = f"{column} has several lines; close the double quote that opens it"
-        if fault:
-            problems.append((number, fault))
-        else:
-            sound.append(row)
-    lines = [f"{table}, row {number}: {fault}" for number, fault in sorted(problems)]
+    return labelled
+
+
+class _Column:
+    """Gathers a column's parts, the different values in order of the first row."""
+
+    def __init__(self) -> None:
+        self._code_of: dict[str, int] = {}
+        self._codes: list[Int[np.ndarray, " rows"]] = []
+
+    def add(self, part: Coded) -> None:
+        codes = [self._code_of.setdefault(name, len(self._code_of)) for name in part.names]
+        self._codes.append(np.array(codes, np.int32)[part.codes])
+
+    @property
+    def whole(self) -> Coded | None:
+        return Coded(list(self._code_of), np.concatenate(self._codes)) if self._codes else None
+
+
+def _checked(table: Path, found: TableFile, wanted: tuple[str, str], writer: StringsWriter) -> LabelledRows:
+    """The rows that can be used, whose contents go to `writer`, and a line for each that cannot."""
+    content_column, label_column = wanted
+    numbers, hashes, problems = [np.empty(0, np.int64)], [np.empty(0, np.int64)], found.problems
+    columns = [_Column() for _ in (label_column, *OPTIONAL_COLUMNS)]
+    for rows in found.rows:
+        faults = _faults(rows, content_column, label_column)
+        if faults:
+            problems += [(int(rows.numbers[position]), fault) for position, fault in faults.items()]
+            sound = np.delete(np.arange(len(rows.numbers)), list(faults))
+            contents = [rows.contents[position] for position in sound]
+            others = [other and other.take(sound) for other in rows.others]
+            rows = Rows(rows.numbers[sound], contents, others)
+        writer.write(rows.contents)
+        numbers.append(rows.numbers)
+        for column, part in zip(columns, rows.others, strict=True):
+            if part is not None:
+                column.add(part)
+        if content_column == "path":
+            files = (hash(os.path.normpath(path)) for path in rows.contents)
+            hashes.append(np.fromiter(files, np.int64, len(rows.contents)))
+    labels, splits, roles = (column.whole for column in columns)
+    strings, every = writer.strings(), np.concatenate(numbers)
+    once, again = _once(strings, every, np.concatenate(hashes)) if content_column == "path" else (None, [])
+    chosen = np.arange(len(every)) if once is None else once
     passed_over = [f"columns passed over: {', '.join(found.passed_over)}"] if found.passed_over else []
-    return LabelledRows(sound, lines, passed_over)
+    return LabelledRows(
+        numbers=every[chosen],
+        contents=Keys(strings.__getitem__, chosen),
+        labels=Coded([], np.empty(0, np.int64)) if labels is None else labels.take(chosen),
+        splits=splits and splits.take(chosen),
+        roles=roles and roles.take(chosen),
+        problems=[f"{table}, row {number}: {fault}" for number, fault in (*sorted(problems), *again)],
+        left_out=passed_over,
+    )
+
+
+def _faults(rows: Rows, content_column: str, label_column: str) -> dict[int, str]:
+    """What is wrong with a row's content, or with its label, by the row's position."""
+    faults = {}
+    together = "".join(rows.contents)  # most tables have no fault, and one look at all is soon done
+    if not all(rows.contents) or not together.isascii() or re.search(r"[\0\r\n]", together):
+        found = ((position, _fault(content_column, content)) for position, content in enumerate(rows.contents))
+        faults = {position: fault for position, fault in found if fault}
+    labels = rows.others[0]
+    assert labels is not None
+    for code, name in enumerate(labels.names):
+        if fault := _fault(label_column, name):
+            for position in np.flatnonzero(labels.codes == code).tolist():
+                faults.setdefault(position, fault)
+    return faults
+
+
+def _fault(column: str, value: str) -> str:
+    fault = content_fault(column, value)
+    if not fault and column != "text" and re.search(r"[\r\n]", value):
+        return f"{column} has several lines; close the double quote that opens it"
+    return fault
+
+
+def _once(
+    paths: Strings, numbers: Int[np.ndarray, " rows"], hashes: Int[np.ndarray, " rows"]
+) -> tuple[Int[np.ndarray, " once"], list[tuple[int, str]]]:
+    """Positions of the rows but those whose file stands in an earlier one, and the number and problem of these.
+
+    An image that is there twice would be its own nearest neighbour.
+    """
+    ordered = np.sort(hashes)
+    repeated = ordered[1:][ordered[1:] == ordered[:-1]]
+    first_row: dict[str, int] = {}
+    again, problems = [], []
+    for position in np.flatnonzero(np.isin(hashes, repeated)).tolist() if len(repeated) else ():
+        file, number = os.path.normpath(paths[position]), int(numbers[position])
+        if file in first_row:
+            again.append(position)
+            problems.append((number, f"{paths[position]} stands in row {first_row[file]} already; remove one"))
+        else:
+            first_row[file] = number
+    return np.delete(np.arange(len(numbers)), again), problems
 
 
 def refuse_problems(problems: Sequence[str]) -> None:
@@ -135,12 +238,15 @@ def content_fault(column: str, content: str) -> str:
     return ""
 
 
-def number_classes(labels: list[str]) -> tuple[Int[np.ndarray, " samples"], tuple[str, ...]]:
+def number_classes(labels: Coded | Iterable[str]) -> tuple[Int[np.ndarray, " samples"], tuple[str, ...]]:
     """Labels (N,) int64 and class names in order: by number where all are whole numbers, else by name."""
-    names = set(labels)
+    coded = labels if isinstance(labels, Coded) else Coded.of(labels)
+    occurring = np.unique(coded.codes)
+    names = [coded.names[code] for code in occurring]
     if all(name.removeprefix("-").isdecimal() for name in names):
-        class_names = sorted(names, key=lambda name: (int(name), name))
+        order = sorted(range(len(names)), key=lambda place: (int(names[place]), names[place]))
     else:
-        class_names = sorted(names)
-    label_of = {name: label for label, name in enumerate(class_names)}
-    return np.array([label_of[name] for name in labels], dtype=np.int64), tuple(class_names)
+        order = sorted(range(len(names)), key=names.__getitem__)
+    label_of = np.zeros(len(coded.names), np.int64)
+    label_of[occurring[order]] = np.arange(len(order))
+    return label_of[coded.codes], tuple(names[place] for place in order)

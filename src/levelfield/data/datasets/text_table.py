@@ -1,11 +1,16 @@
 """Your own texts, listed in a table."""
 
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int
 
 from levelfield.data.datasets.table import read_labelled_rows, table_index
 from levelfield.data.datasets.texts import TextDataset
 from levelfield.data.index import SampleIndex
 from levelfield.data.places import own_file
+from levelfield.data.strings import Keys
 
 
 class TextTable(TextDataset):
@@ -31,7 +36,35 @@ class TextTable(TextDataset):
         self.table = table
         self.root = root
 
-    def read_texts(self) -> tuple[SampleIndex, list[str], list[str]]:
+    def read_texts(self) -> tuple[SampleIndex, Sequence[str], list[str]]:
         labelled = read_labelled_rows(own_file(self.table, self.root), "text")
-        index = table_index(own_file(self.table, self.root), labelled, keys=[f"row {row.row}" for row in labelled.rows])
-        return index, [row.content for row in labelled.rows], labelled.problems
+        index = table_index(own_file(self.table, self.root), labelled, Keys(_called, labelled.numbers))
+        return index, labelled.contents, labelled.problems
+
+    def texts_by_key(self, keys: Sequence[str], texts: Sequence[str]) -> Mapping[str, str]:
+        assert isinstance(keys, Keys)
+        return _TextOfRow(keys.rows, texts)
+
+
+def _called(number: int) -> str:
+    return f"row {number}"
+
+
+class _TextOfRow(Mapping[str, str]):
+    """The texts by what their rows are called; `numbers` are the rows', ascending."""
+
+    def __init__(self, numbers: Int[np.ndarray, " rows"], texts: Sequence[str]) -> None:
+        self.numbers, self.texts = numbers, texts
+
+    def __getitem__(self, key: str) -> str:
+        number = key.removeprefix("row ")
+        place = int(np.searchsorted(self.numbers, int(number))) if number.isdecimal() else len(self)
+        if place == len(self) or _called(self.numbers[place]) != key:
+            raise KeyError(key)
+        return self.texts[place]
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __iter__(self) -> Iterator[str]:
+        return map(_called, self.numbers)

@@ -2,6 +2,7 @@
 
 import hashlib
 from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,14 +21,14 @@ class LabelledText(NamedTuple):
 
 
 class TextDataset(MetricDataset):
-    """Texts that fit into memory. Each is kept as it was when the index was read last."""
+    """Texts, each kept as it was when the index was read last."""
 
     modality = "text"
 
-    _texts: dict[str, str] | None = None
+    _texts: Mapping[str, str] | None = None
 
     @abstractmethod
-    def read_texts(self) -> tuple[SampleIndex, list[str], list[str]]:
+    def read_texts(self) -> tuple[SampleIndex, Sequence[str], list[str]]:
         """The index and the texts of all samples that can be used, and a line for each that cannot.
 
         Raises:
@@ -46,8 +47,12 @@ class TextDataset(MetricDataset):
 
     def read_all(self) -> tuple[SampleIndex, list[str]]:
         index, texts, problems = self.read_texts()
-        self._texts = dict(zip(index.keys, texts, strict=True))
+        self._texts = self.texts_by_key(index.keys, texts)
         return index, problems
+
+    def texts_by_key(self, keys: Sequence[str], texts: Sequence[str]) -> Mapping[str, str]:
+        """How the texts are kept."""
+        return dict(zip(keys, texts, strict=True))
 
     def load(self, key: str) -> str:
         if self._texts is None:
@@ -69,7 +74,7 @@ class TextDataset(MetricDataset):
 
 def index_of(samples: list[LabelledText]) -> tuple[SampleIndex, list[str]]:
     """Index and texts; classes are numbered in order of their labels."""
-    labels, class_names = number_classes([sample.label for sample in samples])
+    labels, class_names = number_classes(sample.label for sample in samples)
     keys = tuple(sample.key for sample in samples)
     return SampleIndex(keys, labels, class_names), [sample.text for sample in samples]
 

@@ -14,7 +14,6 @@ class TrainedClasses:
     """The classes with 2 samples or more.
 
     Attributes:
-        members: positions of the samples of each.
         num_left_out: classes with one sample, which leave training.
 
     Raises:
@@ -22,18 +21,21 @@ class TrainedClasses:
     """
 
     def __init__(self, labels: Int[np.ndarray, " samples"]) -> None:
-        order = np.argsort(labels, kind="stable")
-        _, first = np.unique(labels[order], return_index=True)
-        classes = np.split(order, first[1:])
-        self.members = [members for members in classes if len(members) >= 2]
-        self.num_left_out = len(classes) - len(self.members)
-        if len(self.members) < 2:
+        self._order = np.argsort(labels, kind="stable")
+        _, first, counts = np.unique(labels[self._order], return_index=True, return_counts=True)
+        self._first, self._counts = first[counts >= 2], counts[counts >= 2]
+        self.num_left_out = len(first) - len(self)
+        if len(self) < 2:
             raise UserError(
-                f"{len(self.members)} training classes have 2 samples or more; training needs at least 2 such classes"
+                f"{len(self)} training classes have 2 samples or more; training needs at least 2 such classes"
             )
 
     def __len__(self) -> int:
-        return len(self.members)
+        return len(self._first)
+
+    def members(self, number: int) -> Members:
+        """Positions of a class' samples, ascending."""
+        return self._order[self._first[number] : self._first[number] + self._counts[number]]
 
     @property
     def left_out(self) -> list[str]:
@@ -47,9 +49,9 @@ class TrainedClasses:
         A class with fewer samples is filled by repetition, all of its samples before any again, unless they are drawn
         with replacement.
         """
-        drawn = rng.choice(len(self.members), len(counts), replace=False)
+        drawn = rng.choice(len(self), len(counts), replace=False)
         return np.concatenate(
-            [_draw_members(self.members[c], count, replacement, rng) for c, count in zip(drawn, counts, strict=True)]
+            [_draw_members(self.members(c), count, replacement, rng) for c, count in zip(drawn, counts, strict=True)]
         )
 
 

@@ -32,12 +32,16 @@ class ShuffledBatchSampler(TrainingBatchSampler):
                 "replacement is of the samples of a class, and ShuffledBatchSampler takes all samples in turn: give "
                 "--data.replacement false"
             )
+        self._orders: dict[int, Int[np.ndarray, " samples"]] = {}
 
     def indices_of(self, batch: int) -> Int[np.ndarray, " batch"]:
         first = (self.epoch * self.num_batches + batch) * self.batch_size
         passes, places = np.divmod(np.arange(first, first + self.batch_size), len(self.labels))
-        orders = {int(number): self._order(int(number)) for number in np.unique(passes)}
-        return np.array([orders[int(number)][place] for number, place in zip(passes, places, strict=True)])
+        # Those of the batch before mostly are this one's, too.
+        self._orders = {
+            int(n): self._orders[n] if n in self._orders else self._order(int(n)) for n in np.unique(passes)
+        }
+        return np.array([self._orders[int(number)][place] for number, place in zip(passes, places, strict=True)])
 
     def _order(self, number: int) -> Int[np.ndarray, " samples"]:
         """The order of a pass through the data, from 0."""

@@ -1,0 +1,172 @@
+"""Reading the columns of a CSV file as text, each row with its number."""
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from levelfield.data.datasets.table_rows import Coded, Rows, TableFile, places_of
+from levelfield.errors import UserError
+
+NUL = "\udc00"
+SEPARATORS = ",;\t|"
+# A longer value is a quote that was not closed, or a whole book.
+LONGEST_VALUE = 10_000_000
+LONGEST_HEADER = 1_000_000
+# As text and as Python's strings it takes some ten times as much memory.
+LARGEST_FILE = 1 << 29
+
+
+def read_csv(table: Path, wanted: tuple[str, ...], optional: tuple[str, ...] = ()) -> TableFile:
+    """The columns wanted, whose first has the contents, and the optional ones.
+
+    The file is UTF-8 with a header, its values parted by comma, semicolon, tab or `|`. Its rows are numbered as an
+    editor numbers the line that each begins in, so that the header is row 1.
+
+    Raises:
+        UserError: the table cannot be read, is too large, lacks a column wanted, or has a column twice.
+    """
+    if table.stat().st_size > LARGEST_FILE:
+        raise UserError(
+            f"{table} is larger than {LARGEST_FILE >> 20} MiB, and a CSV file is read whole: convert it to Parquet, by "
+            'python -c "from pyarrow import csv, parquet; '
+            f"parquet.write_table(csv.read_csv('{table}'), '{table.with_suffix('.parquet')}')\""
+        )
+    rows, problems, passed_over = _read(table, wanted, optional)
+    columns: list[Any] = list(zip(*(values for _, values in rows), strict=True)) or [()] * len((*wanted, *optional))
+    others = [None if column[:1] == (None,) else Coded.of(column) for column in columns[1:]]
+    every = Rows(np.array([number for number, _ in rows], np.int64), list(columns[0]), others)
+    return TableFile([every] if rows else [], problems, passed_over)
+
+
+def csv_columns(table: Path) -> list[str]:
+    """Names of the columns; none where the file cannot be read, of which reading its rows will tell."""
+    try:
+        content = _decoded(table)
+    except OSError:
+        return []
+    return _header(content, _separator(content))
+
+
+class Row(NamedTuple):
+    """A row's number, and its values of the columns that were asked for: None for one that the table does not have."""
+
+    number: int
+    values: tuple[str | None, ...]
+
+
+def _read(
+    table: Path, wanted: tuple[str, ...], optional: tuple[str, ...]
+) -> tuple[list[Row], list[tuple[int, str]], list[str]]:
+    """The rows that can be read, number and problem of each other one, and the columns that nobody asked for."""
+    content = _decoded(table)
+    rows: list[Row] = []
+    problems: list[tuple[int, str]] = []
+    start = 1
+    try:
+        with _values_up_to(LONGEST_VALUE):
+            separator = _separator(content, wanted)
+            reader = _reader(content, separator)
+            names = [name.strip() for name in next(reader, [])]
+            if any(NUL in name or _strange(name) for name in names):
+                raise UserError(f"{table} is not a CSV file in UTF-8: save it as one")
+            places = places_of(table, names, wanted, optional)
+            passed_over = [name or "(no name)" for at, name in enumerate(names) if at not in places]
+            while True:
+                start = reader.line_num + 1
+                values = next(reader, None)
+                if values is None:
+                    break
+                if any(values[len(names) :]):
+                    # A separator without quotes moves what follows it: the label would be a piece of the text.
+                    mark = {",": "comma", ";": "semicolon", "\t": "tab"}.get(separator, separator)
+                    problems.append(
+                        (
+                            start,
+                            f"{len(values)} values for {len(names)} columns; put a value with a {mark} in it between "
+                            "double quotes",
+                        )
+                    )
+                elif values:  # else a blank line
+                    read = (None if at is None else values[at].strip() if at < len(values) else "" for at in places)
+                    rows.append(Row(start, tuple(read)))
+            rows = _without_rows_of_rows(rows, problems, separator, len(names), places[1] or 0)
+    except csv.Error as error:
+        if "field limit" in str(error):
+            remedy = f"it has a value of more than {LONGEST_VALUE:,} characters; shorten it, or close the double quote"
+        else:
+            remedy = (
+                f"a double quote is not closed, or stands within a value ({error}); close it, or write it twice and "
+                "put the whole value between double quotes"
+            )
+        raise UserError(f"{table}, row {start}: {remedy}") from None
+    return rows, problems, passed_over
+
+
+def _without_rows_of_rows(
+    rows: list[Row], problems: list[tuple[int, str]], separator: str, num_columns: int, label_at: int
+) -> list[Row]:
+    """Without those with a value whose lines are rows by themselves: a quote opens it that a later row's closes."""
+    labels = {row.values[1] for row in rows}
+
+    def is_row(line: str) -> bool:
+        values = line.split(separator)  # a comma in a sentence has a blank after it, which no label begins with
+        return '"' not in line and len(values) == num_columns and values[label_at] in labels
+
+    kept = []
+    for row in rows:
+        lines = max(((value or "").replace("\r\n", "\n").split("\n") for value in row.values), key=len)
+        if len(lines) > 1 and all(map(is_row, lines[:-1])):
+            reason = f"a value takes in {len(lines) - 1} rows after it; close the double quote that opens it"
+            problems.append((row.number, reason))
+        else:
+            kept.append(row)
+    return kept
+
+
+def _decoded(table: Path) -> str:
+    """What is not UTF-8 becomes a lone surrogate, and NUL, at which csv stops, one that no byte becomes.
+
+    So the rest of the table can be read, and the row can be named.
+    """
+    return table.read_bytes().decode("utf-8-sig", errors="surrogateescape").replace("\0", NUL)
+
+
+def _strange(name: str) -> bool:
+    return any("\ud800" <= letter <= "\udfff" for letter in name)
+
+
+def _reader(content: str, separator: str) -> Any:
+    return csv.reader(io.StringIO(content, newline=""), delimiter=separator, skipinitialspace=True, strict=True)
+
+
+def _header(content: str, separator: str) -> list[str]:
+    """Names of the columns; none where that separator leaves quotes within them."""
+    try:
+        return [name.strip() for name in next(_reader(content[:LONGEST_HEADER], separator), [])]
+    except csv.Error:
+        return []
+
+
+def _separator(content: str, wanted: Sequence[str] = ()) -> str:
+    """The one that gives the most of the columns wanted, then the most columns; the comma where all are alike."""
+
+    def score(separator: str) -> tuple[int, int]:
+        names = {name.lower() for name in _header(content, separator)}
+        return len(names.intersection(wanted)), len(names)
+
+    return max(SEPARATORS, key=score)
+
+
+@contextmanager
+def _values_up_to(characters: int) -> Iterator[None]:
+    """The csv module's limit of a value, which is the process' and 131,072 characters otherwise."""
+    before = csv.field_size_limit(characters)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)

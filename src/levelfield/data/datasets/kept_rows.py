@@ -1,0 +1,108 @@
+"""The rows of a table that can be used, in arrays; those of a large table in files that all processes share."""
+
+import io
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int
+
+from levelfield.data.datasets.table_rows import Coded
+from levelfield.data.made_once import made_once
+from levelfield.data.strings import Keys, Strings, StringsWriter
+from levelfield.runtime.cache_root import cache_root
+from levelfield.storage.atomic import read_json, write_json
+from levelfield.storage.lock import Lock
+
+# To be raised when what is kept of a table changes.
+FORMAT = 1
+WORDS = "rows.json"
+
+
+@dataclass(frozen=True)
+class LabelledRows:
+    """The rows that can be used, a line for each that cannot, and what is passed over.
+
+    Attributes:
+        numbers: of the rows, as an editor or a reader of Parquet files counts them.
+        contents: their texts or paths.
+        splits: None where there is no such column; roles the same.
+    """
+
+    numbers: Int[np.ndarray, " rows"]
+    contents: Keys
+    labels: Coded
+    splits: Coded | None
+    roles: Coded | None
+    problems: list[str]
+    left_out: list[str]
+
+
+Read = Callable[[StringsWriter], LabelledRows]
+
+
+def rows_once(table: Path, columns: tuple[str, ...], read: Read, in_file: bool) -> LabelledRows:
+    """What `read` gives; where it is to be in a file, that of an earlier process, as long as the table is the same.
+
+    The files lie below `LEVELFIELD_CACHE`, in a folder that is named for the table's path, size and modification time.
+
+    Args:
+        columns: that are read.
+        read: hands the contents to a writer.
+
+    Raises:
+        UserError: what `read` raises, or no room to write.
+    """
+    if not in_file:
+        return read(StringsWriter(io.BytesIO()))
+    path, status = str(table.resolve()), table.stat()
+    place = cache_root() / "tables" / f"{table.stem[:40]}-{_digest(path, *columns)}"
+    folder = place / _digest(FORMAT, path, status.st_size, status.st_mtime_ns)
+
+    def make() -> None:
+        print(f"reading the rows of {table} once, into {folder}", file=sys.stderr)
+        for other in place.glob("*/" + WORDS):  # of the table as it was
+            shutil.rmtree(other.parent)
+        shutil.rmtree(folder, ignore_errors=True)  # what a killed process left
+        folder.mkdir(parents=True)
+        with StringsWriter.of_folder(folder) as writer:
+            _keep(read(writer), folder)
+
+    kept = _kept(folder)
+    lock = Lock(place, "rows", f"rows of {table.name}")
+    return kept or made_once(lock, lambda: _kept(folder), make, f"rows of {table} into {folder}")
+
+
+def _digest(*values: object) -> str:
+    return sha256(json.dumps(values).encode()).hexdigest()[:16]
+
+
+def _keep(rows: LabelledRows, folder: Path) -> None:
+    """Write all but the contents, which are there; the words last, for they say that all is there."""
+    columns = {"label": rows.labels, "split": rows.splits, "role": rows.roles}
+    for name, column in columns.items():
+        if column is not None:
+            np.save(folder / f"{name}.npy", column.codes)
+    np.save(folder / "numbers.npy", rows.numbers)
+    np.save(folder / "places.npy", rows.contents.rows)
+    names = {name: column.names for name, column in columns.items() if column is not None}
+    write_json(folder / WORDS, {"names": names, "problems": rows.problems, "left_out": rows.left_out})
+
+
+def _kept(folder: Path) -> LabelledRows | None:
+    words = read_json(folder / WORDS)
+    if words is None:
+        return None
+
+    def array(name: str) -> np.ndarray:
+        return np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r"))
+
+    columns = {name: Coded(names, array(name)) for name, names in words["names"].items()}
+    contents = Keys(Strings.mapped(folder).__getitem__, array("places"))
+    halves = (columns.get("split"), columns.get("role"))
+    return LabelledRows(array("numbers"), contents, columns["label"], *halves, words["problems"], words["left_out"])

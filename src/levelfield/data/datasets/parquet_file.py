@@ -1,0 +1,109 @@
+"""Reading the columns of a Parquet file as text, some rows at a time."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from levelfield.data.datasets.table_rows import Coded, Rows, TableFile, places_of
+from levelfield.errors import UserError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+AT_A_TIME = 1 << 16
+
+
+def read_parquet(table: Path, wanted: Sequence[str], optional: Sequence[str] = ()) -> TableFile:
+    """The columns wanted, whose first has the contents, and the optional ones; rows are numbered from 1.
+
+    Row groups are read as the rows are gone through, so that no more than some of one is in memory.
+
+    Raises:
+        UserError: the table cannot be read, lacks a column wanted, or has a column twice.
+    """
+    import pyarrow as pa
+
+    schema = _opened(table).schema_arrow
+    places = places_of(table, schema.names, wanted, optional)
+    for at in places:
+        if at is not None and pa.types.is_nested(schema.field(at).type):
+            column = schema.field(at)
+            raise UserError(f"{table}: the column {column.name} holds {column.type}: give one value a row")
+    columns = [None if at is None else schema.names[at] for at in places]
+    return TableFile(_rows(table, columns), passed_over=[name for name in schema.names if name not in columns])
+
+
+def num_rows(table: Path) -> int:
+    """How many rows a Parquet file has."""
+    return _opened(table).metadata.num_rows
+
+
+def parquet_columns(table: Path) -> list[str]:
+    """Names of the columns; none where the file cannot be read, of which reading its rows will tell."""
+    try:
+        return _opened(table).schema_arrow.names
+    except UserError:
+        return []
+
+
+def _rows(table: Path, columns: list[str | None]) -> Iterator[Rows]:
+    first = 1
+    with _readable(table):
+        for batch in _opened(table).iter_batches(AT_A_TIME, columns=[name for name in columns if name is not None]):
+            contents, *others = (None if name is None else batch.column(name) for name in columns)
+            numbers = np.arange(first, first + len(batch))
+            yield Rows(numbers, _texts(contents), [None if column is None else _coded(column) for column in others])
+            first += len(batch)
+
+
+@contextmanager
+def _readable(table: Path) -> Iterator[None]:
+    import pyarrow as pa
+
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{table} is not a readable Parquet file ({reason}): write it again") from None
+
+
+def _opened(table: Path) -> Any:
+    from pyarrow import parquet
+
+    with _readable(table):
+        return parquet.ParquetFile(table)
+
+
+def _coded(column: "pa.Array") -> Coded:
+    """The different values as text; two of them may be one."""
+    import pyarrow as pa
+
+    try:
+        column = column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column
+        coded = column.dictionary_encode("encode")
+        return Coded(_texts(coded.dictionary), coded.indices.to_numpy())
+    except (pa.ArrowNotImplementedError, AttributeError):  # types of which no dictionary is made
+        return Coded.of(_texts(column))
+
+
+def _texts(column: "pa.Array") -> list[str]:
+    import pyarrow as pa
+
+    try:
+        values = column.to_pylist()
+    except UnicodeDecodeError:  # named with its row by who looks at the values
+        values = column.cast(pa.large_binary()).to_pylist()
+    return [value.strip() if type(value) is str else _as_text(value) for value in values]
+
+
+def _as_text(value: Any) -> str:
+    if value is None or value != value:  # missing, or not a number
+        return ""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", errors="surrogateescape").strip()
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))  # pandas stores a column of whole numbers with gaps as floats
+    return str(value).strip()

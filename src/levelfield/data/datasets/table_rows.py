@@ -1,0 +1,76 @@
+"""What a table's reader gives: some rows at a time, each with its number, their values as text."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Int
+
+from levelfield.errors import UserError
+
+
+class Coded(NamedTuple):
+    """A column whose values repeat: the different ones, and which of them each row has."""
+
+    names: list[str]
+    codes: Int[np.ndarray, " rows"]
+
+    @classmethod
+    def of(cls, values: Iterable[str]) -> "Coded":
+        code_of: dict[str, int] = {}
+        codes = [code_of.setdefault(value, len(code_of)) for value in values]
+        return cls(list(code_of), np.array(codes, np.int64))
+
+    def take(self, kept: Int[np.ndarray, " kept"]) -> "Coded":
+        return self._replace(codes=self.codes[kept])
+
+
+class Rows(NamedTuple):
+    """Some rows, in order.
+
+    Attributes:
+        numbers: as an editor or a reader of Parquet files counts them.
+        contents: of the column that is different in each row.
+        others: the other columns; None for one that the table does not have.
+    """
+
+    numbers: Int[np.ndarray, " rows"]
+    contents: list[str]
+    others: list[Coded | None]
+
+
+@dataclass
+class TableFile:
+    """What a table holds.
+
+    Attributes:
+        rows: those that can be read, to be gone through once.
+        problems: row number and what is wrong of each other one.
+        passed_over: names of the columns that nobody asked for.
+    """
+
+    rows: Iterable[Rows]
+    problems: list[tuple[int, str]] = field(default_factory=list)
+    passed_over: list[str] = field(default_factory=list)
+
+
+def places_of(table: Path, names: Sequence[str], wanted: Sequence[str], optional: Sequence[str]) -> list[int | None]:
+    """Where each column stands; names are compared without case and outer blanks.
+
+    Raises:
+        UserError: a column wanted that is not there, or any that is there twice.
+    """
+    known = [name.strip().lower() for name in names]
+    for column in (*wanted, *optional):
+        if known.count(column) > 1:
+            twice = " and ".join(name for name in names if name.strip().lower() == column)
+            raise UserError(f"{table} has {known.count(column)} columns {column} ({twice}): rename all but one")
+    missing = [column for column in wanted if column not in known]
+    if missing:
+        raise UserError(
+            f"{table} has no column {' and no column '.join(missing)}: it has {', '.join(names) or 'none'}; "
+            f"rename them to {','.join(wanted)}"
+        )
+    return [known.index(column) if column in known else None for column in (*wanted, *optional)]
