@@ -22,6 +22,7 @@ test: $(VENV)/installed-dev
 	$(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 test-full: $(VENV)/installed-dev
+	$(BIN)/python -m pip install --quiet --editable '.[dev,ray]'
 	$(BIN)/pytest -m "not gpu" --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 test-gpu: $(VENV)/installed-dev

@@ -57,3 +57,16 @@ class StudyProcess:
         self._process.join(seconds)
         assert self._process.exitcode is not None, f"it has not ended: {self.log.read_text()}"
         return self.log.read_text()
+
+
+def children(process: int) -> list[int]:
+    """The processes that one has started, and those that these have."""
+    direct = [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    return [*direct, *(further for child in direct for further in children(child))]
+
+
+def command_of(process: int) -> str:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_text().replace("\0", " ")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""

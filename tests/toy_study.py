@@ -1,5 +1,6 @@
 """A study that takes seconds: a tiny random trunk on a few letters, 2 methods x (3 trials + 2 runs) x 2 folds."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,22 @@ def trunk_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run_study(folder: Path, spec: StudySpec, *args: Any, **kwargs: Any) -> None:
     """A study's results and the tables made of them."""
     write_tables(run.run_study(StudyRecord(folder, spec), *args, **kwargs))
+
+
+def assert_same_bytes(folder: Path, finished: Path) -> None:
+    """The tables, and every result but its times and what computed it."""
+    for name in ("results.csv", "summary.csv"):
+        assert (folder / name).read_bytes() == (finished / name).read_bytes()
+    assert results_of(folder) == results_of(finished)
+
+
+def results_of(folder: Path) -> dict[Path, dict[str, Any]]:
+    """Every result of a study but what may differ: its times, what computed it, and the logs, which hold times."""
+    found = {path.relative_to(folder): json.loads(path.read_text()) for path in folder.rglob("jobs/**/result.json")}
+    for result in found.values():
+        for key in ("seconds", "provenance", "files", "earlier_attempts", "ledger"):
+            result.pop(key, None)
+    return found
 
 
 @pytest.fixture(scope="session")

@@ -41,8 +41,9 @@ verify an archive (report unpacks it into --output).
   --dry-run                 print the jobs and the hours they would take; train nothing
   --metrics NAME ...        test scores beside MAP@R, R-precision and P@1, in results.csv and summary.csv: recall_at_16,
                             map_at_1024, map, mrr, nmi, nmi_geometric, ami, f1 (docs/metrics.md)
-  --executor NAME           who does the jobs (default: local); with its --executor.workers N, which take the GPUs in
-                            turn (--executor.devices [0,1]); as many as cores if a job has one thread
+  --executor NAME           who does the jobs: local (default), with its --executor.workers N, which take the GPUs in
+                            turn (--executor.devices [0,1]), as many as cores if a job has one thread; or ray or slurm,
+                            on the nodes of a cluster (docs/execution.md)
 
 Any setting of `levelfield fit` can be given for all jobs (--data.root DIR, --trainer.max_epochs 2), and the study's
 own: --folds (1: all classes train), --runs, --seed, --threads, --search.trials N, --search.folds N,

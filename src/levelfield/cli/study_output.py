@@ -23,7 +23,7 @@ from levelfield.study.archive import SUFFIX, is_archive, unpack_study
 from levelfield.study.begun import said_difference
 from levelfield.study.definition.study_file import find_study
 from levelfield.study.definition.sweep import without_value
-from levelfield.study.execution.executor import Executor
+from levelfield.study.execution.executor import Executor, Submitted
 
 # What a dry run, which does no job, has no use for.
 OF_JOBS = {
@@ -129,6 +129,9 @@ def _run(console: Console, study: Study, executor: Executor, arguments: argparse
             test_without_failed_runs=arguments.test_without_failed_runs,
             console=console,
         )
+    except Submitted as submitted:
+        _print_lines(console, [str(submitted)])
+        return 0
     except (KeyboardInterrupt, Stopped) as stop:
         state = study.asked.read_again()
         words = ["levelfield", "study", "resume", str(study.folder)]

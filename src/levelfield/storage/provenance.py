@@ -39,6 +39,7 @@ NO_NUMBERS = (
     "study/execution/executor.py",
     "study/execution/executors",
     "study/execution/pool.py",
+    "study/execution/share.py",
     "study/progress.py",
     "study/integrity.py",
     "study/same_study.py",
