@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from levelfield.experiment import Study
     from levelfield.metrics import retrieval_metrics
     from levelfield.training.learner import MetricLearner
+    from levelfield.use.encoder import embed
 
 __version__ = "0.1.0"
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "MetricLearner",
     "Study",
     "__version__",
+    "embed",
     "losses",
     "metrics",
     "miners",
@@ -26,6 +28,7 @@ _MODULES = {
     "MetricDataModule": "levelfield.data.datamodule",
     "MetricLearner": "levelfield.training.learner",
     "Study": "levelfield.experiment",
+    "embed": "levelfield.use.encoder",
     "retrieval_metrics": "levelfield.metrics",
 }
 

@@ -313,7 +313,7 @@ def test_help_reads_well(run):
     code, printed, _ = run("--help")
     assert code == 0
     assert len(printed.splitlines()) < 25
-    for command in ("study run", "fit", "validate, test, predict", "data list"):
+    for command in ("study run", "fit", "validate, test", "predict, score", "search", "data list"):
         assert command in printed
     code, printed, _ = run("fit", "--help")
     assert code == 0

@@ -27,6 +27,7 @@ def test_helps_lists_status_and_mistakes_import_no_torch(
     commands = [
         ["--help"],
         ["validate", "--help"],
+        ["predict", "--help"],
         ["compare", "--help"],
         ["paper", "--help"],
         ["study", "--help"],

@@ -97,17 +97,23 @@ def named_datasets() -> "dict[str, type[MetricDataset]]":
 
 def _chosen(names: Sequence[str], root: str | None, own: bool) -> "list[MetricDataset]":
     """The named data sets, all of them without a name; with `own` a name may be the path of one's own data."""
+    return [dataset_named(name, root, own) for name in names or named_datasets()]
+
+
+def dataset_named(name: str, root: str | None = None, own: bool = True) -> "MetricDataset":
+    """The data set of that name; with `own` it may be the path of one's own data.
+
+    Raises:
+        UserError: there is none.
+    """
     from levelfield.data.own import own_dataset
 
     kinds = named_datasets()
-    chosen = []
-    for name in names or kinds:
-        dataset = _build(kinds[name], root) if name in kinds else own_dataset(name, root) if own else None
-        if dataset is None:
-            also = ", and it is no folder and no .csv or .parquet table" if own else ""
-            raise UserError(f"no data set '{name}'{nearest(name, kinds, '')} (levelfield data list names them){also}")
-        chosen.append(dataset)
-    return chosen
+    dataset = _build(kinds[name], root) if name in kinds else own_dataset(name, root) if own else None
+    if dataset is None:
+        also = ", and it is no folder and no .csv or .parquet table" if own else ""
+        raise UserError(f"no data set '{name}'{nearest(name, kinds, '')} (levelfield data list names them){also}")
+    return dataset
 
 
 def _build(kind: "type[MetricDataset]", root: str | None) -> "MetricDataset":

@@ -19,8 +19,9 @@ usage: levelfield COMMAND [OPTIONS]
   compare PATH        which of 14 methods suits your images or texts                  (compare --help)
   study run FILE      compare methods: folds, runs, the test classes once, a table   (study --help)
   fit                 train one method on one fold                                   (fit --help)
-  validate, test, predict
-                      score or embed with a checkpoint: --ckpt_path best.ckpt
+  validate, test      score a checkpoint: --ckpt_path best.ckpt                      (validate --help)
+  predict, score      embed any data with it, or score another set: --data PATH      (predict --help)
+  search              the nearest in a gallery to a picture or a text                (search --help)
   paper list          the papers' tables and figures, and how to run each             (paper --help)
   data list           the data sets, and whether they are there                      (data --help)
 
@@ -33,7 +34,8 @@ first steps
 """
 
 EVALUATIONS = ("validate", "test", "predict")
-COMMANDS = ("fit", *EVALUATIONS, "compare", "study", "paper", "data")
+USES = ("score", "search")
+COMMANDS = ("fit", *EVALUATIONS, *USES, "compare", "study", "paper", "data")
 EVALUATION_HELP = """\
 usage: levelfield {} --ckpt_path FILE [--KEY VALUE ...]
 
@@ -91,6 +93,9 @@ def _with_learner(args: list[str]) -> list[str]:
 def _run(name: str, words: list[str]) -> int:
     if name not in COMMANDS:
         raise UserError(f"no such command '{name}'{nearest(name, COMMANDS, '')} (levelfield --help lists them)")
+    options = {word.partition("=")[0] for word in words}
+    if name in USES or (name == "predict" and options & {"--data", "-h", "--help"}):
+        name, words = "use", [name, *words]
     if name in EVALUATIONS and {"-h", "--help"} & set(words):
         print(EVALUATION_HELP.format(name), end="")
         return 0

@@ -16,6 +16,7 @@ from levelfield.storage.provenance import code_version
 ENTRY_KEYS = {
     "opened": ("opening", "time", "reason", "code", "configuration", "checkpoints"),
     "finished": ("opening", "time"),
+    "transfer": ("time", "data", "samples", "checkpoints"),
 }
 LEDGER = "ledger.jsonl"
 REMEDY = "restore the file from a copy, or choose another --output"
@@ -27,7 +28,8 @@ class Ledger:
     An opening is identified by the configuration and the checkpoints it tests. Continuing one that was interrupted is
     not another one, unless another reason is given; every other opening needs a reason given by a person. Reading and
     writing is one step for `open` and `finish`: of two processes that open at once, the second sees the first's line.
-    Each line holds the SHA-256 of the one before it, so that an edited, inserted or removed line shows.
+    Each line holds the SHA-256 of the one before it, so that an edited, inserted or removed line shows. What a
+    checkpoint scores on another set (`transfer`) has a line, too, and is no opening.
 
     Args:
         folder: The study's folder, or a fit's; there need be no ledger yet.
@@ -153,7 +155,7 @@ class Ledger:
 
     def finished(self, configuration: str, checkpoints: Mapping[str, str]) -> int | None:
         """Number of the last opening if it was of just this and all its scores are written."""
-        entries = self.entries()
+        entries = [entry for entry in self.entries() if entry["event"] != "transfer"]
         if not entries or entries[-1]["event"] != "finished":
             return None
         last = next(entry for entry in reversed(entries) if entry["event"] == "opened")
@@ -166,6 +168,23 @@ class Ledger:
             if not any(entry["event"] == "finished" and entry["opening"] == opening for entry in self.entries()):
                 now = self.now().isoformat(timespec="seconds")
                 self._append({"event": "finished", "opening": opening, "time": now})
+
+    def transfer(self, data: str, samples: str, checkpoints: Mapping[str, str]) -> int:
+        """Record, durably, that checkpoints are scored on another set; returns how often they were by now.
+
+        Args:
+            data: What the set is called.
+            samples: Hash of the list of its samples.
+            checkpoints: Name to SHA-256 of each.
+        """
+        with self._held():
+            same = {"samples": samples, "checkpoints": dict(checkpoints)}
+            before = [
+                entry for entry in self.entries() if entry["event"] == "transfer" and same.items() <= entry.items()
+            ]
+            time = self.now().isoformat(timespec="seconds")
+            self._append({"event": "transfer", "time": time, "data": data, **same, "code": code_version()})
+            return len(before) + 1
 
     def _held(self) -> Lock:
         """No other process writes the ledger meanwhile."""

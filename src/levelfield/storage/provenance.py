@@ -56,6 +56,7 @@ NO_NUMBERS = (
     "training/trust.py",
     "training/unused.py",
     "training/words.py",
+    "use",
 )
 SOURCE_SUFFIXES = (".py", ".csv")
 

@@ -54,7 +54,7 @@ class ImageFolder(MetricDataset):
         folder = own_file(self.folder, self.root)
         if not folder.is_dir():
             raise UserError(f"no folder {folder}: give the folder that holds one folder a class")
-        found = _Found(folder)
+        found = Found(folder)
         class_names = sorted(entry.name for entry in found.wanted(os.scandir(folder)) if found.is_class(entry))
         if not class_names:
             raise UserError(f"{folder} holds no folders: put the images of each class into a folder of their own")
@@ -76,7 +76,7 @@ class ImageFolder(MetricDataset):
         return own_file(self.folder, self.root) / key
 
 
-class _Found:
+class Found:
     """What lies in a folder, and what of it is left out, by the reason."""
 
     def __init__(self, folder: Path) -> None:
@@ -118,13 +118,18 @@ class _Found:
                 f"cannot read {self.folder / below} ({error.strerror}): get the permission or move it away"
             ) from None
         for entry in self.wanted(iter(entries)):
-            key, suffix = f"{below}/{entry.name}", Path(entry.name).suffix.lower()
+            key = f"{below}/{entry.name}"
             if entry.is_dir():
                 if entry.is_symlink():
                     self._left_out["a link to a folder inside a class folder; put the images there"] += 1
                 else:
                     yield from self.images(key)
-            elif suffix in image_suffixes():
+            elif self.is_image(entry):
                 yield key
-            else:
-                self._left_out[f"{suffix or 'no suffix'}, not an image that Pillow opens here"] += 1
+
+    def is_image(self, entry: os.DirEntry[str]) -> bool:
+        suffix = Path(entry.name).suffix.lower()
+        if suffix in image_suffixes():
+            return True
+        self._left_out[f"{suffix or 'no suffix'}, not an image that Pillow opens here"] += 1
+        return False

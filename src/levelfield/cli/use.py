@@ -1,0 +1,220 @@
+"""`levelfield predict --data`, `score`, `search` and `export`: what is done with a checkpoint that is trained."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from levelfield.cli.command_parser import CommandParser
+from levelfield.errors import UserError
+
+if TYPE_CHECKING:
+    from levelfield.use.encoder import Encoder
+
+CHECKPOINT_HELP = """\
+  --ckpt_path FILE    the best.ckpt of a fit or of a study's job; the folder of a study's run embeds with all its folds
+                      (embeddings side by side)
+  --device DEVICE     cpu or cuda; without it a GPU if there is one
+  --trust NAME        a module or class of your own that the checkpoint may use (docs/security.md); several times
+"""
+DATA_HELP = """\
+  --data PATH         a folder of pictures, in class folders or not; a table (.csv, .parquet) with the column path or
+                      text, and label where there are labels; a picture; a .txt file with a text a line
+  --skip-broken       leave out the pictures that cannot be opened, and name them
+"""
+HELP = {
+    "predict": f"""\
+usage: levelfield predict --ckpt_path FILE [--data PATH] [--output FILE]
+
+Embeds any data with a checkpoint: its trunk, its evaluation transforms.
+
+{CHECKPOINT_HELP}{DATA_HELP}\
+  --output FILE       .parquet (name, label, embedding) or .safetensors; without it embeddings_<PATH>.parquet beside the
+                      checkpoint
+
+Without --data it embeds all samples of the data set that the checkpoint was trained on, into embeddings.safetensors
+beside the checkpoint, and takes the options of validate and test (levelfield validate --help).
+
+  levelfield predict --ckpt_path best.ckpt --data my_images --output my_images.parquet
+""",
+    "score": f"""\
+usage: levelfield score --ckpt_path FILE --data PATH
+
+Scores a checkpoint on another labelled set than its own: what it has learnt of classes that it never saw. All classes
+of the set take part; its own set is for levelfield test. Each time is a line of ledger.jsonl beside the checkpoint.
+
+{CHECKPOINT_HELP}\
+  --data PATH         a folder with a folder a class; a table (.csv, .parquet) with the columns path,label or
+                      text,label; or a set that levelfield data list names, below LEVELFIELD_DATA
+  --skip-broken       leave out the pictures that cannot be opened, and name them
+
+  levelfield score --ckpt_path best.ckpt --data my_images
+""",
+    "search": f"""\
+usage: levelfield search --ckpt_path FILE --gallery PATH --query PICTURE_OR_TEXT [--top K] [--output FILE]
+
+What of a gallery is nearest to a picture, or to a sentence. The gallery is embedded once; its index is kept in a hidden
+folder beside it (.levelfield; in LEVELFIELD_CACHE where that cannot be written), and renewed where it changes.
+
+{CHECKPOINT_HELP}\
+  --gallery PATH      a folder of pictures; a table (.csv, .parquet) with the column path or text; a .txt file with a
+                      text a line
+  --query WHAT        the file of a picture, or a text
+  --top K             how many answers (default: 10)
+  --output FILE       .png: a sheet of the pictures (default for pictures: answers.png); .html: a page
+  --skip-broken       leave out the pictures that cannot be opened, and name them
+
+  levelfield search --ckpt_path best.ckpt --gallery my_images --query my_images/class_0/0.png
+  levelfield search --ckpt_path best.ckpt --gallery my_texts.csv --query "Where is my card?"
+""",
+}
+REQUIRED = {
+    "predict": ("ckpt_path", "data"),
+    "score": ("ckpt_path", "data"),
+    "search": ("ckpt_path", "gallery", "query"),
+}
+MOST_NAMED = 20
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command that `argv` begins with; returns the exit code.
+
+    Raises:
+        UserError: a mistake in the options, no checkpoint, or data that it cannot use.
+    """
+    command = argv[0]
+    if {"-h", "--help"} & set(argv):
+        print(HELP[command], end="")
+        return 0
+    parser = CommandParser(HELP[command], list(HELP))
+    parser.add_argument("--ckpt_path")
+    parser.add_argument("--device")
+    parser.add_argument("--trust", action="append", default=[])
+    parser.add_option("--data", used_by=("predict", "score"))
+    parser.add_option("--skip-broken", used_by=("predict", "score", "search"), action="store_true")
+    parser.add_option("--output", used_by=("predict", "search", "export"), type=Path)
+    parser.add_option("--gallery", used_by=("search",))
+    parser.add_option("--query", used_by=("search",))
+    parser.add_option("--top", used_by=("search",), type=int, default=10)
+    given = parser.parse_args(argv)
+    for option in REQUIRED[command]:
+        if getattr(given, option) is None:
+            raise UserError(f"levelfield {command} needs --{option}: levelfield {command} --help")
+    return {"predict": _predict, "score": _score, "search": _search}[command](given)
+
+
+def _predict(given: Any) -> int:
+    from levelfield.use.output import check_output, write_embeddings
+
+    stem = Path(given.data).resolve().stem
+    path = given.output or _folder(given.ckpt_path) / f"embeddings_{stem}.parquet"
+    check_output(path)
+    encoder = _encoder(given)
+    samples = encoder.samples(given.data)
+    _say(samples.notes)
+    with _progress(f"embedding {len(samples.keys):,} {samples.modality}s") as progress:
+        embedded = encoder.embed(samples, skip_broken=given.skip_broken, progress=progress)
+    _say_broken(embedded.left_out, len(samples.keys))
+    write_embeddings(embedded, path, {"checkpoint": " ".join(encoder.hash), "distance": encoder.distance})
+    count, size = embedded.embeddings.shape
+    labelled = "" if embedded.labels is None else f", {len(set(embedded.labels)):,} labels"
+    print(f"{count:,} embeddings of {size} numbers{labelled}: {path}")
+    return 0
+
+
+def _score(given: Any) -> int:
+    from levelfield.cli.data import dataset_named
+    from levelfield.data.overview import counts_of
+    from levelfield.metrics.table import title_of
+    from levelfield.use.transfer import transfer
+
+    dataset = dataset_named(given.data)
+    encoder = _encoder(given)
+    encoder.learners[0].trunk.check_takes(dataset)
+    with _progress(f"embedding {given.data}") as progress:
+        found = transfer(encoder, dataset, _folder(given.ckpt_path), given.skip_broken, progress)
+    _say_broken(found.left_out, len(dataset.read_index().keys))
+    print(counts_of(dataset.name, dataset.read_index()))
+    print(_met_before(found.seen, found.num_classes))
+    for metric, score in found.scores.items():
+        interval = "" if score.ci95 is None else f" ± {100 * score.ci95:.1f}"
+        print(f"  {title_of(metric):<12}{100 * score.value:5.1f}{interval}")
+    print(f"Percent; ± is half a 95% interval over the {found.num_classes:,} classes.")
+    if found.num_skipped:
+        print(f"{found.num_skipped:,} samples have no other of their class, and ask for none.")
+    print(f"score {found.times} of this set with this checkpoint, recorded in {found.ledger}")
+    return 0
+
+
+def _search(given: Any) -> int:
+    from levelfield.use.answers import check_output, write_answers
+    from levelfield.use.gallery import SHOWN, Gallery, query_of
+
+    if given.top < 1:
+        raise UserError(f"--top {given.top}: give 1 or more")
+    encoder = _encoder(given)
+    samples = encoder.samples(given.gallery)
+    query = query_of(encoder, given.query, samples)
+    output = given.output or (Path("answers.png") if query.modality == "image" else None)
+    if output is not None:
+        check_output(output, query.modality)
+    asked = encoder.embed(query)
+    _say(samples.notes)
+    with _progress(f"embedding {given.gallery}") as progress:
+        gallery = Gallery.of(encoder, given.gallery, given.skip_broken, progress)
+    _say_broken(gallery.left_out, len(samples.keys))
+    print(f"{len(gallery.rows_GD):,} {samples.modality}s, {gallery.embedded:,} of them embedded now: {gallery.file}")
+    itself = query.keys[0] if query.modality == "image" else None
+    answers = gallery.answers(asked, given.top, encoder.distance, itself)
+    print(f"{SHOWN[encoder.distance]}  nearest to {given.query}")
+    for answer in answers:
+        print(f"{answer.likeness:.4f}  {answer.name}{f'  ({answer.label})' if answer.label else ''}")
+    if output is not None:
+        write_answers(query, answers, encoder.distance, output)
+        print(f"to look at: {output}")
+    return 0
+
+
+def _met_before(seen: Sequence[str], num_classes: int) -> str:
+    """Whether the classes are new to the checkpoint."""
+    if not seen:
+        return f"none of the {num_classes:,} classes is called like one that the checkpoint was trained or validated on"
+    more = f" and {len(seen) - MOST_NAMED:,} more" if len(seen) > MOST_NAMED else ""
+    return (
+        f"{len(seen):,} of the {num_classes:,} classes are called like those that the checkpoint was trained or "
+        f"validated on, and may not be new to it: {', '.join(seen[:MOST_NAMED])}{more}"
+    )
+
+
+def _encoder(given: Any) -> "Encoder":
+    from levelfield.use.encoder import Encoder
+
+    return Encoder(given.ckpt_path, given.device, given.trust)
+
+
+def _folder(checkpoint: str) -> Path:
+    """Where what is said of a checkpoint lies: beside it, or in the folder of the run."""
+    path = Path(checkpoint)
+    return path if path.is_dir() else path.parent
+
+
+def _say(notes: Sequence[str]) -> None:
+    print("".join(f"note: {line}\n" for line in notes), end="")
+
+
+def _say_broken(lines: Sequence[str], count: int) -> None:
+    _say(lines[:MOST_NAMED])
+    if lines:
+        print(f"{len(lines):,} of {count:,} pictures are left out")
+
+
+@contextmanager
+def _progress(caption: str) -> Iterator[Callable[[int, int], Any]]:
+    """A bar on a terminal, nothing elsewhere."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(caption, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)

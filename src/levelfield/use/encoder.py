@@ -1,0 +1,295 @@
+"""Embeddings of any data with a checkpoint: its own trunk, its own evaluation transforms, nothing of its data."""
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from levelfield.data.crops import Crops, stacked
+from levelfield.data.datasets.images import AtLeast
+from levelfield.data.loading import in_processes, loader_processes
+from levelfield.data.transforms import ImageTransforms
+from levelfield.errors import UserError
+from levelfield.storage.file_hash import file_hash
+from levelfield.training.checkpoint import read_checkpoint
+from levelfield.training.embed import EmbeddedSet
+from levelfield.training.embed import embed as embed_batches
+from levelfield.training.frozen_trunk import KEY as FROZEN_TRUNK
+from levelfield.training.learner import MetricLearner
+from levelfield.use.samples import Samples, samples_of
+
+CHECKPOINT = "best.ckpt"
+# Of the checkpoint's datamodule; one made with loaders of one's own has none.
+USUAL_BATCH = 64
+
+
+class Embedded(NamedTuple):
+    """Embeddings in the order of the samples that could be opened.
+
+    Attributes:
+        names: what each sample is called (`levelfield.use.samples.Samples`).
+        labels: the class of each, where the data have labels.
+        positions: the place of each in the data.
+        left_out: why each sample that is missing could not be opened.
+    """
+
+    embeddings: Float[Tensor, "samples embedding"]
+    names: tuple[str, ...]
+    labels: tuple[str, ...] | None
+    positions: tuple[int, ...]
+    left_out: tuple[str, ...] = ()
+
+
+def embed(
+    checkpoint: Any,
+    data: Any,
+    *,
+    skip_broken: bool = False,
+    batch_size: int | None = None,
+    device: str | torch.device | None = None,
+    trust: Iterable[str] = (),
+    transforms: ImageTransforms | None = None,
+) -> Embedded:
+    """Embeddings of any data, also of data without labels.
+
+    Args:
+        checkpoint: the `best.ckpt` of a fit; the folder of a study's run, or a list, whose models' embeddings stand
+            side by side; or an `Encoder`, which is loaded once for many calls.
+        data: a folder, a table (CSV or Parquet, with a column `path` or `text`), a picture, a `.txt` file with a text
+            a line, or a list of files, of pictures of Pillow's or of texts.
+        skip_broken: leave out the pictures that cannot be opened.
+        batch_size: samples at a time; None takes the checkpoint's.
+        device: where to compute; None takes a GPU if there is one.
+        trust: modules or classes that the checkpoint may use beside the known libraries' (docs/security.md).
+        transforms: of a checkpoint that was fitted with loaders of one's own, and knows none.
+
+    Raises:
+        UserError: no checkpoint, no such data, or a picture that cannot be opened.
+
+    Example:
+        embedded = levelfield.embed("outputs/fit/ImageFolder-ContrastiveLoss/0/best.ckpt", "my_images")
+        print(embedded.embeddings.shape, embedded.names[:3])
+    """
+    encoder = checkpoint if isinstance(checkpoint, Encoder) else Encoder(checkpoint, device, trust, transforms)
+    return encoder.embed(encoder.samples(data), skip_broken=skip_broken, batch_size=batch_size)
+
+
+class Encoder:
+    """A checkpoint, or several whose embeddings stand side by side, ready to embed.
+
+    Args:
+        checkpoint: a `best.ckpt`, the folder of a study's run with one for each fold, or a list of files.
+        device: where to compute; None takes a GPU if there is one.
+        trust: see `embed`.
+        transforms: see `embed`.
+
+    Attributes:
+        module: samples -> embeddings.
+        learners: one a checkpoint.
+        transforms: of evaluation, as the checkpoint has them.
+        modality: what it takes; None where the trunk does not say.
+        distance: what its embeddings are compared by.
+        checkpoints: what each file holds beside its tensors.
+        hash: SHA-256 of each file.
+
+    Raises:
+        UserError: no checkpoint, or several that do not go together.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Any,
+        device: str | torch.device | None = None,
+        trust: Iterable[str] = (),
+        transforms: ImageTransforms | None = None,
+    ) -> None:
+        self.paths = checkpoint_files(checkpoint)
+        self.origin = str(checkpoint) if isinstance(checkpoint, str | Path) else str(self.paths[0])
+        self.device = usual_device(device)
+        read = [read_checkpoint(path) for path in self.paths]
+        self.checkpoints = [{key: part for key, part in each.items() if key != "state_dict"} for each in read]
+        self.learners = [MetricLearner.load_from_checkpoint(path, trust=tuple(trust)) for path in self.paths]
+        self.modality = _one([learner.trunk.modality for learner in self.learners], self.origin, "trunks")
+        known = [_transforms(content, path) for content, path in zip(self.checkpoints, self.paths, strict=True)]
+        self.transforms = transforms or _one(known, self.origin, "transforms")
+        distance = _one([learner.distance for learner in self.learners], self.origin, "distances")
+        several = len(self.learners) > 1
+        # Side by side they are of unit length, and euclidean ranks as cosine does.
+        self.distance = "cosine" if several and distance == "euclidean" else distance
+        self.module: nn.Module = SideBySide(self.learners, self._share_a_trunk()) if several else self.learners[0]
+        self.module.to(self.device).eval()
+        self.hash = [file_hash(path) for path in self.paths]
+
+    def samples(self, data: Any) -> Samples:
+        """What `data` means to this checkpoint."""
+        return samples_of(data, self.modality, self.origin)
+
+    def embed(
+        self,
+        samples: Samples,
+        *,
+        skip_broken: bool = False,
+        batch_size: int | None = None,
+        progress: Callable[[int, int], Any] | None = None,
+    ) -> Embedded:
+        """Embeddings of samples; see `levelfield.embed`."""
+        on_gpu, transform, side = self.device.type == "cuda", None, None
+        if samples.modality == "image":
+            if self.transforms is None:
+                raise UserError(
+                    f"'{self.origin}' was fitted with loaders of one's own, whose transforms it does not know: in "
+                    "Python, levelfield.embed(..., transforms=ImageTransforms(...))"
+                )
+            transform, side = self.transforms.evaluate(), self.transforms.least_side
+        source = samples.source if side is None else AtLeast(samples.source, side)
+        loader = DataLoader(
+            Opened(source, samples.keys, transform, skip_broken),
+            batch_size=batch_size or self.batch_size,
+            collate_fn=partial(_batch, are_images=transform is not None),
+            **in_processes(loader_processes("auto", samples.modality, on_gpu), on_gpu),
+        )
+        found: EmbeddedSet = embed_batches(self.module, loader, self.device, progress)
+        if not torch.isfinite(found.embeddings).all():
+            raise UserError(f"'{self.origin}' gives embeddings that are not finite: take another checkpoint")
+        left_out = [_why_broken(source, samples.keys[at]) for at in found.index[found.labels == 1].tolist()]
+        if len(left_out) == len(samples.keys):
+            raise UserError(f"none of the {len(left_out):,} pictures can be opened; the first: {left_out[0]}")
+        kept = found.labels == 0
+        places = tuple(found.index[kept].tolist())
+        labels = None if samples.labels is None else tuple(samples.labels[at] for at in places)
+        names = tuple(samples.names[at] for at in places)
+        return Embedded(found.embeddings[kept], names, labels, places, tuple(left_out))
+
+    @property
+    def batch_size(self) -> int:
+        """Samples at a time: the checkpoint's, for its embeddings depend on it by rounding."""
+        return self.checkpoints[0].get("datamodule_hyper_parameters", {}).get("eval_batch_size", USUAL_BATCH)
+
+    def _share_a_trunk(self) -> bool:
+        trunks = {content["levelfield"].get(FROZEN_TRUNK) for content in self.checkpoints}
+        plain = all(type(learner).forward is MetricLearner.forward for learner in self.learners)
+        return len(trunks) == 1 and None not in trunks and plain
+
+
+class SideBySide(nn.Module):
+    """The unit vectors of several learners, one after another, normalised again: a study's concatenated embedding.
+
+    Args:
+        learners: each sees the samples.
+        shared: whether their frozen trunks are one, so that the first's says what all would.
+    """
+
+    def __init__(self, learners: Sequence[MetricLearner], shared: bool) -> None:
+        super().__init__()
+        self.learners = nn.ModuleList(learners)
+        self.shared = shared
+
+    def forward(self, samples: Any) -> Float[Tensor, "batch embedding"]:
+        if self.shared:
+            features = self.learners[0].trunk(samples)  # type: ignore[operator] # the learners'
+            parts = [learner.embed_features(features) for learner in self.learners]  # type: ignore[operator]
+        else:
+            parts = [learner(samples) for learner in self.learners]
+        return nn.functional.normalize(torch.cat([nn.functional.normalize(part) for part in parts], dim=1))
+
+
+class Opened(Dataset[tuple[Any, int, int]]):
+    """`opened[position] -> (sample, broken, position)`; a white square stands for one that cannot be opened, broken 1.
+
+    Raises:
+        UserError: a sample that cannot be opened, unless they are skipped.
+    """
+
+    def __init__(self, source: Any, keys: Sequence[Any], transform: Crops | None, skip_broken: bool) -> None:
+        self.source, self.keys, self.transform, self.skip_broken = source, keys, transform, skip_broken
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __getitem__(self, position: int) -> tuple[Any, int, int]:
+        broken = 0
+        try:
+            sample = self.source.load(self.keys[position])
+        except UserError as error:
+            if not self.skip_broken:
+                raise UserError(f"{error}; --skip-broken leaves out what cannot be opened") from None
+            from PIL import Image
+
+            assert self.transform is not None
+            sample, broken = Image.new("RGB", (self.transform.crop_size,) * 2, "white"), 1
+        return sample if self.transform is None else self.transform.pixels(sample), broken, position
+
+
+def checkpoint_files(checkpoint: Any) -> list[Path]:
+    """The files that a checkpoint means: one, those of a list, or those of the folds of a study's run.
+
+    Raises:
+        UserError: a folder without any.
+    """
+    if not isinstance(checkpoint, str | Path):
+        return [Path(each) for each in checkpoint]
+    folder = Path(checkpoint)
+    if not folder.is_dir():
+        return [folder]
+    found = sorted(folder.glob(f"fold*/{CHECKPOINT}")) or sorted(folder.glob(CHECKPOINT))
+    if not found:
+        raise UserError(
+            f"no checkpoint in '{checkpoint}': give a {CHECKPOINT}, or a study's run with fold*/{CHECKPOINT}"
+        )
+    return found
+
+
+def usual_device(device: str | torch.device | None) -> torch.device:
+    """The device asked for, or a GPU if there is one.
+
+    Raises:
+        UserError: there is none of that name.
+    """
+    try:
+        found = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError) as error:
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise UserError(f"--device {device}: {reason}; give cpu or cuda") from None
+    return found
+
+
+def _transforms(checkpoint: dict[str, Any], origin: Path) -> ImageTransforms | None:
+    """The transforms in a checkpoint, which are plain values; None in one that was fitted with loaders of one's own."""
+    if "datamodule_hyper_parameters" not in checkpoint:
+        return None
+    given = checkpoint["datamodule_hyper_parameters"].get("transforms") or {}
+    known = inspect.signature(ImageTransforms).parameters
+    try:
+        plain: dict[str, Any] = {
+            key: tuple(v) if isinstance(v, list) else v for key, v in given.items() if key in known
+        }
+        return ImageTransforms(**plain)
+    except (TypeError, AttributeError, UserError) as error:
+        raise UserError(f"'{origin}' has transforms that cannot be read ({error}): is it a whole file?") from None
+
+
+def _one(given: Sequence[Any], origin: object, what: str) -> Any:
+    """What all checkpoints agree on."""
+    if any(each != given[0] for each in given):
+        raise UserError(f"the checkpoints of {origin} have different {what}: give those of one run")
+    return given[0]
+
+
+def _batch(samples: list[tuple[Any, int, int]], are_images: bool) -> list[Any]:
+    contents, broken, positions = zip(*samples, strict=True)
+    return [stacked(contents) if are_images else list(contents), torch.tensor(broken), torch.tensor(positions)]
+
+
+def _why_broken(source: Any, key: Any) -> str:
+    try:
+        source.load(key)
+    except UserError as error:
+        return str(error)
+    return f"{key} could not be opened before, and can now"

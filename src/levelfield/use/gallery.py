@@ -1,0 +1,200 @@
+"""A gallery that can be searched: its embeddings are computed once, kept, and renewed where it changes.
+
+Shapes: G items of the gallery, D dimensions.
+"""
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from levelfield.data.datasets.images import image_suffixes
+from levelfield.data.places import own_file
+from levelfield.errors import FileRefused, UserError
+from levelfield.metrics.distances import DISTANCES
+from levelfield.runtime.cache_root import cache_root
+from levelfield.storage.atomic import write_atomically
+from levelfield.use.encoder import Embedded, Encoder
+from levelfield.use.samples import KINDS, Samples
+
+HIDDEN = ".levelfield"
+# What the similarity by each distance is shown as.
+SHOWN = {"cosine": "cosine", "euclidean": "distance", "hamming": "different bits"}
+
+
+class Answer(NamedTuple):
+    """An item of the gallery.
+
+    Attributes:
+        name: as its folder or table has it; a text itself.
+        label: its class, `""` without one.
+        likeness: its cosine to the query; of a checkpoint with another distance, that distance.
+        key: what opens it.
+    """
+
+    name: str
+    label: str
+    likeness: float
+    key: Any
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Samples with their embeddings.
+
+    Attributes:
+        samples: in the rows' order; those that could not be opened are not among them.
+        rows_GD: their embeddings.
+        file: the index.
+        embedded: how many of them were embedded for this index, and not found in the one before.
+        left_out: why each sample that is missing could not be opened.
+    """
+
+    samples: Samples
+    rows_GD: Float[Tensor, "items dim"]
+    file: Path
+    embedded: int
+    left_out: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls,
+        encoder: Encoder,
+        data: Any,
+        skip_broken: bool = False,
+        progress: Callable[[int, int], Any] | None = None,
+    ) -> "Gallery":
+        """The gallery of a folder, a table or a file of texts, from its index where that is still true.
+
+        An index is `.levelfield/NAME-HASH.safetensors` beside the gallery, or in `LEVELFIELD_CACHE` where that folder
+        cannot be written to, one for each checkpoint. What was added or changed is embedded, by a file's size and time
+        or by the text, what was removed leaves.
+
+        Raises:
+            UserError: nothing to search, or a picture that cannot be opened.
+        """
+        samples = encoder.samples(data)
+        states = [_state(key) for key in samples.keys]
+        beside, elsewhere = _index_files(own_file(data, None), encoder)
+        file, known = _first_read(beside, elsewhere)
+        wanted = [f"{name}\n{state}" for name, state in zip(samples.names, states, strict=True)]
+        new = [place for place, entry in enumerate(wanted) if entry not in known]
+        left_out: tuple[str, ...] = ()
+        if new:
+            added = encoder.embed(_chosen(samples, new), skip_broken=skip_broken, progress=progress)
+            known |= {wanted[new[at]]: row for at, row in zip(added.positions, added.embeddings, strict=True)}
+            left_out = added.left_out
+        kept = [place for place, entry in enumerate(wanted) if entry in known]
+        rows = torch.stack([known[wanted[place]] for place in kept])
+        if new or len(known) != len({wanted[place] for place in kept}):
+            file = _store(beside, elsewhere, [wanted[place] for place in kept], rows)
+        return cls(_chosen(samples, kept), rows, file, len(new) - len(left_out), left_out)
+
+    def answers(self, query: Embedded, top: int, distance: str, itself: Path | None = None) -> list[Answer]:
+        """The items that are nearest to a query, nearest first; equal ones in the gallery's order.
+
+        Args:
+            query: of one sample.
+            distance: `cosine`, `euclidean` or `hamming`.
+            itself: the file of the query, which is no answer.
+        """
+        held, similarity = DISTANCES[distance]
+        values = similarity(held(query.embeddings), held(self.rows_GD))[0]
+        order = values.argsort(descending=True, stable=True)[: top + 1].tolist()
+        order = [place for place in order if itself is None or self.samples.keys[place].resolve() != itself.resolve()]
+        bits = 8 * math.ceil(self.rows_GD.shape[1] / 8)
+        shown = {
+            "cosine": lambda value: value,
+            "euclidean": lambda value: math.sqrt(max(0.0, -2 * value)),
+            "hamming": lambda value: (bits - value) / 2,
+        }[distance]
+        labels = self.samples.labels or ("",) * len(self.samples.names)
+        return [
+            Answer(self.samples.names[at], labels[at], shown(float(values[at])), self.samples.keys[at])
+            for at in order[:top]
+        ]
+
+
+def query_of(encoder: Encoder, query: str, gallery: Samples) -> Samples:
+    """The one sample that is searched for: a picture by its file, or a text.
+
+    Raises:
+        UserError: no such picture, or a picture for a checkpoint of texts.
+    """
+    path = own_file(query, None)
+    is_picture = path.suffix.lower() in image_suffixes() and path.is_file()
+    if gallery.modality == "text":
+        if is_picture:
+            raise UserError(f"--query {query} is a picture: '{encoder.origin}' takes {KINDS['text']}; give a sentence")
+        if not query.strip():
+            raise UserError("--query is empty: give a sentence")
+        return Samples((query,), (query,), "text")
+    if not is_picture:
+        what = "no picture" if path.is_file() else "a folder" if path.is_dir() else "not there"
+        raise UserError(f"--query {query} is {what}: '{encoder.origin}' takes {KINDS['image']}; give the file of one")
+    return Samples((query,), (path,), "image")
+
+
+def _state(key: Any) -> str:
+    """What tells that a file is what it was; nothing for a text, which is all of itself."""
+    if not isinstance(key, Path):
+        return ""
+    try:
+        status = os.stat(key)
+    except OSError:  # opening it says why
+        return "missing"
+    return f"{status.st_size} {status.st_mtime_ns}"
+
+
+def _index_files(gallery: Path, encoder: Encoder) -> tuple[Path, Path]:
+    """Where the index lies: beside the gallery, or in the cache."""
+    place = gallery.resolve()
+    folder = place if place.is_dir() else place.parent
+    made_by = json.dumps([encoder.hash, repr(encoder.transforms), encoder.batch_size])
+    name = f"{place.name}-{hashlib.sha256(made_by.encode()).hexdigest()[:16]}.safetensors"
+    of_place = hashlib.sha256(str(place).encode()).hexdigest()[:16]
+    return folder / HIDDEN / name, cache_root() / "search" / of_place / name
+
+
+def _first_read(*files: Path) -> tuple[Path, dict[str, Tensor]]:
+    """The first index that can be read, and its rows by their entries; the last one and none where none can."""
+    from safetensors import SafetensorError, safe_open
+
+    for file in files:
+        try:
+            with safe_open(file, framework="pt") as content:
+                entries = json.loads(content.metadata()["entries"])
+                return file, dict(zip(entries, content.get_tensor("embeddings"), strict=True))
+        except (OSError, SafetensorError, ValueError, KeyError, TypeError):
+            continue
+    return files[-1], {}
+
+
+def _store(beside: Path, elsewhere: Path, entries: list[str], rows: Float[Tensor, "items dim"]) -> Path:
+    """Write the index beside the gallery, or where that cannot be done into the cache."""
+    from safetensors.torch import save
+
+    content = save({"embeddings": rows.contiguous()}, metadata={"entries": json.dumps(entries)})
+    try:
+        write_atomically(beside, content)
+        return beside
+    except FileRefused:
+        write_atomically(elsewhere, content)
+        return elsewhere
+
+
+def _chosen(samples: Samples, places: list[int]) -> Samples:
+    return replace(
+        samples,
+        names=tuple(samples.names[at] for at in places),
+        keys=tuple(samples.keys[at] for at in places),
+        labels=None if samples.labels is None else tuple(samples.labels[at] for at in places),
+    )

@@ -1,0 +1,51 @@
+"""Embeddings in a file that pandas, DuckDB or any other program reads: Parquet or safetensors."""
+
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from levelfield.errors import UserError
+from levelfield.storage.atomic import write_atomically
+from levelfield.use.encoder import Embedded
+
+SUFFIXES = (".parquet", ".safetensors")
+
+
+def check_output(path: Path) -> None:
+    """Raises UserError for a file of another kind, before anything is embedded for it."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise UserError(f"--output {path}: give a file that ends in {' or '.join(SUFFIXES)}")
+
+
+def write_embeddings(embedded: Embedded, path: Path, origin: Mapping[str, str]) -> None:
+    """Write embeddings with their samples' names, and labels where there are any.
+
+    Parquet has the columns `name`, `label` and `embedding` (a list of fixed size, float32); safetensors the tensor
+    `embeddings` (N, D), and `names` and `labels` as JSON lists in its metadata.
+
+    Args:
+        origin: what the embeddings were made of, kept as the file's metadata.
+
+    Raises:
+        UserError: a file of another kind, or one that the system will not store.
+    """
+    check_output(path)
+    rows = embedded.embeddings.contiguous()
+    if path.suffix.lower() == ".safetensors":
+        from safetensors.torch import save
+
+        named = {"names": embedded.names, **({"labels": embedded.labels} if embedded.labels is not None else {})}
+        metadata = {**origin, **{key: json.dumps(value, ensure_ascii=False) for key, value in named.items()}}
+        write_atomically(path, save({"embeddings": rows}, metadata=metadata))
+        return
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    columns = {"name": pa.array(embedded.names, pa.string())}
+    if embedded.labels is not None:
+        columns["label"] = pa.array([label or None for label in embedded.labels], pa.string())
+    columns["embedding"] = pa.FixedSizeListArray.from_arrays(pa.array(rows.flatten().numpy()), rows.shape[1])
+    content = io.BytesIO()
+    parquet.write_table(pa.table(columns).replace_schema_metadata(dict(origin)), content)
+    write_atomically(path, content.getvalue())

@@ -1,0 +1,176 @@
+"""Samples to embed: a folder of pictures, a table, a file of texts, a list; labels where they are there."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from PIL import Image
+
+from levelfield.data.datasets.base import MetricDataset
+from levelfield.data.datasets.image_folder import Found
+from levelfield.data.datasets.images import image_suffixes, open_image
+from levelfield.data.datasets.table import column_names, content_fault, read_table, refuse_problems
+from levelfield.data.index import Sample
+from levelfield.data.own import TABLES
+from levelfield.data.places import own_file
+from levelfield.errors import UserError
+
+Modality = Literal["image", "text"]
+COLUMNS = {"image": "path", "text": "text"}
+KINDS = {"image": "pictures", "text": "texts"}
+
+
+class Given:
+    """Opens a sample that is given as itself, or a picture by its file."""
+
+    def load(self, key: Any) -> Sample:
+        if isinstance(key, Path):
+            return open_image(key)
+        return key.convert("RGB") if isinstance(key, Image.Image) else key
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples in order.
+
+    Attributes:
+        names: what each is called: its file as the folder or table has it, a text itself.
+        keys: what `source` opens each by.
+        modality: of all.
+        labels: the class of each, `""` where it has none; None where nobody said.
+        source: opens them.
+        notes: a line for each thing that was left out, or looks like a slip.
+    """
+
+    names: tuple[str, ...]
+    keys: tuple[Any, ...]
+    modality: Modality
+    labels: tuple[str, ...] | None = None
+    source: Any = field(default_factory=Given)
+    notes: tuple[str, ...] = ()
+
+
+def samples_of(data: Any, modality: Modality | None, origin: object) -> Samples:
+    """What `data` means to a checkpoint.
+
+    Args:
+        data: a folder of pictures, in class folders or not; a table with a column `path` or `text`, and `label` if
+            there are labels; a picture; a `.txt` file with a text a line; or a list of files, pictures or texts.
+        modality: what the checkpoint takes; None where it does not say.
+        origin: the checkpoint, for errors.
+
+    Raises:
+        UserError: nothing of that kind is there.
+    """
+    if isinstance(data, str | Path):
+        samples = _of_path(str(data), own_file(data, None), modality, origin)
+    elif isinstance(data, MetricDataset):
+        samples = of_dataset(data)
+    elif isinstance(data, Sequence):
+        samples = _of_list(data, modality)
+    else:
+        raise UserError(f"no samples in a {type(data).__name__}: give a folder, a table or a list")
+    if modality not in (None, samples.modality):
+        raise UserError(f"'{origin}' takes {KINDS[str(modality)]}, and {_named(data)} holds {KINDS[samples.modality]}")
+    if not samples.keys:
+        raise UserError(f"{_named(data)} holds no {KINDS[samples.modality]}")
+    return samples
+
+
+def of_dataset(dataset: MetricDataset) -> Samples:
+    """All samples of a data set, labelled."""
+    index = dataset.read_index()
+    labels = tuple(index.class_names[label] for label in index.labels.tolist())
+    keys = tuple(index.keys)
+    names = tuple(str(dataset.load(key)) for key in keys) if dataset.modality == "text" else keys
+    return Samples(names, keys, dataset.modality, labels, dataset)
+
+
+def _named(data: Any) -> str:
+    return str(data) if isinstance(data, str | Path) else f"the {type(data).__name__} of data"
+
+
+def _of_path(given: str, path: Path, modality: Modality | None, origin: object) -> Samples:
+    suffix = path.suffix.lower()
+    if path.is_dir():
+        return in_folder(path)
+    if not path.exists():
+        raise UserError(f"no such data '{given}': give a folder, a .csv or .parquet table, a picture or a .txt file")
+    if suffix in TABLES:
+        return _in_table(path, modality, origin)
+    if suffix == ".txt":
+        texts = tuple(line.strip() for line in _lines(path) if line.strip())
+        return Samples(texts, texts, "text")
+    if suffix in image_suffixes():
+        return Samples((given,), (path,), "image")
+    raise UserError(
+        f"{path} is neither a folder, a .csv or .parquet table, a picture nor a .txt file with a text a line"
+    )
+
+
+def in_folder(folder: Path) -> Samples:
+    """The pictures in a folder and in those inside it; a picture's class is the folder that it lies in, at the top.
+
+    Raises:
+        UserError: there is none.
+    """
+    found = Found(folder)
+    beside, below = [], []
+    for entry in found.wanted(os.scandir(folder)):
+        if entry.is_dir():
+            below += list(found.images(entry.name))
+        elif found.is_image(entry):
+            beside.append(entry.name)
+    names = tuple(sorted(beside + below))
+    if not names:
+        raise UserError(f"no pictures in {folder}: known are {', '.join(sorted(image_suffixes()))}")
+    labels = None if beside else tuple(name.partition("/")[0] for name in names)
+    notes = found.left_out()
+    if beside and below:
+        notes.append(f"{len(beside):,} pictures lie beside the folders of {folder}: no labels are taken from these")
+    return Samples(names, tuple(folder / name for name in names), "image", labels, notes=tuple(notes))
+
+
+def _in_table(table: Path, modality: Modality | None, origin: object) -> Samples:
+    columns = column_names(table)
+    kind: Modality = modality or ("image" if "path" in columns else "text")
+    column = COLUMNS[kind]
+    other = "text" if kind == "image" else "path"
+    if column not in columns and other in columns:
+        raise UserError(
+            f"'{origin}' takes {KINDS[kind]}: {table} has no column {column}, only {', '.join(columns)}; add it"
+        )
+    found = read_table(table, (column,), ("label",))
+    names: list[str] = []
+    labels: list[str] = []
+    problems = [*found.problems]
+    for rows in found.rows:
+        names += rows.contents
+        if (given := rows.others[0]) is not None:
+            labels += [given.names[code] for code in given.codes]
+        faults = ((int(number), content_fault(column, name)) for number, name in zip(*rows[:2], strict=True))
+        problems += [(number, fault) for number, fault in faults if fault]
+    refuse_problems([f"{table}, row {number}: {fault}" for number, fault in sorted(problems)])
+    keys = tuple(table.parent / name for name in names) if kind == "image" else tuple(names)
+    return Samples(tuple(names), keys, kind, tuple(labels) if labels else None)
+
+
+def _of_list(data: Sequence[Any], modality: Modality | None) -> Samples:
+    is_text = modality == "text"
+    for number, each in enumerate(data):
+        if not isinstance(each, str if is_text else str | Path | Image.Image):
+            wanted = "texts" if is_text else "files or pictures of Pillow"
+            raise UserError(f"sample {number} of the data is a {type(each).__name__}: give a list of {wanted}")
+    names = tuple(str(number) if isinstance(each, Image.Image) else str(each) for number, each in enumerate(data))
+    if is_text:
+        return Samples(names, names, "text")
+    return Samples(names, tuple(Path(each) if isinstance(each, str) else each for each in data), "image")
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError:
+        raise UserError(f"{file} is not UTF-8: save it as such") from None

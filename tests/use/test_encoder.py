@@ -1,0 +1,168 @@
+"""Embeddings of any data are those of the learner and of the evaluation transform."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from own_images import own_images
+from PIL import Image
+from refused import refused
+from safetensors import safe_open
+from tiny_text import own_texts
+from torch.nn.functional import normalize
+from torchvision.transforms import v2
+
+import levelfield
+from levelfield import MetricLearner
+from levelfield.cli.main import main
+from levelfield.errors import UserError
+
+SIZE = 32
+
+
+@pytest.fixture
+def best(fitted: Path) -> Path:
+    return fitted / "best.ckpt"
+
+
+@pytest.fixture(scope="module")
+def of_texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("texts")
+    files = [f"--config=configs/{file}.yaml" for file in ("data/own_texts", "trunk/tiny_text", "trainer/debug")]
+    table = ["--data.dataset.table", str(own_texts(folder)), "--trainer.enable_progress_bar", "false"]
+    assert main(["fit", *files, "--model.loss", "SupConLoss", *table, "--output", str(folder)]) == 0
+    return next(folder.rglob("best.ckpt"))
+
+
+@pytest.fixture
+def birds(tmp_path: Path) -> Path:
+    """Pictures in class folders, none of them square."""
+    folder = tmp_path / "birds"
+    for number in range(6):
+        of_class = folder / ("jay" if number < 3 else "wren")
+        of_class.mkdir(parents=True, exist_ok=True)
+        Image.effect_noise((50 + number, 40), 90).convert("RGB").save(of_class / f"{number}.png")
+    return folder
+
+
+def by_hand(checkpoint: Path, files: list[Path]) -> torch.Tensor:
+    """Shorter side to 32 by Pillow, the middle, [0, 1], as docs/input.md says."""
+    learner = MetricLearner.load_from_checkpoint(checkpoint)
+    squares = [v2.functional.center_crop(v2.functional.resize(Image.open(file), [SIZE]), [SIZE]) for file in files]
+    with torch.no_grad():
+        return learner(torch.stack([v2.functional.pil_to_tensor(square) / 255 for square in squares]))
+
+
+def test_a_folder_is_embedded_as_by_hand_with_the_names_and_labels_of_its_folders(best: Path, birds: Path) -> None:
+    embedded = levelfield.embed(best, birds)
+    assert embedded.names == tuple(f"{'jay' if n < 3 else 'wren'}/{n}.png" for n in range(6))
+    assert embedded.labels == ("jay",) * 3 + ("wren",) * 3
+    torch.testing.assert_close(
+        embedded.embeddings, by_hand(best, [birds / name for name in embedded.names]), atol=1e-6, rtol=0
+    )
+
+
+def test_all_forms_of_the_same_pictures_give_the_same(best: Path, birds: Path, tmp_path: Path) -> None:
+    files = sorted(birds.rglob("*.png"))
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    for file in files:
+        shutil.copy(file, flat)
+    (tmp_path / "table.csv").write_text("\n".join(["path", *(str(file.relative_to(tmp_path)) for file in files)]))
+    pd.DataFrame({"path": [str(file) for file in files], "label": ["a", None] * 3}).to_parquet(tmp_path / "t.parquet")
+    expected = levelfield.embed(best, birds).embeddings
+    given = (flat, tmp_path / "table.csv", tmp_path / "t.parquet", files, [Image.open(file) for file in files])
+    for data in given:
+        embedded = levelfield.embed(str(best), data)
+        assert torch.equal(embedded.embeddings, expected)
+        assert embedded.labels == (("a", "") * 3 if data == tmp_path / "t.parquet" else None)
+    one = levelfield.embed(best, files[0])
+    torch.testing.assert_close(one.embeddings, expected[:1], atol=1e-6, rtol=0)
+
+
+def test_the_models_of_a_runs_folds_stand_side_by_side(best: Path, fitted: Path, birds: Path, tmp_path: Path) -> None:
+    for fold in range(2):
+        (tmp_path / "run0" / f"fold{fold}").mkdir(parents=True)
+        content = torch.load(best, weights_only=True)
+        content["state_dict"]["embedder.linear.bias"] += fold
+        torch.save(content, tmp_path / "run0" / f"fold{fold}" / "best.ckpt")
+    alone = [levelfield.embed(tmp_path / "run0" / f"fold{fold}" / "best.ckpt", birds).embeddings for fold in range(2)]
+    assert not torch.equal(*alone)
+    together = levelfield.embed(tmp_path / "run0", birds).embeddings
+    torch.testing.assert_close(together, normalize(torch.cat(alone, dim=1)))
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".safetensors"])
+def test_the_command_writes_what_the_function_gives(best, birds, tmp_path, run, suffix) -> None:
+    output = tmp_path / f"birds{suffix}"
+    code, printed, complaint = run("predict", "--ckpt_path", best, "--data", birds, "--output", output)
+    assert code == 0, complaint
+    expected = levelfield.embed(best, birds)
+    assert f"6 embeddings of {expected.embeddings.shape[1]} numbers, 2 labels: {output}" in printed
+    if suffix == ".parquet":
+        table = pd.read_parquet(output)
+        assert tuple(table["name"]) == expected.names
+        assert tuple(table["label"]) == expected.labels
+        assert table["embedding"].tolist()[1].tolist() == expected.embeddings[1].tolist()
+    else:
+        with safe_open(output, framework="pt") as file:
+            assert torch.equal(file.get_tensor("embeddings"), expected.embeddings)
+            assert tuple(json.loads(file.metadata()["names"])) == expected.names
+            assert tuple(json.loads(file.metadata()["labels"])) == expected.labels
+
+
+def test_broken_pictures_are_named_and_left_out_only_when_told(best, birds, run) -> None:
+    whole = (birds / "jay" / "1.png").read_bytes()
+    (birds / "jay" / "1.png").write_bytes(whole[: len(whole) // 2])
+    (birds / "wren" / "note.txt").write_text("two wrens")
+    asked = ("predict", "--ckpt_path", best, "--data", birds)
+    refused(run(*asked), "jay/1.png", "not a whole", "--skip-broken")
+    code, printed, complaint = run(*asked, "--skip-broken")
+    assert code == 0, complaint
+    assert "1 left out: .txt, not an image" in printed
+    assert "1 of 6 pictures are left out" in printed
+    table = pd.read_parquet(best.parent / "embeddings_birds.parquet")
+    names = [f"jay/{n}.png" for n in (0, 2)] + [f"wren/{n}.png" for n in (3, 4, 5)]
+    assert table["name"].tolist() == names
+    expected = by_hand(best, [birds / name for name in names])
+    torch.testing.assert_close(torch.tensor(np.stack(table["embedding"])), expected, atol=1e-6, rtol=0)
+
+
+def test_texts_come_from_a_table_a_file_of_lines_or_a_list(of_texts: Path, tmp_path: Path) -> None:
+    texts = ["Where is my card?", 'It has "not" come, yet.']
+    (tmp_path / "t.txt").write_text("\n".join([texts[0], "", texts[1]]))
+    pd.DataFrame({"text": texts, "path": ["a.png", "b.png"]}).to_csv(tmp_path / "t.csv", index=False)
+    learner = MetricLearner.load_from_checkpoint(of_texts)
+    with torch.no_grad():
+        expected = learner(texts)
+    for data in (texts, tmp_path / "t.txt", tmp_path / "t.csv"):
+        embedded = levelfield.embed(of_texts, data)
+        assert embedded.names == tuple(texts)
+        torch.testing.assert_close(embedded.embeddings, expected, atol=1e-6, rtol=0)
+
+
+def test_mistakes_end_in_a_line(best, of_texts, birds, tmp_path, run) -> None:
+    asked = ("predict", "--ckpt_path", best, "--data")
+    refused(run(*asked, tmp_path / "nowhere"), "nowhere", "no such data")
+    (tmp_path / "empty").mkdir()
+    refused(run(*asked, tmp_path / "empty"), "no pictures in")
+    (tmp_path / "t.csv").write_text("text,label\nhello,a\n")
+    refused(run(*asked, tmp_path / "t.csv"), "takes pictures", "no column path")
+    (tmp_path / "t.md").write_text("text")
+    refused(run(*asked, tmp_path / "t.md"), "t.md is neither")
+    refused(run("predict", "--ckpt_path", of_texts, "--data", birds), "takes texts", "holds pictures")
+    refused(run(*asked, birds, "--outptu", "x"), "no such option '--outptu'", "--output")
+    refused(run(*asked, birds, "--output", "x.csv"), "x.csv", ".parquet or .safetensors")
+    refused(run(*asked, birds, "--device", "gpu7"), "--device gpu7")
+    refused(run("predict", "--data", birds), "needs --ckpt_path")
+    refused(run("predict", "--ckpt_path", birds, "--data", birds), "no checkpoint in")
+    refused(run("predict", "--ckpt_path", birds / "jay/0.png", "--data", birds), "cannot read checkpoint")
+    table = own_images(tmp_path)
+    table.write_text(table.read_text() + "9_9.png,class 09\n")
+    refused(run(*asked, table), "9_9.png", "No such file")
+    with pytest.raises(UserError, match="sample 1 of the data is a int"):
+        levelfield.embed(best, ["a.png", 1])

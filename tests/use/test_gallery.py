@@ -1,0 +1,155 @@
+"""A search answers with what is nearest by the embeddings, and its index follows the gallery."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+from refused import refused
+from tiny_text import own_texts
+
+import levelfield
+from levelfield.cli.main import main
+from levelfield.metrics.distances import pack_bits
+from levelfield.use.encoder import Embedded, Encoder
+from levelfield.use.gallery import Gallery
+from levelfield.use.samples import Samples
+
+
+@pytest.fixture(scope="module")
+def encoder(fitted: Path) -> Encoder:
+    return Encoder(fitted / "best.ckpt", "cpu")
+
+
+@pytest.fixture
+def birds(tmp_path: Path) -> Path:
+    folder = tmp_path / "birds"
+    for number in range(8):
+        of_class = folder / ("jay" if number < 4 else "wren")
+        of_class.mkdir(parents=True, exist_ok=True)
+        Image.effect_noise((40, 40), 20 + 30 * number).convert("RGB").save(of_class / f"{number}.png")
+    return folder
+
+
+def test_the_command_answers_by_cosine_and_draws_them(fitted: Path, birds: Path, tmp_path: Path, run) -> None:
+    asked = ("search", "--ckpt_path", fitted / "best.ckpt", "--gallery", birds, "--query", birds / "jay/2.png")
+    code, printed, complaint = run(*asked, "--top", "3", "--output", tmp_path / "a.png")
+    assert code == 0, complaint
+    embedded = levelfield.embed(fitted / "best.ckpt", birds)
+    cosines = embedded.embeddings @ embedded.embeddings[embedded.names.index("jay/2.png")]
+    nearest = [embedded.names[at] for at in cosines.argsort(descending=True).tolist()]
+    nearest.remove("jay/2.png")
+    answers = [line.split() for line in printed.splitlines() if line.endswith(("(jay)", "(wren)"))]
+    assert [answer[1] for answer in answers] == nearest[:3]
+    assert [float(answer[0]) for answer in answers] == pytest.approx(
+        [float(cosines[embedded.names.index(name)]) for name in nearest[:3]], abs=1e-4
+    )
+    assert answers[0][2] == f"({nearest[0].partition('/')[0]})"
+    sheet = Image.open(tmp_path / "a.png")
+    assert sheet.size == (4 * 168 + 8, 160 + 34 + 8 + 8)
+    left_top_of_the_picture = sheet.crop((8 + 168 + 1, 8 + 1, 8 + 168 + 159, 8 + 159))
+    expected = Image.open(birds / nearest[0]).resize((160, 160), Image.Resampling.BICUBIC).crop((1, 1, 159, 159))
+    assert left_top_of_the_picture.tobytes() == expected.tobytes()
+    code, _, complaint = run(*asked, "--output", tmp_path / "a.html")
+    assert code == 0, complaint
+    assert (tmp_path / "a.html").read_text().count("<img ") == 8
+
+
+def test_the_index_is_kept_and_follows_the_gallery(encoder: Encoder, birds: Path) -> None:
+    made = Gallery.of(encoder, birds)
+    assert (made.embedded, made.file.parent) == (8, birds / ".levelfield")
+    again = Gallery.of(encoder, birds)
+    assert again.embedded == 0
+    assert torch.equal(again.rows_GD, made.rows_GD)
+    (birds / "jay/1.png").unlink()
+    shutil.copy(birds / "jay/0.png", birds / "wren/new.png")
+    Image.new("RGB", (40, 40), "red").save(birds / "wren/5.png")
+    changed = Gallery.of(encoder, birds)
+    assert changed.embedded == 2, "one was added, one has changed"
+    whole = levelfield.embed(encoder, birds)
+    assert changed.samples.names == whole.names
+    assert changed.samples.labels == whole.labels
+    torch.testing.assert_close(changed.rows_GD, whole.embeddings, atol=1e-6, rtol=0)
+    os.utime(birds / "wren/6.png", ns=(1, 1))
+    assert Gallery.of(encoder, birds).embedded == 1, "the time says that it may have changed"
+    (birds / "wren/7.png").unlink()
+    assert len(Gallery.of(encoder, birds).rows_GD) == len(whole.names) - 1
+    assert len(Gallery.of(encoder, birds).rows_GD) == len(whole.names) - 1
+
+
+def test_another_checkpoint_has_an_index_of_its_own(
+    encoder: Encoder, fitted: Path, birds: Path, tmp_path: Path
+) -> None:
+    first = Gallery.of(encoder, birds)
+    content = torch.load(fitted / "best.ckpt", weights_only=True)
+    content["state_dict"]["embedder.linear.bias"] += 1
+    torch.save(content, tmp_path / "other.ckpt")
+    other = Gallery.of(Encoder(tmp_path / "other.ckpt", "cpu"), birds)
+    assert other.embedded == 8
+    assert not torch.equal(other.rows_GD, first.rows_GD)
+    assert Gallery.of(encoder, birds).embedded == 0
+
+
+def test_where_the_folder_cannot_be_written_the_index_lies_in_the_cache(encoder, birds, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path / "cache"))
+    (birds / ".levelfield").write_text("a file is in the way")
+    made = Gallery.of(encoder, birds)
+    assert made.file.is_relative_to(tmp_path / "cache" / "search")
+    assert Gallery.of(encoder, birds).embedded == 0
+    made.file.write_bytes(made.file.read_bytes()[:-40])
+    assert Gallery.of(encoder, birds).embedded == 8, "a damaged index is made again"
+
+
+@pytest.mark.parametrize("distance", ["euclidean", "hamming"])
+def test_other_distances_are_shown_as_such(distance: str) -> None:
+    rows, query = torch.randn(20, 12), torch.randn(1, 12)
+    names = tuple(map(str, range(20)))
+    gallery = Gallery(Samples(names, names, "text"), rows, Path(), 20, ())
+    expected = torch.cdist(query, rows)[0] if distance == "euclidean" else ((rows > 0) != (query > 0)).sum(1).float()
+    found = gallery.answers(Embedded(query, ("query",), None, (0,)), 5, distance)
+    assert [answer.likeness for answer in found] == pytest.approx(expected.sort().values[:5].tolist(), abs=1e-5)
+    assert pack_bits(rows).shape == (20, 2)
+
+
+def test_texts_are_found_in_a_table_and_in_lines(tmp_path: Path, run) -> None:
+    files = [f"--config=configs/{file}.yaml" for file in ("data/own_texts", "trunk/tiny_text", "trainer/debug")]
+    table = own_texts(tmp_path)
+    words = ["--model.loss", "SupConLoss", "--trainer.max_epochs", "1", "--data.dataset.table", str(table)]
+    assert main(["fit", *files, *words, "--trainer.enable_progress_bar", "false", "--output", str(tmp_path)]) == 0
+    (best,) = tmp_path.rglob("best.ckpt")
+    texts = pd.read_csv(table)["text"].tolist()
+    (tmp_path / "t.txt").write_text("\n".join(texts))
+    embedded = levelfield.embed(best, ["Where is <my> aaa?", *texts]).embeddings
+    nearest = texts[int((embedded[1:] @ embedded[0]).argmax())]
+    for gallery in (table, tmp_path / "t.txt"):
+        asked = ("search", "--ckpt_path", best, "--gallery", gallery, "--query", "Where is <my> aaa?")
+        code, printed, complaint = run(*asked, "--top", "1", "--output", tmp_path / "a.html")
+        assert code == 0, complaint
+        assert nearest in printed
+        page = (tmp_path / "a.html").read_text()
+        assert nearest in page
+        assert "Where is &lt;my&gt; aaa?" in page
+    Image.new("RGB", (9, 9)).save(tmp_path / "a.png")
+    asked = ("search", "--ckpt_path", best, "--gallery", table)
+    refused(run(*asked, "--query", tmp_path / "a.png"), "a.png is a picture", "takes texts")
+    refused(run(*asked, "--query", " "), "--query is empty")
+    refused(run(*asked, "--query", "x", "--output", "a.png"), "--output a.png", ".html")
+
+
+def test_mistakes_end_in_a_line(fitted: Path, birds: Path, tmp_path: Path, run) -> None:
+    asked = ("search", "--ckpt_path", fitted / "best.ckpt")
+    picture = birds / "jay/0.png"
+    refused(run(*asked, "--gallery", birds), "needs --query")
+    refused(run(*asked, "--gallery", birds, "--query", tmp_path / "no.png"), "no.png is not there")
+    refused(run(*asked, "--gallery", birds, "--query", birds), "is a folder", "the file of one")
+    (tmp_path / "empty").mkdir()
+    refused(run(*asked, "--gallery", tmp_path / "empty", "--query", picture), "no pictures in")
+    refused(run(*asked, "--gallery", birds, "--query", picture, "--top", "0"), "--top 0: give 1 or more")
+    refused(run(*asked, "--galery", birds, "--query", picture), "no such option '--galery'", "--gallery")
+    picture.write_bytes(picture.read_bytes()[:200])
+    refused(run(*asked, "--gallery", birds, "--query", picture), "jay/0.png is not a whole, readable image")
+    refused(run(*asked, "--gallery", birds, "--query", birds / "jay/1.png"), "jay/0.png", "--skip-broken")
+    refused(run("search", "--ckpt_path", picture, "--gallery", birds, "--query", picture), "cannot read checkpoint")

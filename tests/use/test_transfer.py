@@ -1,0 +1,107 @@
+"""Scores on another set: the library's metrics, with intervals over classes, and a line in the ledger."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from own_images import own_images
+from refused import refused
+from scipy import stats
+
+import levelfield
+from levelfield.metrics import clustering_metrics, retrieval_metrics
+from levelfield.use.transfer import class_interval, scores_of
+
+
+@pytest.mark.parametrize("num_classes", [3, 12])
+def test_the_interval_is_that_of_pairs_of_one_class(num_classes: int) -> None:
+    """The variance of a mean whose errors are correlated within classes alone: the sum of all pairs' products."""
+    draw = np.random.default_rng(num_classes)
+    labels = np.repeat(np.arange(num_classes), draw.integers(1, 9, num_classes))
+    scores = draw.normal(size=num_classes)[labels] + draw.normal(size=len(labels))
+    errors = scores - scores.mean()
+    pairs = sum(errors[i] * errors[j] for i, j in np.argwhere(labels[:, None] == labels))
+    variance = pairs / len(scores) ** 2 * num_classes / (num_classes - 1)
+    half = stats.t(num_classes - 1).ppf(0.975) * variance**0.5
+    assert class_interval(torch.tensor(scores), torch.tensor(labels)) == pytest.approx(half)
+
+
+def test_it_covers_the_mean_of_all_classes_in_95_of_100_draws() -> None:
+    draw, covered = np.random.default_rng(0), 0
+    for _ in range(400):
+        labels = np.repeat(np.arange(20), 5)
+        scores = draw.normal(size=20)[labels] + draw.normal(size=100)
+        covered += abs(scores.mean()) < class_interval(torch.tensor(scores), torch.tensor(labels))
+    assert 0.92 < covered / 400 < 0.98
+
+
+def test_two_classes_have_no_interval() -> None:
+    assert class_interval(torch.tensor([0.1, 0.2, 0.4]), torch.tensor([5, 5, 9])) is None
+
+
+def test_the_scores_are_those_of_the_metrics() -> None:
+    embeddings, labels = torch.randn(60, 8), torch.arange(60) % 7
+    scores, skipped = scores_of(embeddings, labels)
+    expected = retrieval_metrics(embeddings, labels) | clustering_metrics(embeddings, labels)
+    assert skipped == expected.pop("num_skipped") == 0
+    assert {metric: score.value for metric, score in scores.items()} == pytest.approx(expected)
+    is_query = torch.arange(60) < 20
+    scores, _ = scores_of(embeddings, labels, is_query, "euclidean")
+    asked = embeddings[is_query], labels[is_query], embeddings[~is_query], labels[~is_query]
+    assert scores["map_at_r"].value == pytest.approx(retrieval_metrics(*asked, distance="euclidean")["map_at_r"])
+
+
+def test_the_command_scores_another_set_and_keeps_a_ledger(fitted: Path, tmp_path: Path, run) -> None:
+    best, table = fitted / "best.ckpt", own_images(tmp_path)
+    code, printed, complaint = run("score", "--ckpt_path", best, "--data", table)
+    assert code == 0, complaint
+    assert "16 classes, 64 samples" in printed
+    assert "none of the 16 classes is called like one" in printed
+    embedded = levelfield.embed(best, table)
+    labels = torch.tensor([int(label.removeprefix("class ")) for label in embedded.labels])
+    expected = retrieval_metrics(embedded.embeddings, labels)
+    (line,) = [line for line in printed.splitlines() if line.startswith("  MAP@R")]
+    assert float(line.split()[1]) == pytest.approx(100 * expected["map_at_r"], abs=0.051)
+    assert "±" in line
+    code, printed, _ = run("score", "--ckpt_path", best, "--data", table)
+    assert "score 2 of this set with this checkpoint" in printed
+    lines = [json.loads(line) for line in (fitted / "ledger.jsonl").read_text().splitlines()]
+    assert [(line["event"], line["data"]) for line in lines] == [("transfer", "image_table")] * 2
+    code, printed, complaint = run("test", "--ckpt_path", best, "--trainer.enable_progress_bar", "false")
+    assert code == 0, complaint
+    assert "opening 1 of the test classes" in printed, "a transfer is none"
+
+
+def test_classes_of_the_same_name_are_told(fitted: Path, tmp_path: Path, run) -> None:
+    content = torch.load(fitted / "best.ckpt", weights_only=True)
+    known = content["levelfield"]["data"]["train_classes"][0]
+    table = own_images(tmp_path)
+    table.write_text(table.read_text().replace("class 03", known))
+    code, printed, complaint = run("score", "--ckpt_path", fitted / "best.ckpt", "--data", table)
+    assert code == 0, complaint
+    assert "1 of the 16 classes are called like those" in printed
+    assert f"not be new to it: {known}\n" in printed
+
+
+def test_its_own_set_is_for_test_alone(tmp_path: Path, tiny, run) -> None:
+    from own_images import image_options
+
+    table = own_images(tmp_path)
+    words = ["--model.loss", "ContrastiveLoss", "--trainer.max_epochs", "1"]
+    assert run("fit", *image_options(tiny, table), *words, "--output", tmp_path / "out")[0] == 0
+    (best,) = tmp_path.rglob("best.ckpt")
+    refused(run("score", "--ckpt_path", best, "--data", table), "was trained on this data set", "levelfield test")
+    assert not (best.parent / "ledger.jsonl").exists()
+
+
+def test_mistakes_end_in_a_line(fitted: Path, tmp_path: Path, run) -> None:
+    asked = ("score", "--ckpt_path", fitted / "best.ckpt")
+    refused(run(*asked), "needs --data")
+    refused(run(*asked, "--data", "grocery_stroe"), "no data set 'grocery_stroe'", "grocery_store")
+    (tmp_path / "one.csv").write_text("path,label\na.png,a\nb.png,a\n")
+    refused(run(*asked, "--data", tmp_path / "one.csv"), "1 classes have 2 samples or more and 2 must")
+    (tmp_path / "t.csv").write_text("text,label\nhello,a\n")
+    refused(run(*asked, "--data", tmp_path / "t.csv"), "holds texts", "takes images")
+    refused(run(*asked, "--data", tmp_path, "--output", "x"), "--output is an option of predict")
