@@ -21,6 +21,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from pytorch_metric_learning import losses as peers
@@ -28,6 +29,7 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 from levelfield import losses
+from levelfield.losses.pairs import pair_weights
 
 DIM = 128
 SAMPLES_PER_CLASS = 4
@@ -174,6 +176,35 @@ def rows(case: Case, sizes: list[int], seconds: float, clock: Clock, compiled: b
     return out
 
 
+def masks(n: int, seconds: float) -> None:
+    """What a mask of pairs costs as float32, which counts a miner's repeats too, and as bool: made, and laid over."""
+    _, labels = batch(n)
+    matrix, filled = torch.randn(n, n), torch.empty(n, n)
+
+    def as_bool() -> tuple[Tensor, Tensor]:
+        positives = labels[:, None] == labels[None, :]
+        negatives = ~positives
+        return positives.fill_diagonal_(False), negatives
+
+    pairs = pair_weights(labels, None, None, torch.float32), as_bool()
+    runs = {
+        "both made, float32": lambda: pair_weights(labels, None, None, torch.float32),
+        "both made, bool": as_bool,
+        "a product, float32": lambda: torch.mul(matrix, pairs[0][1], out=filled),
+        "a product, bool": lambda: torch.mul(matrix, pairs[1][1], out=filled),
+        "`torch.where`, bool": lambda: torch.where(pairs[1][1], matrix, 0.0),
+    }
+
+    def timed(run: Callable[[], Any]) -> float:
+        begin = time.process_time()
+        run()
+        return time.process_time() - begin
+
+    print(f"| masks of {n:,} x {n:,} | CPU ms |\n| --- | ---: |")
+    for name, least in zip(runs, measure([partial(timed, run) for run in runs.values()], seconds), strict=True):
+        print(f"| {name} | {least * 1e3:.2f} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[32, 128, 512, 2048])
@@ -181,9 +212,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="time for each row")
     parser.add_argument("--busy", action="store_true", help="one thread and its CPU time, where others work too")
     parser.add_argument("--compiled", action="store_true", help="torch.compile's in the peer's place")
+    parser.add_argument("--masks", type=int, help="only the masks of so many embeddings, as float32 and as bool")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1 if arguments.busy else 2)
+    if arguments.masks:
+        masks(arguments.masks, arguments.seconds)
+        return
     clock = time.process_time if arguments.busy else time.perf_counter
     print("| loss | N | ours, ms | peer, ms | peer / ours | floor, ms | ours / floor | buffers |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
