@@ -143,9 +143,10 @@ def _of_configuration(parent: Path, config: Mapping[str, Any]) -> Iterator[Path]
 
 def learns_from_group(trainer: Trainer) -> bool:
     """Whether srun or torchrun started the processes of a fit, so that none can tell another but by their group."""
-    environment = trainer._accelerator_connector.cluster_environment
+    environment = getattr(trainer.strategy, "cluster_environment", None)  # of one process there is none
     return (
         trainer.world_size > 1
+        and environment is not None
         and environment.creates_processes_externally
         and not isinstance(environment, LightningEnvironment)
     )
