@@ -127,6 +127,7 @@ class Study:
 
         Raises:
             UserError: the folder holds another study, a setting, the data or a result is not usable, or runs failed.
+            Submitted: the executor has handed the jobs to a queue, and does not wait for them.
         """
         with quick_imports():  # torch is not needed to say that an option is misspelt
             from levelfield.study.run import options_in_vain, run_study

@@ -50,6 +50,8 @@ def test_the_quickstart_on_two_nodes_of_which_one_dies_has_the_bytes_of_one_proc
     assert one.wait(1800) == 0, one.communicate()[0]
     nodes = [cluster.add_node(num_cpus=1, object_store_memory=STORE) for _ in range(2)]
     folder = tmp_path / "nodes"
+    (folder / "locks").mkdir(parents=True)
+    (folder / "locks" / "kind").write_text("lease 60\n")  # as on storage that hosts share
     process = study(folder, "--executor=ray", f"--executor.address={cluster.address}")
     wait_for_results(process, folder, 60)
     cluster.remove_node(nodes[1], allow_graceful=False)

@@ -154,6 +154,7 @@ def follow(handed: list[Handed], again: Callable[[], Handed], record: StudyRecor
     while True:
         looked = time.monotonic()
         progress.note_finished(record.refresh())
+        took = time.monotonic() - looked
         if not record.state.to_do:
             return
         for number, place in enumerate(places):
@@ -169,7 +170,7 @@ def follow(handed: list[Handed], again: Callable[[], Handed], record: StudyRecor
                 f"no worker is left, and {len(record.state.to_do)} jobs are without a result here: do all nodes share "
                 f"{record.folder}? Resume to do what is to do"
             )
-        time.sleep(max(LOOK_SECONDS, (time.monotonic() - looked) / LOOKING))
+        time.sleep(max(LOOK_SECONDS, took / LOOKING))
 
 
 def _look_after(

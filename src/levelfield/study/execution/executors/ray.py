@@ -120,7 +120,7 @@ class Ray:
     def _hand_out(self, record: StudyRecord, *what: str) -> "_Task":
         cpus, gpus = self._share(record)
         # Ray would try again without end, and say nothing: `follow` does, and counts.
-        remote = _ray().remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(_do)
+        remote = _ray().remote(name="worker", num_cpus=cpus, num_gpus=gpus, max_retries=0)(_do)
         return _Task(remote.remote(Share(record.folder, what, cpus)))
 
     def _share(self, record: StudyRecord) -> tuple[float, float]:

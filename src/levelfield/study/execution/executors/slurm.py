@@ -1,6 +1,7 @@
 """An array of workers in SLURM's queue that share a study's jobs; submitit submits it and puts it back."""
 
 import math
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,8 @@ from levelfield.study.record import StudyRecord
 FOLDER = "slurm"
 # How often a worker may meet its time limit; what it does is in the study's folder, so this bounds nothing but mishaps.
 REQUEUES = 1000
+# Of SLURM's own variables: where its configuration is.
+KEPT = ("SLURM_CONF",)
 
 
 @dataclass(frozen=True)
@@ -149,7 +152,9 @@ class Slurm:
             )
             executor.update_parameters(**{key: value for key, value in asked.items() if value})
             shares = [_Requeued(record.folder, what, cpus) for _ in range(workers)]
-            with executor.batch():
+            kept = {name: os.environ[name] for name in KEPT if name in os.environ}
+            # Where the study is a job itself, the array must not inherit what that one was given.
+            with submitit.helpers.clean_env(), submitit.helpers.environment_variables(**kept), executor.batch():
                 jobs = [executor.submit(share) for share in shares]
         except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError, RuntimeError) as error:
             raise UserError(f"--executor slurm: {' '.join(str(error).split())[-300:]}") from error
