@@ -4,6 +4,7 @@ import json
 import os
 import socket
 
+import numpy
 import pytest
 import torch
 import torch.distributed as dist
@@ -24,6 +25,23 @@ def validation_set(size):
 
 def queries_of(size):
     return (torch.arange(size) % 3 == 0).numpy()
+
+
+# Distance, whether some are queries alone, and of how many of these a sample is scored.
+SHARDED = (("cosine", False, None), ("euclidean", False, None), ("hamming", True, None), ("cosine", False, 20))
+
+
+def uneven(size, rank, num_processes):
+    """Nothing, three, and all but two of the samples, one of them twice; the first of three processes has none."""
+    place = rank - num_processes
+    return torch.arange(*{-3: (0, 0), -2: (0, 3), -1: (2, size)}[place])
+
+
+def sharded(distance, asks, drawn, size, **processes):
+    """The scores where no process may hold as much as two embeddings."""
+    is_query = queries_of(size) if asks else None
+    arguments = {"num_queries": drawn, "seed": 3, "memory_budget": 64}
+    return RetrievalMetrics(METRICS, size, distance, is_query, **arguments, **processes)
 
 
 def score_share(rank, port, folder):
@@ -52,6 +70,12 @@ def score_share(rank, port, folder):
         batch = torch.tensor(share)
         asking.update(embeddings[batch], labels[batch], batch)
         results[f"{num_processes} queries"] = asking.compute()
+        for case in SHARDED:
+            metric = sharded(*case, size, process_group=group)
+            mine = uneven(size, rank, num_processes)
+            for batch in mine[torch.randperm(len(mine))].split(40) if len(mine) else ():
+                metric.update(embeddings[batch], labels[batch], batch)
+            results[f"{num_processes} {case}"] = metric.compute()
         wrong = RetrievalMetrics(METRICS, num_samples=size + 1, process_group=group)
         wrong.update(embeddings, labels, torch.arange(size))
         try:
@@ -79,9 +103,31 @@ def test_equal_on_one_two_and_three_processes(tmp_path):
             assert own[dealt] == results[0][dealt]
             assert own[f"{num_processes} queries"] == pytest.approx(alone.compute(), abs=1e-6)
             assert own[f"{num_processes} first process only"] == results[0][dealt]
+            for case in SHARDED:
+                by_one = sharded(*case, size)
+                by_one.update(*validation_set(size), torch.arange(size))
+                expected_here, found = by_one.compute(), own[f"{num_processes} {case}"]
+                assert found == results[0][f"{num_processes} {case}"]
+                assert found.keys() == expected_here.keys()
+                assert {name: numpy.float32(score) for name, score in found.items()} == {
+                    name: numpy.float32(score) for name, score in expected_here.items()
+                }
             assert own[f"{num_processes} error"].startswith(
                 f"{size} different samples were scored, {size + 1} were expected"
             )
+
+
+def test_a_sample_of_the_queries_is_the_same_each_time():
+    embeddings, labels = validation_set(100)
+    expected = retrieval_metrics(embeddings, labels, metrics=METRICS, num_queries=30, seed=5)
+    metric = RetrievalMetrics(METRICS, num_queries=30, seed=5)
+    for _ in range(2):
+        metric.update(embeddings, labels, torch.arange(100))
+        assert metric.compute() == pytest.approx(expected, abs=1e-12)
+        metric.reset()
+    assert 0 < expected["map_at_r_ci95"] < 0.2
+    with pytest.raises(ValueError, match="num_queries=1: an interval needs at least 2"):
+        RetrievalMetrics(num_queries=1)
 
 
 def test_repeats_of_an_index_count_once():

@@ -12,9 +12,11 @@ from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
 from levelfield.metrics.checks import check_embeddings
-from levelfield.metrics.distances import DISTANCES, at_one_scale
-from levelfield.metrics.query_scores import count_relevant, score_queries
+from levelfield.metrics.distances import DISTANCES, at_one_scale, scaled
+from levelfield.metrics.query_scores import DEFAULT_MEMORY_BUDGET, count_relevant, score_queries
+from levelfield.metrics.retrieval import drawn_queries, half_interval
 from levelfield.metrics.scores import Wanted
+from levelfield.metrics.sharded import Shards, part_of, sharded_scores
 from levelfield.metrics.table import SHOWN_METRICS
 
 # What states hold, the type that a process without data hands in first.
@@ -24,9 +26,10 @@ DTYPES = (torch.float32, torch.int64, torch.uint8)
 class RetrievalMetrics(Metric):
     """`retrieval_metrics` over an epoch, exact on one process or many.
 
-    Each process hands in the embeddings it has computed together with their index in the data set. At `compute` all
-    processes gather all embeddings, drop repeats of an index (a padded sampler brings them), order by index, and each
-    scores its share of the queries against everything. All processes return the same numbers.
+    Each process hands in the embeddings it has computed together with their index in the data set. At `compute` repeats
+    of an index are dropped (a padded sampler brings them), and each process scores its share of the queries against
+    everything: against a copy of all embeddings where that takes at most `memory_budget`, else against each process's
+    share in turn. All processes return the same numbers.
 
     Args:
         metrics: names as in `retrieval_metrics`; `recall` is that at 1, 2, 4 and 8.
@@ -34,6 +37,10 @@ class RetrievalMetrics(Metric):
         distance: `cosine`, `euclidean` or `hamming`, as in `retrieval_metrics`.
         is_query: which samples are searched for, by their index in the data set, among those that are not; None
             searches for each among all others.
+        num_queries: score a random sample of the queries that have a match against the whole gallery, and add
+            `<metric>_ci95`, as `retrieval_metrics` does; the same sample each time.
+        seed: of that sample.
+        memory_budget: bytes that a copy of all embeddings, or similarities, may take in a process.
         **kwargs: `torchmetrics.Metric`'s own.
 
     Raises:
@@ -62,14 +69,21 @@ class RetrievalMetrics(Metric):
         num_samples: int | None = None,
         distance: str = "cosine",
         is_query: Bool[np.ndarray, " samples"] | None = None,
+        num_queries: int | None = None,
+        seed: int = 0,
+        memory_budget: int = DEFAULT_MEMORY_BUDGET,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**{"dist_sync_fn": gather_rows, **kwargs})
+        # `compute` asks the other processes itself, for no more than it needs.
+        super().__init__(**{"dist_sync_fn": gather_rows, "sync_on_compute": False, **kwargs})
         self.wanted = Wanted.parse(metrics)
         self.num_samples = num_samples
         if distance not in DISTANCES:
             raise ValueError(f"no such distance {distance!r}; known are {', '.join(DISTANCES)}")
         self.distance = distance
+        if num_queries is not None and num_queries < 2:
+            raise ValueError(f"num_queries={num_queries}: an interval needs at least 2")
+        self.num_queries, self.seed, self.memory_budget = num_queries, seed, memory_budget
         self.is_query = None if is_query is None else torch.as_tensor(is_query)
         for state in ("embeddings", "labels", "index"):
             self.add_state(state, default=[], dist_reduce_fx="cat")
@@ -93,7 +107,16 @@ class RetrievalMetrics(Metric):
 
     def compute(self) -> dict[str, float]:
         """Means by metric, and `num_skipped`; the same on every process."""
-        embeddings, labels, index = (dim_zero_cat(state) for state in (self.embeddings, self.labels, self.index))
+        held, labels, index = (self._held(name) for name in ("embeddings", "labels", "index"))
+        shared = dist.is_available() and dist.is_initialized()
+        rank, num_processes = (
+            (dist.get_rank(self.process_group), dist.get_world_size(self.process_group)) if shared else (0, 1)
+        )
+        lengths = [len(index)]
+        if shared and not self._is_synced:
+            every_index = gather_rows(index, self.process_group)
+            lengths, index = list(map(len, every_index)), torch.cat(every_index)
+            labels = torch.cat(gather_rows(labels, self.process_group))
         if len(index) == 0:
             raise ValueError("RetrievalMetrics.compute before any update")
         first = first_of_each(index)
@@ -102,44 +125,76 @@ class RetrievalMetrics(Metric):
                 f"{len(first)} different samples were scored, {self.num_samples} were expected; "
                 "look at the sampler, and at whether `index` is the index in the data set"
             )
-        queries, query_labels = gallery, gallery_labels = embeddings[first], labels[first]
-        if self.is_query is not None:
-            asks = self.is_query.to(index.device)[index[first]]
-            queries, query_labels = queries[asks], query_labels[asks]
-            gallery, gallery_labels = gallery[~asks], gallery_labels[~asks]
-
-        if self.distance == "euclidean":
-            queries, gallery = (scaled.float() for scaled in at_one_scale(queries, gallery))
-
-        shared = self._is_synced and dist.is_available() and dist.is_initialized()
-        rank = dist.get_rank(self.process_group) if shared else 0
-        num_processes = dist.get_world_size(self.process_group) if shared else 1
-        excludes_self = self.is_query is None
-        num_relevant = count_relevant(query_labels, gallery_labels, excludes_self)
-        scored = (num_relevant > 0).nonzero().squeeze(1)
-        if len(scored) == 0:
+        labels = labels[first]
+        items = torch.arange(len(first), device=first.device)
+        asks = None if self.is_query is None else self.is_query.to(index.device)[index[first]]
+        queries, gallery = (items, items) if asks is None else (items[asks], items[~asks])
+        excludes_self = asks is None
+        num_relevant = count_relevant(labels, labels[gallery], excludes_self)
+        matched = queries[num_relevant[queries] > 0]
+        if len(matched) == 0:
             raise ValueError(f"none of the {len(queries)} samples shares its label with another")
-        if bool((gallery_labels == gallery_labels[0]).all()):
+        if bool((labels[gallery] == labels[gallery[0]]).all()):
             raise ValueError(
-                f"all {len(gallery)} samples have the label {int(gallery_labels[0])}; two labels are needed"
+                f"all {len(gallery)} samples have the label {int(labels[gallery[0]])}; two labels are needed"
             )
-        share = scored[len(scored) * rank // num_processes : len(scored) * (rank + 1) // num_processes]
-        scores = score_queries(
-            queries,
-            query_labels,
-            gallery,
-            gallery_labels,
-            share,
-            num_relevant,
-            self.wanted,
-            similarity=DISTANCES[self.distance][1],
-            excludes_self=excludes_self,
-        )
-        sums = torch.stack([scores[name].sum() for name in self.wanted.names])
-        if shared:
-            dist.all_reduce(sums, group=self.process_group)
-        means = (sums / len(scored)).tolist()
-        return {**dict(zip(self.wanted.names, means, strict=True)), "num_skipped": len(queries) - len(scored)}
+        scored = matched if self.num_queries is None else drawn_queries(matched, self.num_queries, self.seed)
+        shares = [
+            scored[len(scored) * r // num_processes : len(scored) * (r + 1) // num_processes]
+            for r in range(num_processes)
+        ]
+        similarity = DISTANCES[self.distance][1]
+        width, dtype = held.shape[1] if held.ndim == 2 else 0, held.dtype
+        alone = not shared or self._is_synced  # all rows are here
+        if not alone:
+            _, width, dtype = agreed_shapes(held, self.process_group)
+        if alone or len(first) * width * dtype.itemsize <= self.memory_budget:
+            every = held if alone else torch.cat(gather_rows(held, self.process_group))
+            asking = asked = every[first[queries]]
+            if not excludes_self:
+                asked = every[first[gallery]]
+            if self.distance == "euclidean":
+                asking, asked = (each.float() for each in at_one_scale(asking, asked))
+            scores = score_queries(
+                asking,
+                labels[queries],
+                asked,
+                labels[gallery],
+                torch.searchsorted(queries, shares[rank]),
+                num_relevant[queries],
+                self.wanted,
+                similarity=similarity,
+                excludes_self=excludes_self,
+            )
+        else:
+            own = held if len(held) else held.new_empty((0, width), dtype=dtype)
+            if self.distance == "euclidean":
+                largest = own.abs().amax() if len(own) else own.new_zeros(())
+                dist.all_reduce(largest, dist.ReduceOp.MAX, self.process_group)
+                own = scaled(own, float(largest)).float()
+            scores = sharded_scores(
+                Shards(own, first, lengths, part_of(self.memory_budget), self.process_group),
+                labels,
+                gallery,
+                shares,
+                num_relevant,
+                self.wanted,
+                similarity=similarity,
+                excludes_self=excludes_self,
+                memory_budget=self.memory_budget,
+            )
+        table_QM = torch.stack([scores[name] for name in self.wanted.names], dim=1)
+        if shared:  # not their sums: the mean is to be that of one process to the last bit
+            table_QM = torch.cat(gather_rows(table_QM.view(torch.int64), self.process_group)).view(torch.float64)
+        values = dict(zip(self.wanted.names, table_QM.T.contiguous(), strict=True))
+        found = {name: float(each.sum() / len(scored)) for name, each in values.items()}
+        if self.num_queries is not None:
+            found |= {f"{name}_ci95": half_interval(each, len(matched)) for name, each in values.items()}
+        return {**found, "num_skipped": len(queries) - len(matched)}
+
+    def _held(self, state: str) -> Tensor:
+        rows = getattr(self, state)
+        return dim_zero_cat(rows) if len(rows) else torch.empty(0, device=self.device)
 
 
 def first_of_each(index_N: Int64[Tensor, " items"]) -> Int64[Tensor, " unique"]:
@@ -151,20 +206,21 @@ def first_of_each(index_N: Int64[Tensor, " items"]) -> Int64[Tensor, " unique"]:
 
 
 def gather_rows(rows: Tensor, group: Any = None) -> list[Tensor]:
-    """All processes' tensors, whose first dimensions may differ; a process without data hands in an empty one.
+    """All processes' tensors, whose first dimensions may differ; a process without data hands in an empty one."""
+    lengths, width, dtype = agreed_shapes(rows, group)
+    padded = rows.new_zeros((max(lengths), width) if width else (max(lengths),), dtype=dtype)
+    if len(rows):
+        padded[: len(rows)] = rows
+    gathered = [torch.empty_like(padded) for _ in lengths]
+    dist.all_gather(gathered, padded, group=group)
+    return [tensor[:length] for tensor, length in zip(gathered, lengths, strict=True)]
 
-    A process that saw no batch knows neither type nor width, so these are agreed on first.
-    """
+
+def agreed_shapes(rows: Tensor, group: Any = None) -> tuple[list[int], int, torch.dtype]:
+    """The number of each process' rows, and their width (0 of numbers) and type, which one without data knows not."""
     has_width = rows.ndim == 2
     mine = torch.tensor([len(rows), rows.shape[1] if has_width else 0, DTYPES.index(rows.dtype)], device=rows.device)
     shapes = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
     dist.all_gather(shapes, mine, group=group)
     lengths, widths, dtypes = torch.stack(shapes).unbind(1)
-    width = int(widths.max())
-    dtype = DTYPES[int(dtypes.max())]
-    padded = rows.new_zeros((int(lengths.max()), width) if width else (int(lengths.max()),), dtype=dtype)
-    if len(rows):
-        padded[: len(rows)] = rows
-    gathered = [torch.empty_like(padded) for _ in shapes]
-    dist.all_gather(gathered, padded, group=group)
-    return [tensor[:length] for tensor, length in zip(gathered, lengths.tolist(), strict=True)]
+    return lengths.tolist(), int(widths.max()), DTYPES[int(dtypes.max())]

@@ -98,12 +98,19 @@ def largest(
     return values_BK, candidates_BC.gather(1, slots_BK)
 
 
-def tie_free_keys(similarities_BG: Float[Tensor, "block gallery"]) -> Int64[Tensor, "block gallery"]:
-    """Integers in the order of the float32 similarities, the lower index above the higher where those are equal."""
+def tie_free_keys(
+    similarities_BG: Float[Tensor, "block gallery"], index_G: Int64[Tensor, " gallery"] | None = None
+) -> Int64[Tensor, "block gallery"]:
+    """Integers in the order of the float32 similarities, the lower index above the higher where those are equal.
+
+    Args:
+        index_G: below 2^32; None for 0, 1, ...
+    """
     bits_BG = (similarities_BG + 0.0).view(torch.int32)  # -0.0 becomes 0.0
     bits_BG = torch.where(bits_BG < 0, bits_BG ^ 0x7FFFFFFF, bits_BG)
-    num_gallery = similarities_BG.shape[1]
-    return bits_BG.long() * 2**32 + torch.arange(num_gallery - 1, -1, -1, device=bits_BG.device)
+    if index_G is None:
+        index_G = torch.arange(similarities_BG.shape[1], device=bits_BG.device)
+    return bits_BG.long() * 2**32 + (2**32 - 1 - index_G)
 
 
 def places_from_hits(

@@ -105,6 +105,22 @@ def test_a_callback_that_is_given_stays_the_only_one() -> None:
     assert logged.keys() == {"val/recall_at_1", "val/recall_at_2", "val/recall_at_4", "val/recall_at_8", "val/mrr"}
 
 
+def test_a_sample_of_the_queries_validates_and_all_test(tmp_path) -> None:
+    it, plain = (
+        learner(),
+        trainer(callbacks=[RetrievalValidation(("map_at_r",), val_queries=12)], default_root_dir=tmp_path),
+    )
+    first, again = (plain.validate(it, LOADERS["triples"](), verbose=False)[0] for _ in range(2))
+    it.eval()
+    embeddings = it(IMAGES).detach()
+    expected = retrieval_metrics(embeddings, LABELS, metrics=("map_at_r",), num_queries=12)
+    assert first == again == pytest.approx({f"val/{name}": expected[name] for name in ("map_at_r", "map_at_r_ci95")})
+    tested = plain.test(it, LOADERS["triples"](), verbose=False)[0]
+    assert tested == pytest.approx({"test/map_at_r": retrieval_metrics(embeddings, LABELS)["map_at_r"]})
+    with pytest.raises(UserError, match="val_queries is 1: give 2 or more"):
+        RetrievalValidation(val_queries=1)
+
+
 def test_a_part_of_the_samples_is_not_scored(tmp_path) -> None:
     loader = DataLoader(PAIRS, batch_size=10)
     with pytest.raises(UserError, match="limit_val_batches leaves 2 of 4 batches out"):

@@ -20,15 +20,19 @@ HEALTH = ("intra_class_similarity", "inter_class_similarity", "effective_rank")
 
 
 class RetrievalValidation(Callback):
-    """Logs `val/map_at_r` (and `test/...`) from all embeddings of the fold, gathered over processes.
+    """Logs `val/map_at_r` (and `test/...`) from all embeddings of the fold, on whichever process they are.
 
-    Every process computes the same scores from the same gathered embeddings, so nothing is averaged over processes.
+    Each process scores its share of the queries, and all know the same scores: `levelfield.metrics.RetrievalMetrics`.
     Test samples with roles are scored query against gallery. The distance is the learner's. How often is the Trainer's
     `check_val_every_n_epoch`. A score needs all samples: Lightning's sanity check and `fast_dev_run`, which embed some,
     score nothing.
 
     Args:
         metrics: names of `levelfield.metrics.retrieval_metrics`.
+        val_queries: validate on a random sample of the validation fold's samples, each searched for among all, and log
+            `val/map_at_r_ci95` and the like beside the scores: half the width of the 95% interval of the score that all
+            samples would have, over the draw of the queries alone. The same samples at each epoch, for all methods. The
+            test scores are of all samples. None takes all.
         health: whether the mean similarities within and between classes and the effective rank are logged too.
 
     Raises:
@@ -36,8 +40,13 @@ class RetrievalValidation(Callback):
         UserError: the Trainer leaves samples out, or several processes share a loader that tells no index.
     """
 
-    def __init__(self, metrics: tuple[str, ...] = tuple(SHOWN_METRICS), health: bool = False) -> None:
+    def __init__(
+        self, metrics: tuple[str, ...] = tuple(SHOWN_METRICS), health: bool = False, val_queries: int | None = None
+    ) -> None:
+        if val_queries is not None and val_queries < 2:
+            raise UserError(f"val_queries is {val_queries}: give 2 or more, for their interval")
         self.metrics = metrics
+        self.val_queries = val_queries
         self.health = health
         self._parts: list[dict[str, Tensor]] = []
         self._scores: RetrievalMetrics | None = None
@@ -51,7 +60,7 @@ class RetrievalValidation(Callback):
         _refuse_a_part(trainer, trainer.test_dataloaders, trainer.num_test_batches, "test")
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._start(trainer, pl_module, _only(trainer.val_dataloaders))
+        self._start(trainer, pl_module, _only(trainer.val_dataloaders), num_queries=self.val_queries)
 
     def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         loader = _only(trainer.test_dataloaders)
@@ -79,6 +88,7 @@ class RetrievalValidation(Callback):
         pl_module: LightningModule,
         loader: Any,
         is_query: Bool[np.ndarray, " samples"] | None = None,
+        num_queries: int | None = None,
     ) -> None:
         self._scores = None
         if _embeds_some(trainer):
@@ -89,6 +99,7 @@ class RetrievalValidation(Callback):
             num_samples=_num_samples(loader),
             distance=getattr(pl_module, "distance", "cosine"),
             is_query=is_query,
+            num_queries=num_queries,
         ).to(pl_module.device)
 
     def _update(self, trainer: Trainer, outputs: dict[str, Any]) -> None:
