@@ -29,7 +29,7 @@ ROOMS = {
 # The learner puts these around what is named; nobody names them.
 WRAPPERS = {"EnsembleTrunk", "EnsembleEmbedder", "ModuleTrunk"}
 SUPPLIED = {"num_classes", "embedding_size", "num_features"}
-SHARED = "class_fraction"  # of all losses with class weights: the page explains it once
+SHARED = {"class_fraction", "shard_classes"}  # of losses with class weights: the page explains them once
 WIDTH = 120
 Named = type | Callable[..., object]  # a class, or the function of a metric
 
@@ -129,7 +129,7 @@ def arguments(kind: Named) -> str:
         meaning = re.search(rf"^ +{name}: (.*)", doc(kind), re.M)
         unit = " (degrees)" if meaning and re.search(r"\bdegrees\b", meaning[1]) else ""
         supplied = name in SUPPLIED and argument.default is argument.empty
-        if not supplied and name != SHARED and argument.kind is argument.POSITIONAL_OR_KEYWORD:
+        if not supplied and name not in SHARED and argument.kind is argument.POSITIONAL_OR_KEYWORD:
             named.append(f"{name}{unit}")
     return ", ".join(named)
 

@@ -22,13 +22,13 @@ from levelfield.miners import Miner
 from levelfield.models import LinearEmbedder
 from levelfield.models.embedders import check_embedder
 from levelfield.models.ensemble import EnsembleEmbedder, EnsembleTrunk
-from levelfield.models.pca_start import OPTION, check_can_be_pca, start_at_pca
+from levelfield.models.pca_start import check_can_be_pca
 from levelfield.models.trunks import as_trunk
 from levelfield.runtime.process_group import leave_group_at_exit, stay_in_group
 from levelfield.training.batches import Batch, gather_rows, samples_of
+from levelfield.training.begin_at_pca import begin_at_pca
 from levelfield.training.callbacks import RecordOpening, RetrievalValidation
 from levelfield.training.checkpoint import import_spec, load_learner, read_checkpoint
-from levelfield.training.embed import embed
 from levelfield.training.features import TrunkExtractor, check_features
 from levelfield.training.frozen_trunk import KEY as FROZEN_TRUNK
 from levelfield.training.frozen_trunk import trunk_hash
@@ -36,6 +36,7 @@ from levelfield.training.gradient_caching import check_chunks, embed_in_chunks
 from levelfield.training.loss_factory import LossFactory, MetricLossFactory, check_call, make_loss, supplied_arguments
 from levelfield.training.own_learner import learner_class
 from levelfield.training.parameter_groups import parameter_groups
+from levelfield.training.sharded_classes import clip_gradients, divided_weights, make_whole, take_optimizer
 from levelfield.training.step import TRAIN_LOSS, UncheckedLosses, is_heard, seed_draws
 
 OptimizerFactory = Callable[[Iterable], Optimizer]
@@ -241,15 +242,8 @@ class MetricLearner(LightningModule):
         self.check_parts()
         check_chunks(self)
         if self._starts_at_pca and is_new:
-            self._start_at_pca(datamodule)
+            begin_at_pca(self, datamodule)
         self._starts_at_pca = False
-
-    def _start_at_pca(self, datamodule: Any) -> None:
-        if not hasattr(datamodule, "train_samples"):
-            raise UserError(f"{OPTION} needs the training samples without augmentation: fit with a MetricDataModule")
-        assert isinstance(self.embedder, LinearEmbedder)
-        features = embed(self.trunk, datamodule.train_samples(), device=self.trainer.strategy.root_device)
-        start_at_pca(self.embedder, features.embeddings)
 
     def teardown(self, stage: str) -> None:
         leave_group_at_exit()
@@ -276,6 +270,10 @@ class MetricLearner(LightningModule):
         tests = self.trainer.state.fn == TrainerFn.TESTING
         kinds = (RetrievalValidation, *([RecordOpening] if tests else []))
         return [kind() for kind in kinds if not any(isinstance(callback, kind) for callback in given)]
+
+    @property
+    def _ddp_params_and_buffers_to_ignore(self) -> list[str]:
+        return [name for name, _ in divided_weights(self).values()]
 
     def build_loss(self, num_classes: int | None) -> None:
         """Gives the loss the number of training classes; does nothing when it was given before."""
@@ -344,12 +342,18 @@ class MetricLearner(LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         optimizer = self._optimizer_factory(parameter_groups(self, self._rates))
+        take_optimizer(self, optimizer)
         if self._scheduler_factory is None:
             return optimizer
         schedule = {"scheduler": self._scheduler_factory(optimizer), "interval": self._scheduler_interval}
         return {"optimizer": optimizer, "lr_scheduler": schedule}  # type: ignore[return-value]
 
+    def configure_gradient_clipping(self, optimizer: Optimizer, *limit: Any, **named: Any) -> None:
+        if not clip_gradients(self, optimizer, *limit, **named):
+            super().configure_gradient_clipping(optimizer, *limit, **named)
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        make_whole(self, checkpoint)
         datamodule = getattr(self._trainer, "datamodule", None)
         data = datamodule.identity() if datamodule is not None and hasattr(datamodule, "identity") else None
         checkpoint["levelfield"] = {
