@@ -52,11 +52,21 @@ def resnet(**arguments) -> TimmTrunk:
     return TimmTrunk("test_resnet", weights=None, arguments={"zero_init_last": False, **arguments})
 
 
-def learner_of(loss, chunk_size: int | None = None, **arguments) -> MetricLearner:
+class NoisyLearner(MetricLearner):
+    """A learner of one's own, with a step between trunk and embedder and one before the loss."""
+
+    def embed_features(self, features):
+        return super().embed_features(features.tanh())
+
+    def compute_loss(self, embeddings, labels):
+        return super().compute_loss(embeddings + 0.1 * torch.randn_like(embeddings), labels)
+
+
+def learner_of(loss, chunk_size: int | None = None, kind: type = MetricLearner, **arguments) -> MetricLearner:
     """A learner whose weights a step of SGD changes by their gradients."""
     rates = {"trunk_lr": 1.0, "embedder_lr": 1.0, "loss_lr": 1.0, "weight_decay": 0.0}
     parts = {"trunk": resnet(), "embedding_size": 8, "optimizer": torch.optim.SGD}
-    learner = MetricLearner(loss=loss, chunk_size=chunk_size, **{**parts, **rates, **arguments})
+    learner = kind(loss=loss, chunk_size=chunk_size, **{**parts, **rates, **arguments})
     learner.build_loss(5)
     return learner
 
@@ -92,6 +102,7 @@ METHODS = {
     "drawn": lambda: {"loss": TripletMarginLoss(), "miner": DistanceWeightedMiner()},
     "memory": lambda: {"loss": CrossBatchMemory(ContrastiveLoss(), embedding_size=8, memory_size=20)},
     "members": lambda: {"loss": ContrastiveLoss(neg_margin=0.5), "members": 2},
+    "learner of one's own": lambda: {"loss": MultiSimilarityLoss(), "kind": NoisyLearner},
 }
 
 

@@ -11,7 +11,7 @@ two passes are one operation on the weights: what adds up, scales, clips or redu
 Gao et al. 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup", arXiv:2101.06983.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from itertools import pairwise
 from typing import Any
@@ -107,10 +107,7 @@ class _EmbeddedTwice(torch.autograd.Function):
                 _set_generator_states(learner.device, draws)
                 again = learner(chunk)
                 off += (again.detach() - first).square().sum()
-                of_chunk = torch.autograd.grad(again, weights, at_embeddings, allow_unused=True)
-                for place, new in enumerate(of_chunk):
-                    # Not in place: autograd may give two weights one tensor.
-                    found[place] = new if found[place] is None or new is None else found[place] + new
+                _add(found, torch.autograd.grad(again, weights, at_embeddings, allow_unused=True))
         _set_generator_states(learner.device, after)
         if learner.global_step % LOOKED_AT_EVERY == 0 and off.sqrt() > TOLERANCE * embeddings.norm():
             raise UserError(
@@ -118,6 +115,13 @@ class _EmbeddedTwice(torch.autograd.Function):
                 "by torch's own generator, keep what changes in buffers, or leave --model.chunk_size out"
             )
         return None, None, *found
+
+
+def _add(sums: list[Tensor | None], gradients: Sequence[Tensor | None]) -> None:
+    """Not in place: autograd may give two weights one tensor."""
+    for place, (so_far, new) in enumerate(zip(sums, gradients, strict=True)):
+        if new is not None:
+            sums[place] = new if so_far is None else so_far + new
 
 
 def _rows(samples: Any, number: int, rows: slice) -> Any:
