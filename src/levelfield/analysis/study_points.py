@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from statistics import fmean
 
-from levelfield.analysis.paper_figures import LEFT_OUT, Improvement, Point, points_of, relative_improvement
+from levelfield.analysis.paper_figures import DATASETS, LEFT_OUT, Improvement, Point, points_of, relative_improvement
 from levelfield.analysis.papers import dataset_name, papers_beside
 from levelfield.analysis.results import EMBEDDING_KINDS, collect_rows, summarise
 from levelfield.errors import UserError
@@ -47,13 +47,17 @@ def validation_autocorrelations(records: Sequence[StudyRecord]) -> dict[str, tup
     return {metric: (fmean(values), len(values)) for metric, values in found.items() if values}
 
 
-def study_scores(record: StudyRecord, embedding: str) -> dict[str, float]:
-    """A study's mean test P@1 by the Reality Check's names of its methods; empty on a data set that it has not."""
+def study_scores(record: StudyRecord, embedding: str, named_on: str | None = None) -> dict[str, float]:
+    """A study's mean test P@1 by the Reality Check's names of its methods; empty on a data set that it has not.
+
+    Args:
+        named_on: One that it has, by which the methods get their names on any other.
+    """
     found = summarise(collect_rows(record))
     rows = {row.method: row.mean for row in found if (row.embedding, row.metric) == (embedding, "precision_at_1")}
     names = {
         counterpart.method: counterpart.result.method
-        for paper in papers_beside(record)
+        for paper in papers_beside(record, named_on)
         for counterpart in paper.counterparts
         if counterpart.result.paper == "reality_check"
     }
@@ -68,7 +72,8 @@ def study_dataset(record: StudyRecord) -> str | None:
 
 def study_trend(record: StudyRecord) -> tuple[str | None, list[Point]]:
     """A study's points in Figure 2b: its data set, and those of its methods that the Reality Check has."""
-    return study_dataset(record), points_of(study_scores(record, "concatenated"))
+    dataset = study_dataset(record)
+    return dataset, points_of(study_scores(record, "concatenated", None if dataset in DATASETS else DATASETS[0]))
 
 
 def study_improvements(record: StudyRecord) -> list[Improvement]:

@@ -38,6 +38,7 @@ RC: Any = {
     "ytick.major.size": 0,
     "legend.frameon": False,
     "svg.fonttype": "path",
+    "pdf.fonttype": 42,  # the font itself, as publishers ask for
     "svg.hashsalt": "levelfield",  # otherwise ids in the file are random
 }
 
@@ -96,4 +97,11 @@ def to_svg(figure: "Figure") -> bytes:
     """The figure as SVG: the same bytes for the same content (no date, no random ids)."""
     content = io.BytesIO()
     figure.savefig(content, format="svg", metadata={"Date": None, "Creator": None})
+    return content.getvalue()
+
+
+def to_pdf(figure: "Figure") -> bytes:
+    """The figure as PDF with its font inside: the same bytes for the same content (no date, no version)."""
+    content = io.BytesIO()
+    figure.savefig(content, format="pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
     return content.getvalue()

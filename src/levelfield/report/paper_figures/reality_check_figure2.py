@@ -33,18 +33,27 @@ def lines(records: Records) -> list[str]:
 
 
 def draw(records: Records) -> "Figure":
-    """Claims above, measurements below, a column a data set; the points of studies below as diamonds."""
+    """Claims above, measurements below, a column a data set; the points of studies below as diamonds.
+
+    A study of another data set has a column of its own, with no claims above.
+    """
+    trends = [(*study_trend(record), record.spec.name) for record in records]
+    others = [(points, name) for where, points, name in trends if where not in DATASETS and points]
     figure = new_figure(5.4)
-    rows = figure.subplots(2, len(DATASETS), sharex=True, sharey="col", squeeze=False)
-    trends = [study_trend(record) for record in records]
+    rows = figure.subplots(2, len(DATASETS) + len(others), sharex=True, sharey="col", squeeze=False)
     for column, dataset in enumerate(DATASETS):
         _draw_points(rows[0][column], claimed_trend(dataset), VERMILION, "o")
         _draw_points(rows[1][column], measured_trend(dataset), BLUE, "o")
-        for where, points in trends:
-            if where == dataset:
+        for where, points, _ in trends:
+            if where == dataset and points:
                 _draw_points(rows[1][column], points, GREEN, "D")
         rows[0][column].set_title(TITLES[dataset])
-        rows[1][column].set_xlabel("year of the paper")
+    for column, (points, name) in enumerate(others, start=len(DATASETS)):
+        rows[0][column].set_axis_off()
+        rows[1][column].set_title(name)
+        _draw_points(rows[1][column], points, GREEN, "D")
+    for axes in rows[1]:
+        axes.set_xlabel("year of the paper")
     rows[0][0].set_ylabel("(a) claimed P@1, percent")
     rows[1][0].set_ylabel("(b) measured P@1, percent")
     return figure

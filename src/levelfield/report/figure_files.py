@@ -1,0 +1,38 @@
+"""A study's figures as files for a paper: SVG and PDF, all of one width and one font."""
+
+from pathlib import Path
+
+from levelfield.analysis.results import collect_rows
+from levelfield.analysis.study_points import study_trend
+from levelfield.report.figures import Results, report_figures
+from levelfield.report.figures.style import style, to_pdf, to_svg
+from levelfield.report.paper_figures import paper_figures
+from levelfield.storage.atomic import write_atomically
+from levelfield.study.integrity import changed_files
+from levelfield.study.record import StudyRecord
+
+PAPER_WIDTH = 6.9  # inches: both columns of a conference's page, where 9 points are 9 points
+CLAIMS = "reality_check/figure2"
+
+
+def write_figures(record: StudyRecord, folder: Path) -> list[Path]:
+    """Write each figure of the report, and the Reality Check's Figure 2 with the study's points, and return the paths.
+
+    The letters are in the files (outlines in SVG, the font in PDF), no dates are: the same study gives the same bytes
+    with the same version of matplotlib. What there is nothing to draw in is left out.
+    """
+    results = Results(record, collect_rows(record), changed_files(record))
+    written = []
+    with style():
+        figures = {name: figure.draw(results) for name, figure in report_figures().items()}
+        claims = paper_figures()[CLAIMS].draw
+        if claims is not None and study_trend(record)[1]:
+            figures["claims_and_reality"] = claims([record])
+        for name, figure in figures.items():
+            if figure is None:
+                continue
+            figure.set_figwidth(PAPER_WIDTH)
+            for kind, content in (("svg", to_svg(figure)), ("pdf", to_pdf(figure))):
+                written.append(folder / f"{name}.{kind}")
+                write_atomically(written[-1], content)
+    return written
