@@ -1,11 +1,14 @@
 """The time left, and lines where there is no terminal."""
 
 import io
+import json
+import re
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from levelfield.study.definition.spec import StudySpec
 from levelfield.study.jobs.job import Job
 from levelfield.study.jobs.state import StudyState
 from levelfield.study.progress import StudyProgress, duration, seconds_left
@@ -74,23 +77,57 @@ def test_without_a_terminal_each_job_is_one_line() -> None:
     ]
 
 
-def test_on_a_terminal_bars_say_what_runs_and_what_is_done() -> None:
+def test_machines_get_a_line_of_json_for_each_job() -> None:
+    output, machine = io.StringIO(), io.StringIO()
+    state = Standing({})
+    with StudyProgress(Console(file=output, force_terminal=True), "toy", state, {}, machine=machine) as progress:
+        state.results[SLOW[0]] = {**done(20.0, 0.312), "parameters": {"model.loss.margin": 0.1}}
+        state.results[SLOW[1]] = {"seconds": 4.0, "failure": "the loss is nan at step 3", "parameters": {}}
+        progress.note_finished([SLOW[0], SLOW[1]])
+        progress.line("worker 1 died")
+    first, second, note = map(json.loads, machine.getvalue().splitlines())
+    assert first == {
+        **{"event": "job", "method": "slow", "stage": "run", "number": 0, "fold": 0, "seconds": 20.0},
+        **{"parameters": {"model.loss.margin": 0.1}, "validation": {"map_at_r": 0.312}},
+        **{"done": 1, "jobs": 5, "seconds_left": 60.0},  # two baselines and a run of the slow method, as long as it
+    }
+    assert (second["failure"], second["done"]) == ("the loss is nan at step 3", 2)
+    assert note == {"event": "note", "note": "worker 1 died"}
+    assert output.getvalue() == ""
+
+
+def result_of(state: StudyState, job: Job, score: float | None) -> dict[str, Any]:
+    """What a job of a real study may have ended with."""
+    found = {"seconds": 20.0, "parameters": state.parameters(job)}
+    return {**found, "failure": "the loss is nan"} if score is None else {**found, "validation": {"map_at_r": score}}
+
+
+def test_on_a_terminal_methods_are_bars_by_stage_with_the_best_so_far(spec: StudySpec) -> None:
     output = io.StringIO()
-    console = Console(file=output, width=120, force_terminal=True)
-    state = Standing({job: done(20.0, 0.3) for job in (*BASELINE, SLOW[0])})
-    with StudyProgress(console, "toy", state, {SLOW[0]: 20.0}) as progress:
-        progress.start(str(SLOW[1]))
-        progress.advance(5, 10)
-        state.results[SLOW[1]] = done(20.0, 0.312)
-        progress.note_finished([SLOW[1]])
-    text = output.getvalue()
-    assert "slow run 1 fold 0" in text
-    assert "5/10" in text
-    assert "about 20 s left" in text
-
-
-def test_the_bar_shows_a_name_as_it_is() -> None:
-    console = Console(file=io.StringIO(), force_terminal=True, width=100)
-    with StudyProgress(console, "[/red] study", Standing({}), {}) as progress:
+    console = Console(file=output, width=120, height=30, force_terminal=True)
+    state = StudyState(spec)
+    seconds: dict[Job, float] = {}
+    with StudyProgress(console, "[/red] toy", state, seconds) as progress:
+        for number, score in enumerate([0.3, 0.35, None]):
+            for fold in range(2):
+                job = Job("contrastive", "trial", number, fold)
+                progress.start(str(job))
+                progress.advance(5, 10)
+                state.results[job] = result_of(state, job, score)
+                progress.note_finished([job])
         progress.start("[/bold] job")
-    assert "[/red] study" in console.file.getvalue()  # type: ignore[attr-defined]
+        progress.advance(5, 10)
+    text = output.getvalue()
+    margin = state.results[Job("contrastive", "trial", 1, 0)]["parameters"]["model.loss.init_args.neg_margin"]
+    shown = plain(text.rpartition("[/red] toy")[2])  # drawn last
+    assert re.search(r"contrastive +\S+ +6/6 2 failed +\S+ +0/4 +35\.0 +neg_margin " + f"{margin:.3g}", shown)
+    assert re.search(r"arcface +\S+ +0/6 +\S+ +0/4", shown)
+    assert "about 5 min left" in plain(text)  # 20 s each: two baselines, 6 trials and 8 runs are left, 320 s
+    assert re.search(r"\[/bold\] job +\S+ +5/10", shown)
+    assert "contrastive trial 2 fold 1: failed, the loss is nan" in shown
+    assert "\x1b[31m" in text  # red
+
+
+def plain(text: str) -> str:
+    """Without what moves the cursor and colours."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)

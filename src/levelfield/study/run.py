@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 
@@ -43,6 +43,7 @@ def run_study(
     executor: Executor | None = None,
     mixed_versions: bool = False,
     without_failed_runs: bool = False,
+    machine: TextIO | None = None,
 ) -> StudyRecord:
     """Begin a study, join another process that runs it, or continue it where it stopped.
 
@@ -56,6 +57,7 @@ def run_study(
         executor: Who does the jobs; this process by default.
         mixed_versions: Whether to go on though other versions, or another kind of device, computed what is done.
         without_failed_runs: Open the test classes though runs failed, and leave those out.
+        machine: Where each job that ends is told as a line of JSON.
 
     Returns:
         The study as it ended: with the methods that others added while it ran.
@@ -72,7 +74,7 @@ def run_study(
                 begin(record, reopen, mixed_versions, console)
                 seconds = {job: result["seconds"] for job, result in record.state.results.items()}
                 workers = executor.side_by_side(record)
-                with StudyProgress(console, record.spec.name, record.state, seconds, workers) as progress:
+                with StudyProgress(console, record.spec.name, record.state, seconds, workers, machine) as progress:
                     do_jobs(record, progress)
                     progress.start("test")
                     with Lock(record.folder, "test", "test"):
