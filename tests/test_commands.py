@@ -252,6 +252,7 @@ RULES = {
     "pip": pip,
     ".venv/bin/pip": pip,
     "head": by_itself,
+    "wandb": of_the_reader,  # the sweep's file has a test of its own
     "git": of_the_reader,
     "cd": of_the_reader,
 }

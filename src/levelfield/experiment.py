@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from rich.console import Console
 
@@ -11,9 +11,11 @@ from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows, sum
 from levelfield.analysis.status import status_lines
 from levelfield.analysis.verdicts import verdict_lines
 from levelfield.errors import UserError
+from levelfield.report.figure_files import write_figures
 from levelfield.report.figures import Results
 from levelfield.report.page import draw_figures, write_report
 from levelfield.report.table import StudyTable, study_table
+from levelfield.report.tracked_summary import track_summary
 from levelfield.runtime.imports import quick_imports
 from levelfield.runtime.own_modules import find_own_modules
 from levelfield.study.begun import with_options
@@ -112,6 +114,7 @@ class Study:
         mixed_versions: bool = False,
         test_without_failed_runs: bool = False,
         console: Console | None = None,
+        machine: TextIO | None = None,
     ) -> Self:
         """Do all jobs that are to do, open the test classes once, and write `results.csv` and `summary.csv`.
 
@@ -121,6 +124,7 @@ class Study:
             reopen_test: Why the test classes are opened another time; it is kept and shown.
             mixed_versions: Go on though other versions or another GPU computed what is done; it is kept and shown.
             test_without_failed_runs: Open the test classes though runs failed.
+            machine: Where each job that ends is told as a line of JSON.
 
         Returns:
             The study itself.
@@ -135,9 +139,10 @@ class Study:
         executor, console = executor or Local(workers), console or Console()
         for line in options_in_vain(self.asked.spec, self._given):
             console.print(line, highlight=False, markup=False, soft_wrap=True)
-        options = (reopen_test, executor, mixed_versions, test_without_failed_runs)
+        options = (reopen_test, executor, mixed_versions, test_without_failed_runs, machine)
         self.asked = run_study(self.asked, console, *options)
         write_tables(self.asked)
+        track_summary(self.asked)
         return self
 
     def table(self) -> StudyTable:
@@ -178,6 +183,10 @@ class Study:
         record = self.record()
         write_tables(record)
         return write_report(record)
+
+    def figures(self, folder: str | Path) -> list[Path]:
+        """Write the report's figures as SVG and PDF, of one width and font, for a paper; return the paths."""
+        return write_figures(self.record(), Path(folder))
 
     def status(self) -> list[str]:
         """Where the study stands, one fact a line."""

@@ -57,7 +57,7 @@ def test_trackers_are_named_and_grouped_and_a_run_each(tmp_path, monkeypatch):
         {"class_path": "lightning.pytorch.loggers.TensorBoardLogger", "init_args": {"save_dir": "elsewhere"}},
     ]
     for fold in "01":
-        fit(config, tmp_path / fold, group="a study", name=f"contrastive run 0 fold {fold}")
+        fit(config, tmp_path / fold, tracked={"group": "a study", "name": f"contrastive run 0 fold {fold}"})
     assert started == [("a study", "contrastive run 0 fold 0"), ("a study", "contrastive run 0 fold 1")]
     for fold in "01":
         assert len(list((tmp_path / fold / "wandb").glob("offline-run-*"))) == 1

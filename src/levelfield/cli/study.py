@@ -8,6 +8,7 @@ from jsonargparse import Namespace
 from levelfield.cli.command_parser import CommandParser
 from levelfield.cli.study_output import answer
 from levelfield.runtime.own_modules import find_own_modules
+from levelfield.study.definition.configuration import options_of_file
 from levelfield.study.definition.spec import COUNTS
 from levelfield.study.execution.executor import DEFAULT, executor
 
@@ -31,9 +32,13 @@ verify an archive (report unpacks it into --output).
 
   --output DIR              study folder (default: outputs/<study>)
   --add-method MODULE.LOSS  compare one more loss, from the working directory or any package; repeatable
+  --figures DIR             (report) write the figures as SVG and PDF, for a paper
   --with DIR ...            (report) rank the methods over this study and those of these output folders
   --from ARCHIVE            (run) begin with the results of an archive of the same study
+  --watch                   (status) show it anew until the study is done; Ctrl-C ends the watch, not the study
+  --json                    (status, run, resume) lines of JSON for machines on standard output
   run and resume:
+  --config FILE             settings of `levelfield fit` laid over all methods: logger/wandb.yaml; repeatable
   --reopen-test WHY         open the test classes again; the reason is kept and shown
   --mixed-versions          go on though other versions or another GPU computed what is done; it is kept and shown
   --test-without-failed-runs
@@ -71,9 +76,13 @@ def parse(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--output", type=Path)
     parser.add_argument("--add-method", action="append", default=[])
     parser.add_option("--with", used_by=("report",), dest="others", type=Path, nargs="+", default=[])
+    parser.add_option("--figures", used_by=("report",), type=Path)
     parser.add_option("--to", used_by=("archive",), type=Path)
     parser.add_option("--from", used_by=("run",), dest="archive", type=Path)
+    parser.add_option("--config", used_by=TRAINING, action="append", default=[])
     parser.add_option("--reopen-test", used_by=TRAINING)
+    parser.add_option("--watch", used_by=("status",), action="store_true")
+    parser.add_option("--json", used_by=("status", *TRAINING), action="store_true")
     for flag in ("--mixed-versions", "--test-without-failed-runs", "--dry-run"):
         parser.add_option(flag, used_by=TRAINING, action="store_true")
     parser.add_option("--executor", used_by=TRAINING, default=DEFAULT)
@@ -84,7 +93,8 @@ def parse(argv: Sequence[str]) -> Namespace:
     arguments = parser.parse_args(argv or ["--help"])
     counts = {count: arguments[count] for count in COUNTS if arguments[count] is not None}
     metrics = {} if arguments.metrics is None else {"metrics": arguments.metrics}
-    dotted = {**counts, **metrics, **arguments.get("overrides", {})}
+    files = {key: value for name in arguments.config for key, value in options_of_file(name).items()}
+    dotted = {**files, **counts, **metrics, **arguments.get("overrides", {})}
     arguments.options = {key[9:]: dotted.pop(key) for key in list(dotted) if key.startswith("executor.")}
     arguments.overrides = dotted
     return arguments

@@ -1,17 +1,21 @@
 """What `levelfield study` does and prints once its words are read."""
 
 import argparse
+import json
 import shlex
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, redirect_stdout
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 
 from levelfield.analysis.results import collect_rows, summarise
 from levelfield.analysis.selection import search_lines
+from levelfield.cli.study_status import show_status
 from levelfield.errors import UserError
 from levelfield.experiment import Study
 from levelfield.report.papers_table import print_papers
@@ -36,17 +40,29 @@ OF_JOBS = {
 
 def answer(arguments: argparse.Namespace, options: Mapping[str, Any], executor: Executor) -> int:
     """Do what a command asks for, print what came of it, and return the exit code."""
+    machine = sys.stdout if arguments.json else None
+    with redirect_stdout(sys.stderr) if machine else nullcontext():  # lines for machines are alone there
+        return _answer(arguments, options, executor, machine)
+
+
+def _answer(
+    arguments: argparse.Namespace, options: Mapping[str, Any], executor: Executor, machine: TextIO | None
+) -> int:
     console = Console()
     if not console.is_terminal:
         console = Console(width=TABLE_WIDTH)
     if arguments.command in ("status", "report", "verify") and is_archive(Path(arguments.file)):
-        return _answer_of_archive(console, arguments, options, executor)
+        return _answer_of_archive(console, arguments, options, executor, machine)
     study = _asked(console, arguments, options)
-    return _answer_of(console, study, arguments, executor)
+    return _answer_of(console, study, arguments, executor, machine)
 
 
 def _answer_of_archive(
-    console: Console, arguments: argparse.Namespace, options: Mapping[str, Any], executor: Executor
+    console: Console,
+    arguments: argparse.Namespace,
+    options: Mapping[str, Any],
+    executor: Executor,
+    machine: TextIO | None,
 ) -> int:
     """What is asked of an archive is asked of a folder that it is unpacked into."""
     if arguments.add_method or options:
@@ -56,16 +72,20 @@ def _answer_of_archive(
     with tempfile.TemporaryDirectory() as aside:
         folder = arguments.output or Path(aside, Path(arguments.file).name.removesuffix(SUFFIX))
         unpack_study(Path(arguments.file), folder)
-        return _answer_of(console, Study(folder), arguments, executor)
+        return _answer_of(console, Study(folder), arguments, executor, machine)
 
 
-def _answer_of(console: Console, study: Study, arguments: argparse.Namespace, executor: Executor) -> int:
+def _answer_of(
+    console: Console, study: Study, arguments: argparse.Namespace, executor: Executor, machine: TextIO | None
+) -> int:
     if arguments.command == "status":
-        _print_lines(console, study.status())
+        show_status(console, study, arguments.watch, machine)
     elif arguments.command == "report":
         _print_study(console, study)
         record = study.record()
         print_papers(console, record, summarise(collect_rows(record)))
+        if arguments.figures is not None:
+            _print_lines(console, list(map(str, study.figures(arguments.figures))))
         if arguments.others:
             _print_lines(console, [str(write_ranks([study.folder, *arguments.others], record.report_folder))])
     elif arguments.command == "verify":
@@ -78,7 +98,7 @@ def _answer_of(console: Console, study: Study, arguments: argparse.Namespace, ex
 
         return dry_run(console, study.asked.spec)
     else:
-        return _run(console, study, executor, arguments)
+        return _run(console, study, executor, arguments, machine)
     return 0
 
 
@@ -119,7 +139,9 @@ def _verify(console: Console, study: Study) -> int:
     return 2 if problems else 0
 
 
-def _run(console: Console, study: Study, executor: Executor, arguments: argparse.Namespace) -> int:
+def _run(
+    console: Console, study: Study, executor: Executor, arguments: argparse.Namespace, machine: TextIO | None
+) -> int:
     _print_lines(console, [str(study), *_devices_in_vain(arguments.options.get("devices"))])
     try:
         study.run(
@@ -128,6 +150,7 @@ def _run(console: Console, study: Study, executor: Executor, arguments: argparse
             mixed_versions=arguments.mixed_versions,
             test_without_failed_runs=arguments.test_without_failed_runs,
             console=console,
+            machine=machine,
         )
     except Submitted as submitted:
         _print_lines(console, [str(submitted)])
@@ -146,6 +169,9 @@ def _run(console: Console, study: Study, executor: Executor, arguments: argparse
             raise  # the command line says by which signal, and has SLURM requeue the job
         return 130
     _print_study(console, study)
+    if machine is not None:
+        rows = [asdict(row) for row in summarise(collect_rows(study.asked))]
+        print(json.dumps({"event": "summary", "rows": rows}), file=machine, flush=True)
     if not arguments.add_method and not Path(arguments.file).is_dir():
         again = ["levelfield", "study", "run", arguments.file, "--add-method", "my_loss.MyLoss"]
         again += ["--output", str(study.folder), "--reopen-test", "my loss"]  # elsewhere all would be trained anew

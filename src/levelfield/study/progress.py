@@ -144,7 +144,7 @@ class StudyProgress:
         else:
             self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    def _finished(self, job: Job, result: Mapping[str, Any]) -> dict[str, Any]:
+    def _finished(self, job: Job, result: dict[str, Any]) -> dict[str, Any]:
         left = seconds_left(self.state.to_do, self.done, 0.0, self.workers)
         return {
             "event": "job",

@@ -26,7 +26,7 @@ from levelfield.runtime.own_modules import find_own_modules
 from levelfield.storage.atomic import write_atomically
 from levelfield.storage.provenance import computing_files, library_versions
 from levelfield.storage.without_places import without_places
-from levelfield.training.callbacks import FinishTracking, RetrievalValidation
+from levelfield.training.callbacks import FinishTracking, RetrievalValidation, TrackTraining
 from levelfield.training.instantiation import instantiate, restrict_parser
 from levelfield.training.kept_parts import KeptParts
 from levelfield.training.learner import MetricLearner
@@ -65,8 +65,8 @@ class TrainingCLI(LightningCLI):
         args: command-line words, or a configuration as a dictionary.
         run: whether `args` begins with a subcommand.
         folder: where a training writes; None writes nothing.
-        group: the study that this training belongs to, for W&B.
-        name: what this training is called in the trackers.
+        tracked: what the trackers are told of this training: its `name`, its `group`, and more of what `wandb.init`
+            takes.
         trunks: where a frozen trunk is kept once for several trainings; None has each checkpoint hold its own.
         kept: gives the parts that trainings share, the trunk as well, of one that is only looked at.
     """
@@ -77,8 +77,7 @@ class TrainingCLI(LightningCLI):
         run: bool = True,
         folder: Path | None = None,
         progress: bool = True,
-        group: str | None = None,
-        name: str | None = None,
+        tracked: Mapping[str, Any] | None = None,
         trunks: Path | None = None,
         kept: KeptParts | None = None,
     ) -> None:
@@ -87,8 +86,7 @@ class TrainingCLI(LightningCLI):
         self._looked_at = kept
         self._best: ModelCheckpoint | None = None
         self._progress = progress
-        self._group = group
-        self._name = name
+        self._tracked = tracked
         find_own_modules()
         restrict_parser()
         silence_expected_notices()
@@ -160,9 +158,8 @@ class TrainingCLI(LightningCLI):
 
     def instantiate_classes(self) -> None:
         if self.folder is not None:
-            name = self._name or "-".join(self.folder.parts[-2:])
-            logger = self._get(self.config, "trainer").logger
-            place_trackers(logger, self.folder, name, self._group or self.folder.parent.name)
+            of_a_fit = {"name": "-".join(self.folder.parts[-2:]), "group": self.folder.parent.name, "job_type": "fit"}
+            place_trackers(self._get(self.config, "trainer").logger, self.folder, self._tracked or of_a_fit)
         config = self.config.clone()
         self._get(config, "model").pop("learner", None)  # its class is in the parser
         self.config_init = instantiate(self.parser, config, self._builders())
@@ -220,6 +217,8 @@ class TrainingCLI(LightningCLI):
                 self._best = best_checkpoint(self.folder, weights_only, validates=self.datamodule.fold != NO_FOLD)
                 callbacks.append(self._best)
             trackers = self._loggers()
+            if trackers and not any(isinstance(callback, TrackTraining) for callback in callbacks):
+                callbacks.append(TrackTraining())
             callbacks = self.with_callbacks_of_command([*callbacks, *([FinishTracking()] if trackers else [])])
             config["logger"] = [MetricsFile(str(self.folder), name="", version=""), *trackers]
         else:
@@ -299,8 +298,7 @@ def build(
     config: Mapping[str, Any],
     folder: Path,
     progress: bool = True,
-    group: str | None = None,
-    name: str | None = None,
+    tracked: Mapping[str, Any] | None = None,
     trunks: Path | None = None,
     kept: KeptParts | None = None,
 ) -> TrainingCLI:
@@ -313,7 +311,7 @@ def build(
         UserError: a key, class or value that is not accepted.
     """
     own = copy.deepcopy(dict(config))  # the parser replaces the entries of lists in place
-    return TrainingCLI(own, False, folder, progress, group, name, trunks, kept)
+    return TrainingCLI(own, False, folder, progress, tracked, trunks, kept)
 
 
 def _without_validation(callbacks: list[Callback], trainer: Mapping[str, Any]) -> list[Callback]:

@@ -17,6 +17,7 @@ from levelfield.data.places import dataset_without_ways
 from levelfield.errors import UserError
 from levelfield.storage.atomic import storing
 from levelfield.storage.lock import LOCKS, Lock
+from levelfield.storage.without_trackers import without_trackers
 
 TOLD = "LEVELFIELD_RUN"  # how a fit tells the processes that it starts
 LAST, BEST, CONFIG = "last.ckpt", "best.ckpt", "config.yaml"
@@ -120,9 +121,11 @@ def determining(config: Mapping[str, Any]) -> dict[str, Any]:
     data = plain.get("data", {})
     if isinstance(data.get("dataset"), dict):
         data["dataset"] = dataset_without_ways(data["dataset"], data.get("root"))
-    for section, keys in (("data", ("root", "num_workers", "cache")), ("trainer", ("logger", "enable_progress_bar"))):
-        for key in keys:
-            plain.get(section, {}).pop(key, None)
+    for key in ("root", "num_workers", "cache"):
+        data.pop(key, None)
+    if "trainer" in plain:
+        plain["trainer"] = without_trackers(plain["trainer"])
+        plain["trainer"].pop("enable_progress_bar", None)
     return plain
 
 

@@ -160,6 +160,23 @@ def stack(layers: Any, folder: Path, wanted_by: str) -> Config:
     return merged
 
 
+def options_of_file(name: str) -> Config:
+    """What a configuration of `levelfield fit` says of its sections, as dotted options of a study.
+
+    Raises:
+        UserError: there is no such file, or it holds something else.
+    """
+    file = find_configuration(name)
+    if file is None:
+        raise UserError(f"--config {name}: there is no such file{nearest_configuration(name)}")
+    options: Config = {}
+    for section, settings in read_yaml(file).items():
+        if section not in ("model", "data", "trainer") or not isinstance(settings, dict):
+            raise UserError(f"--config {file}: {section!r} is no section of model, data and trainer; leave it out")
+        options |= {f"{section}.{key}": value for key, value in settings.items()}
+    return options
+
+
 def whole_number(path: Path, key: str, value: Any, smallest: int) -> int:
     """`value` if it is a whole number of at least `smallest`.
 

@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from levelfield.runtime.own_code import own_code
+from levelfield.storage.without_trackers import without_trackers
 from levelfield.study.definition.configuration import Config, init_args
 from levelfield.study.definition.references import is_reference
 from levelfield.study.definition.search_settings import SearchSettings
@@ -110,6 +111,8 @@ class StudySpec:
             for place in (config.get("data", {}), init_args(config.get("data", {}).get("dataset"))):
                 for key in NOT_IDENTITY:
                     place.pop(key, None)
+            if "trainer" in config:
+                config["trainer"] = without_trackers(config["trainer"])
         return plain
 
     def configuration_hash(self) -> str:

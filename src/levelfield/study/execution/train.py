@@ -60,9 +60,8 @@ def train(
     started = time.monotonic()
     try:
         with _memory_limits():
-            training = build(
-                config, folder, progress=False, group=record.spec.name, name=str(job), trunks=record.folder / TRUNKS
-            )
+            tracked = told_of(record.spec.name, job)
+            training = build(config, folder, progress=False, tracked=tracked, trunks=record.folder / TRUNKS)
             identity = partial(training.identity, config, record.spec.own_code.get(job.method, {}))
             last = LastCheckpoint(folder, identity, checkpoint_seconds, started)
             goes_on = last.can_go_on()
@@ -92,6 +91,14 @@ def train(
     }
     last.path.unlink(missing_ok=True)
     return result
+
+
+def told_of(study: str, job: Job) -> dict[str, Any]:
+    """What W&B is told of a job beside its settings: the study is its group; how it is found among the others."""
+    place = {"method": job.method, "stage": job.stage, job.stage: job.number, "fold": job.fold}
+    tags = [job.method, job.stage, f"{job.stage} {job.number}", f"fold {job.fold}"]
+    config = {"study": study, **place}
+    return {"name": str(job), "group": study, "job_type": job.stage, "tags": tags, "config": config}
 
 
 @contextmanager

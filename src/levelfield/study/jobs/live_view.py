@@ -81,8 +81,8 @@ class StudyView:
         table = Table.grid(padding=(0, GAP, 0, 0))
         table.add_column(no_wrap=True, overflow="ellipsis", width=names)
         for column in columns:
-            for each in ([bar] if bar else []) + [column]:
-                table.add_column(no_wrap=True, width=each)
+            for each_width in ([bar] if bar else []) + [column]:
+                table.add_column(no_wrap=True, width=each_width)
         table.add_column()  # the one that gives way
         titles = [cell for stage in stages for cell in ([""] if bar else []) + [TITLES[stage]]]
         table.add_row("", *(Text(title, style="dim") for title in [*titles, "best MAP@R so far"]))

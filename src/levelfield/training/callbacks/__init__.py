@@ -7,6 +7,7 @@ from levelfield.training.callbacks.last_checkpoint import LastCheckpoint
 from levelfield.training.callbacks.new_weights_first import NewWeightsFirst
 from levelfield.training.callbacks.record_opening import RecordOpening
 from levelfield.training.callbacks.retrieval_validation import RetrievalValidation
+from levelfield.training.callbacks.track_training import TrackTraining
 from levelfield.training.callbacks.validate_first import ValidateFirst
 from levelfield.training.callbacks.warm_up import WarmUp
 
@@ -18,6 +19,7 @@ __all__ = [
     "NewWeightsFirst",
     "RecordOpening",
     "RetrievalValidation",
+    "TrackTraining",
     "ValidateFirst",
     "WarmUp",
 ]

@@ -91,7 +91,7 @@ class RetrievalValidation(Callback):
         num_queries: int | None = None,
     ) -> None:
         self._scores = None
-        if _embeds_some(trainer):
+        if embeds_some(trainer):
             return
         self._parts, self._seen, self._is_finite = [], 0, True
         self._scores = RetrievalMetrics(
@@ -149,13 +149,14 @@ class RetrievalValidation(Callback):
         return {name: float(getattr(health, name)) for name in HEALTH}
 
 
-def _embeds_some(trainer: Trainer) -> bool:
+def embeds_some(trainer: Trainer) -> bool:
+    """Whether a validation is none: Lightning's look at some batches."""
     return trainer.sanity_checking or bool(trainer.fast_dev_run)  # type: ignore[attr-defined]
 
 
 def _refuse_a_part(trainer: Trainer, loaders: Any, num_batches: Any, stage: str) -> None:
     there, planned = sized_len(_only(loaders)), _only(num_batches)
-    if there is not None and planned < there and not _embeds_some(trainer):
+    if there is not None and planned < there and not embeds_some(trainer):
         raise UserError(
             f"limit_{stage}_batches leaves {there - planned} of {there} batches out, and retrieval is scored among all "
             "samples: give 1.0, or 0 for no scores"

@@ -1,0 +1,87 @@
+"""A study's table, intervals and verdicts as one more run of its group in W&B, and beside its runs in TensorBoard."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import astuple, fields
+from typing import Any
+
+from levelfield.analysis.results import SummaryRow, collect_rows, summarise
+from levelfield.analysis.verdicts import verdict_lines
+from levelfield.storage.lock import Lock
+from levelfield.study.definition.configuration import init_args
+from levelfield.study.record import StudyRecord
+
+WANDB, TENSORBOARD = "WandbLogger", "TensorBoardLogger"
+
+
+def track_summary(record: StudyRecord) -> None:
+    """Tell the trackers of a study's methods how it ended; nothing where it has none, or where they know already."""
+    trackers = _trackers(record)
+    if not trackers:
+        return
+    rows = collect_rows(record)
+    summary, verdicts = summarise(rows), verdict_lines(rows, record.spec)
+    with Lock(record.folder, "report", "report"):
+        if WANDB in trackers:
+            _to_wandb(record, trackers[WANDB], summary, verdicts)
+        if TENSORBOARD in trackers:
+            _to_tensorboard(record, summary, verdicts)
+
+
+def _trackers(record: StudyRecord) -> dict[str, Any]:
+    """The trackers of the first method that has any, by the names of their classes."""
+    for config in record.spec.methods.values():
+        given = config["trainer"].get("logger")
+        loggers = given if isinstance(given, list) else [given] if isinstance(given, dict | str) else []
+        named = {str(each["class_path"] if isinstance(each, dict) else each): each for each in loggers}
+        if named:
+            return {name.rpartition(".")[2]: each for name, each in named.items()}
+    return {}
+
+
+def _to_wandb(record: StudyRecord, logger: Any, summary: Sequence[SummaryRow], verdicts: Sequence[str]) -> None:
+    import wandb
+
+    spec = record.spec
+    identity = f"{spec.name} {spec.configuration_hash()} {[*map(astuple, summary)]} {[*verdicts]}"
+    number = hashlib.sha256(identity.encode()).hexdigest()[:16]
+    if list(record.folder.glob(f"wandb/*run-*-{number}")):
+        return
+    arguments = init_args(logger)
+    run = wandb.init(
+        project=arguments.get("project"),
+        entity=arguments.get("entity"),
+        dir=record.folder,
+        mode="offline" if arguments.get("offline") else None,
+        id=number,
+        group=spec.name,
+        name=f"{spec.name} summary",
+        job_type="summary",
+        tags=["summary"],
+        config={"study": spec.name, "methods": list(spec.methods), "folds": spec.folds, "runs": spec.runs},
+    )
+    columns: list[str | int] = [field.name for field in fields(SummaryRow)]
+    table = wandb.Table(columns=columns, data=[list(astuple(row)) for row in summary])
+    run.log({"summary": table, "verdicts": wandb.Table(columns=["verdict"], data=[[line] for line in verdicts])})
+    run.summary.update(_scores(summary))
+    run.finish()
+
+
+def _to_tensorboard(record: StudyRecord, summary: Sequence[SummaryRow], verdicts: Sequence[str]) -> None:
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(record.folder / "tensorboard")) as writer:
+        for key, value in _scores(summary).items():
+            writer.add_scalar(key, value)
+        writer.add_text("verdicts", "\n\n".join(verdicts))
+
+
+def _scores(summary: Sequence[SummaryRow]) -> dict[str, float]:
+    """`test/<method>/<embedding>/<metric>`, and with `_ci95` half the width of its interval, as fractions."""
+    found = {}
+    for row in summary:
+        key = f"test/{row.method}/{row.embedding}/{row.metric}"
+        found[key] = row.mean
+        if row.ci95 is not None:
+            found[f"{key}_ci95"] = row.ci95
+    return found

@@ -1,0 +1,177 @@
+"""What trackers are told of a training: the keys, and values computed another way."""
+
+import math
+from itertools import product
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from wandb_files import offline_runs
+
+from levelfield.errors import UserError
+from levelfield.losses import ArcFaceLoss, ContrastiveLoss, MultiSimilarityLoss, TripletMarginLoss
+from levelfield.losses.base import PairMasks
+from levelfield.miners import MultiSimilarityMiner, TripletMarginMiner
+from levelfield.training.active_pairs import active_pairs, mined_pairs
+from levelfield.training.build import build
+from levelfield.training.callbacks import TrackTraining
+
+WANDB = {"class_path": "lightning.pytorch.loggers.WandbLogger", "init_args": {"offline": True, "project": "p"}}
+BOARD = {"class_path": "lightning.pytorch.loggers.TensorBoardLogger", "init_args": {"save_dir": "elsewhere"}}
+OF_EACH_FIT = {
+    *("train/loss", "train/samples_per_second", "train/active_samples"),
+    *("train/embedding_norm_mean", "train/embedding_norm_std"),
+    *("train/intra_class_similarity", "train/inter_class_similarity"),
+    *("lr/trunk", "lr/embedder", "grad_norm/trunk", "grad_norm/embedder"),
+    *("val/map_at_r", "val/r_precision", "val/precision_at_1"),
+    *("val/intra_class_similarity", "val/inter_class_similarity", "val/effective_rank"),
+}
+
+
+def config_of(loss: str, *loggers: dict, **tracking: float) -> dict:
+    tracked = {"class_path": "levelfield.training.callbacks.TrackTraining", "init_args": tracking}
+    return {
+        "trainer": {
+            "accelerator": "cpu",
+            "max_epochs": 2,
+            "log_every_n_steps": 1,
+            "logger": list(loggers) or None,
+            "callbacks": [tracked] if tracking else None,
+        },
+        "model": {
+            "trunk": {"class_path": "TimmTrunk", "init_args": {"name": "test_resnet", "weights": None}},
+            "loss": loss,
+            "embedding_size": 16,
+        },
+        "data": {
+            "dataset": {"class_path": "Glyphs", "init_args": {"num_classes": 40}},
+            "transforms": {"crop_size": 32, "resize": 32, "horizontal_flip": False},
+            "steps_per_epoch": 2,
+            "num_workers": 0,
+        },
+    }
+
+
+class Gradients(Callback):
+    """The norm of the loss' gradients at each step, as torch computes it, and its class weights after it."""
+
+    def __init__(self) -> None:
+        self.norms: list[float] = []
+        self.weights: list[torch.Tensor] = []
+
+    def on_train_start(self, trainer, pl_module) -> None:
+        self.weights.append(pl_module.loss.class_weights.detach().clone())
+
+    def on_before_optimizer_step(self, trainer, pl_module, optimizer) -> None:
+        self.norms.append(float(torch.nn.utils.clip_grad_norm_(pl_module.loss.parameters(), math.inf)))
+
+    def on_train_batch_end(self, trainer, pl_module, *_) -> None:
+        self.weights.append(pl_module.loss.class_weights.detach().clone())
+
+
+def test_both_trackers_are_told_the_same_and_the_training_is_what_it_is_without(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    gradients = Gradients()
+    for name, config in (
+        ("tracked", config_of("ArcFaceLoss", WANDB, BOARD, every_n_steps=1, galleries=3, checkpoint=True)),
+        ("plain", config_of("ArcFaceLoss")),
+    ):
+        told = {"name": "a job", "group": "a study", "tags": ["arcface"], "config": {"method": "arcface"}}
+        training = build(config, tmp_path / name, progress=False, tracked=told)
+        training.trainer.callbacks += [gradients] * (name == "tracked")
+        training.trainer.fit(training.model, datamodule=training.datamodule)
+    for file in ("metrics.csv", "best.ckpt"):
+        assert (tmp_path / "tracked" / file).read_bytes() == (tmp_path / "plain" / file).read_bytes()
+
+    [told] = offline_runs(tmp_path)
+    place = told.run.display_name, told.run.run_group, list(told.run.tags), told.config["method"]
+    assert place == ("a job", "a study", ["arcface"], "arcface")
+    assert told.summary_of["val/map_at_r"].max
+    scalars = {key for key in told.keys if not key.startswith("val/neighbours")} - {"epoch", "trainer/global_step"}
+    assert scalars == OF_EACH_FIT | {"lr/loss", "grad_norm/loss", "train/class_weight_drift"}
+    assert told.series("lr/loss") == dict.fromkeys(range(4), 0.01)
+    assert told.series("grad_norm/loss") == pytest.approx(dict(enumerate(gradients.norms)), rel=1e-5)
+    first, *later = gradients.weights
+    drifts = {step: float((now - first).norm() / first.norm()) for step, now in enumerate(later)}
+    assert told.series("train/class_weight_drift") == pytest.approx(drifts, rel=1e-5)
+    assert told.series("val/neighbours/nrows") == {3: 3}
+    assert [artifact.type for artifact in told.artifacts] == ["run_table", "model"]
+    assert told.artifacts[1].manifest.contents[0].size == (tmp_path / "plain" / "best.ckpt").stat().st_size
+
+    [events] = (tmp_path / "tracked").glob("events.out.tfevents.*")
+    board = EventAccumulator(str(events)).Reload()
+    assert scalars <= set(board.Tags()["scalars"])
+    assert [event.value for event in board.Scalars("grad_norm/loss")] == pytest.approx(gradients.norms, rel=1e-5)
+
+
+def batch() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(12, 4), torch.arange(12) % 4
+
+
+def test_active_pairs_are_those_that_violate_a_margin():
+    embeddings, labels = batch()
+    units = torch.nn.functional.normalize(embeddings.double())
+    found = active_pairs(ContrastiveLoss(pos_margin=1.2, neg_margin=1.2), embeddings, labels, None)
+    pulled = pushed = positives = negatives = 0
+    for i, j in product(range(12), range(12)):
+        distance = float((units[i] - units[j]).norm())
+        if i != j and labels[i] == labels[j]:
+            positives, pulled = positives + 1, pulled + (distance > 1.2)
+        elif labels[i] != labels[j]:
+            negatives, pushed = negatives + 1, pushed + (distance < 1.2)
+    assert 0 < pulled < positives
+    assert 0 < pushed < negatives
+    assert found == {
+        "active_positives": pytest.approx(pulled / positives),
+        "active_negatives": pytest.approx(pushed / negatives),
+    }
+
+
+@pytest.mark.parametrize("power", [1, 2])
+def test_active_triplets_are_those_that_violate_the_margin(power):
+    embeddings, labels = batch()
+    units = torch.nn.functional.normalize(embeddings.double())
+    violations = [
+        float((units[a] - units[p]).norm() ** power - (units[a] - units[n]).norm() ** power) + 0.3 > 0
+        for a, p, n in product(range(12), repeat=3)
+        if a != p and labels[a] == labels[p] and labels[a] != labels[n]
+    ]
+    found = active_pairs(TripletMarginLoss(margin=0.3, power=power), embeddings, labels, None)
+    assert found == {"active_triplets": pytest.approx(sum(violations) / len(violations))}
+    assert 0 < sum(violations) < len(violations)
+
+
+def test_a_miners_choice_is_told_by_its_share():
+    embeddings, labels = batch()
+    pairs, triplets = MultiSimilarityMiner()(embeddings, labels), TripletMarginMiner()(embeddings, labels)
+    assert mined_pairs(labels, None) == {}
+    # 4 classes of 3: 24 ordered positive pairs, 108 negative ones, each positive pair with 9 negatives
+    assert mined_pairs(labels, triplets) == {"mined_triplets": pytest.approx(len(triplets[0]) / (24 * 9))}
+    share = {
+        "mined_positives": pytest.approx(len(pairs[0]) / 24),
+        "mined_negatives": pytest.approx(len(pairs[2]) / 108),
+    }
+    assert mined_pairs(labels, pairs) == share
+    masks = PairMasks(*(torch.zeros(12, 12, dtype=torch.bool) for _ in range(2)))
+    for mask, rows, columns in ((masks.positives, *pairs[:2]), (masks.negatives, *pairs[2:])):
+        mask[rows, columns] = True
+    assert mined_pairs(labels, masks) == share
+    active = active_pairs(MultiSimilarityLoss(), embeddings, labels, pairs)
+    assert active == {
+        "active_positives": share["mined_positives"],
+        "active_negatives": share["mined_negatives"],
+    }  # every pair that counts has a slope in it
+
+
+def test_a_loss_that_cannot_tell_says_nothing_and_no_draw_is_taken():
+    embeddings, labels = batch()
+    assert active_pairs(ArcFaceLoss(4, 4), embeddings, labels, None) == {}
+    state = torch.get_rng_state()
+    active_pairs(MultiSimilarityLoss(), embeddings, labels, None)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_number_below_the_smallest_is_refused():
+    with pytest.raises(UserError, match="every_n_steps 0"):
+        TrackTraining(every_n_steps=0)

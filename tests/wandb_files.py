@@ -1,0 +1,79 @@
+"""What W&B's offline files hold: a log of LevelDB's format, whose records are W&B's own protocol messages."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+BLOCK, HEADER = 32768, 7
+# Of a record in pieces, the last one, or of a whole one.
+ENDS = (1, 4)
+
+
+class OfflineRun(NamedTuple):
+    run: Any
+    history: list[dict[str, Any]]
+    config: dict[str, Any]
+    summary_of: dict[str, Any]
+    """Key to the definition of how it is summed up."""
+    summary: dict[str, Any]
+    """What was put there by name, not by `log`."""
+    artifacts: list[Any]
+
+    def series(self, key: str) -> dict[int, Any]:
+        """Step to value."""
+        return {row["trainer/global_step"]: row[key] for row in self.history if key in row}
+
+    @property
+    def keys(self) -> set[str]:
+        return {key for row in self.history for key in row if not key.startswith("_")}
+
+
+def offline_runs(folder: Path) -> list[OfflineRun]:
+    """All runs below a folder, in the order of their paths."""
+    return [read_run(path) for path in sorted(folder.glob("**/offline-run-*/run-*.wandb"))]
+
+
+def read_run(path: Path) -> OfflineRun:
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    run, history, config, summary_of, summary, artifacts = None, [], {}, {}, {}, []
+    for content in _records(path.read_bytes()):
+        record = Record()
+        record.ParseFromString(content)
+        kind = record.WhichOneof("record_type")
+        if kind == "run":
+            run = record.run
+            config |= _items(record.run.config.update)
+        elif kind == "config":
+            config |= _items(record.config.update)
+        elif kind == "history":
+            history.append(_items(record.history.item))
+        elif kind == "metric":
+            summary_of[record.metric.name or record.metric.glob_name] = record.metric.summary
+        elif kind == "summary":
+            summary |= _items(record.summary.update)
+        elif kind == "artifact":
+            artifacts.append(record.artifact)
+        elif kind == "request" and record.request.HasField("log_artifact"):
+            artifacts.append(record.request.log_artifact.artifact)
+    return OfflineRun(run, history, config, summary_of, summary, artifacts)
+
+
+def _items(items: Any) -> dict[str, Any]:
+    return {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
+
+
+def _records(content: bytes) -> Iterator[bytes]:
+    assert content[:4] == b":W&B"
+    place, pieces = HEADER, b""
+    while place + HEADER <= len(content):
+        if BLOCK - place % BLOCK < HEADER:  # a block's last bytes hold no header
+            place += BLOCK - place % BLOCK
+            continue
+        length, kind = int.from_bytes(content[place + 4 : place + 6], "little"), content[place + 6]
+        pieces += content[place + HEADER : place + HEADER + length]
+        place += HEADER + length
+        if kind in ENDS:
+            yield pieces
+            pieces = b""
