@@ -87,7 +87,7 @@ def prepare_images(
     if dataset.modality == "text":
         raise UserError(f"--data.cache is for images, and {dataset.name} holds texts: leave it out")
     if not _has_files(dataset, index):
-        raise UserError(f"--data.cache is for image files, and {dataset.name} draws its images: leave it out")
+        raise UserError(f"--data.cache is for image files on this machine, and {dataset.name} has none: leave it out")
     return _prepared(_folder(dataset, purpose), stamp_of(dataset, index), dataset, index, read)
 
 
@@ -174,7 +174,8 @@ def _stamp(dataset: MetricDataset, index: SampleIndex) -> str:
     decoders = [PIL.__version__, torchvision.__version__]
     paths = _paths(_Placed(_digest(place_of(dataset)), dataset), index.keys)
     if paths is None:
-        return _digest(list(index.keys), decoders)
+        version = dataset.version()
+        return _digest(list(index.keys), decoders, *([] if version is None else [version]))
     files = []
     for key, path in zip(index.keys, paths, strict=True):
         try:

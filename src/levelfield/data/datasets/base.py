@@ -105,6 +105,10 @@ class MetricDataset(ABC):
         file = self.file_of(key)
         return 0 if file is None else file_size(file)
 
+    def version(self) -> Any:
+        """What caches of the samples depend on beside the files on this machine, as plain values; None for nothing."""
+        return None
+
     def content_of(self, key: str) -> int | str:
         """What the fingerprint holds of a sample: the size of its file, or the hash of a text."""
         return self.size_of(key)
