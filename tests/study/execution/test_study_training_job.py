@@ -66,7 +66,7 @@ CASES: dict[str, dict[str, Any]] = {
         "data": {"steps_per_epoch": 4},
         "trainer": {"accumulate_grad_batches": 2},
     },
-    "chunks": {"model": {"chunk_size": 3, "loss": "ArcFaceLoss", "freeze_batch_norm": False}},
+    "chunks": {"model": {"chunk_size": 3, "embedder": {"class_path": "MLPEmbedder", "init_args": {"dropout": 0.2}}}},
     "a number of steps": {"trainer": {"max_steps": 8, "max_epochs": -1}},
     "early stopping": {
         "trainer": {"max_epochs": 20, "check_val_every_n_epoch": 2, "callbacks": [EARLY_STOPPING]},
