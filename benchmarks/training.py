@@ -281,22 +281,37 @@ def embedding_table(options: argparse.Namespace) -> None:
                 loaders[name] = data.eval_dataloader(data.val_subset)
         count = len(loaders["files"].dataset)
 
-        def whole(of: Any, count: int = count) -> tuple[float, float]:
+        def whole(of: Any, count: int = count, size: int = 64) -> tuple[float, float]:
             clock = Clock()
             if of is None:
-                images = torch.rand(64, 3, 112, 112)
+                images = torch.rand(size, 3, 112, 112)
                 with torch.inference_mode():
-                    for first in range(0, count, 64):
-                        trunk(images[: min(64, count - first)])
+                    for first in range(0, count, size):
+                        trunk(images[: min(size, count - first)])
             else:
                 embed(trunk, of)
             return clock.read()
 
+        subset = loaders["files"].dataset
+        files = [subset.dataset.file_of(key) for key in subset.index.keys]
+
+        def pillow(files: Sequence[Path] = files) -> tuple[float, float]:
+            clock = Clock()
+            for file in files:
+                with Image.open(file, formats=["JPEG", "PNG"]) as image:
+                    scale = 128 / min(image.size)
+                    image.resize([int(each * scale) for each in image.size], Image.Resampling.BILINEAR)
+            return clock.read()
+
         runs: dict[str, Run] = {"bare model, a tensor in memory": lambda: whole(None)}
+        runs |= {f"bare model, batches of {size}": lambda size=size: whole(None, size=size) for size in (16, 256)}
         runs |= {f"levelfield, {name}": lambda of=of: whole(of) for name, of in loaders.items()}
+        runs |= {"Pillow's decoding and resizing alone, no model": pillow}
         whole(None)
         found = by_turns(runs, options.rounds)
-        first = found["bare model, a tensor in memory"]
+        first, last = (found[name] for name in (next(iter(runs)), next(reversed(runs))))
+        # What one process does one after the other, were all else free.
+        found["at most, from files in one process"] = first[0] + last[0], first[1] + last[1]
         for name, seconds in found.items():
             figures = [(f"{count / own:.1f}", f"{of / own:.2f}") for own, of in zip(seconds, first, strict=True)]
             print(f"| {threads} | {name} | {' | '.join(x for pair in figures for x in pair)} |", flush=True)

@@ -48,6 +48,15 @@ def test_a_view_leaves_the_process_generator_alone(subset: ClassSubset) -> None:
 
 
 @pytest.mark.processes
+def test_evaluation_draws_nothing(subset: ClassSubset, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = ClassSubset(subset.dataset, subset.index, TRANSFORMS.evaluate(), seed=7)
+    expected = [TRANSFORMS.evaluate()(subset.dataset.load(key)) for key in subset.index.keys[:3]]
+    monkeypatch.setattr(torch.random, "fork_rng", None)  # which takes a tenth of the time that a small picture takes
+    assert all(torch.equal(plain[number][0], image) for number, image in enumerate(expected))
+    with pytest.raises(TypeError):
+        subset[0]
+
+
 def test_workers_give_the_same_batches_as_none(subset: ClassSubset) -> None:
     def batches(num_workers: int) -> list[list[torch.Tensor]]:
         sampler = MPerClassBatchSampler(subset.labels, 6, 2, num_batches=4)

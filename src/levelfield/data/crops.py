@@ -44,6 +44,11 @@ class Crops:
         self.crop_size, self.side, self.square, self.interpolation = crop_size, side, square, interpolation
         self.box, self.flip, self.fast = box, flip, fast
 
+    @property
+    def draws(self) -> bool:
+        """Whether what is cut out is random."""
+        return self.box is not None or self.flip
+
     def __call__(self, image: Picture) -> Float[Tensor, "3 height width"]:
         return as_floats(stacked([self.pixels(image)]))[0].contiguous()
 

@@ -80,11 +80,12 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
     def _open(self, draw: Draw | int) -> tuple[Any, int, int]:
         position, number = int(draw), draw.number if isinstance(draw, Draw) else int(draw)
         sample = self.dataset.load(self.index.keys[position])
-        if isinstance(sample, np.ndarray) and not isinstance(
-            getattr(self.transform, "__self__", self.transform), Crops
-        ):
+        crops = getattr(self.transform, "__self__", self.transform)
+        if isinstance(sample, np.ndarray) and not isinstance(crops, Crops):
             sample = Image.fromarray(sample)  # for transforms of one's own
-        if self.transform is not None:
+        if self.transform is not None and isinstance(crops, Crops) and not crops.draws:
+            sample = self.transform(sample)
+        elif self.transform is not None:
             with torch.random.fork_rng(devices=[]):
                 # torch.manual_seed would seed the GPUs' generators too, which are not restored here.
                 torch.default_generator.manual_seed(seed_of("sample", self.seed, number))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from levelfield.data.datasets.images import decode_image, open_image
+from levelfield.data.datasets.images import decode_image, image_formats, open_image
 from levelfield.errors import UserError
 
 
@@ -96,3 +96,12 @@ def test_not_an_image_empty_or_missing(tmp_path: Path) -> None:
         open_image(tmp_path / "missing.jpg")
     with pytest.raises(UserError, match="floating point"):
         decode_image(encoded(Image.new("F", (2, 2)), "TIFF"), "float.tif")
+
+
+def test_a_jpeg_is_tried_as_one_whatever_was_imported_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    image_formats()
+    monkeypatch.setattr(Image, "OPEN", dict(sorted(Image.OPEN.items(), key=lambda each: each[0] in ("JPEG", "PNG"))))
+    assert [*Image.OPEN][-1] in ("JPEG", "PNG")
+    tried = image_formats.__wrapped__()
+    assert tried[0] == "JPEG"
+    assert sorted(tried) == sorted(image_formats())

@@ -17,6 +17,8 @@ from levelfield.errors import UserError
 # Formats that Pillow knows and that are no pictures here: read by another program (Ghostscript, Windows), without a
 # decoder, or unpacked without a limit.
 NO_PICTURES = frozenset({"BUFR", "EPS", "FITS", "GRIB", "HDF5", "IPTC", "MPEG", "WMF"})
+# The first to be tried: the others stand in the order in which libraries have imported them.
+USUAL = ("JPEG", "PNG")
 # An uncompressed picture of as many pixels as Pillow takes is smaller, however deep.
 LARGEST_FILE = 1 << 30
 # In an image's `info` where it was decoded at a smaller scale: width and height of the picture in its pixels, of which
@@ -55,9 +57,9 @@ class AtLeast:
 
 @cache
 def image_formats() -> tuple[str, ...]:
-    """The formats that this machine's Pillow decodes by itself."""
+    """The formats that this machine's Pillow decodes by itself, in the order in which a file is tried on them."""
     Image.init()
-    return tuple(name for name in Image.OPEN if name not in NO_PICTURES)
+    return tuple(name for name in dict.fromkeys([*USUAL, *Image.OPEN]) if name not in NO_PICTURES)
 
 
 @cache
