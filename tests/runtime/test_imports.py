@@ -22,6 +22,21 @@ def test_garbage_is_collected_again_after_an_import_that_fails() -> None:
     assert gc.isenabled()
 
 
+FREEZING = """
+import atexit, gc
+atexit.register(lambda: print(gc.get_freeze_count()))
+from levelfield.runtime.imports import quick_imports
+with quick_imports():
+    import json
+assert gc.get_freeze_count() > 0
+"""
+
+
+def test_what_was_frozen_is_taken_down_in_the_end() -> None:
+    done = subprocess.run([sys.executable, "-c", FREEZING], capture_output=True, text=True, check=True)
+    assert done.stdout == "0\n", "triton complains of leaks behind an error's one line otherwise"
+
+
 @pytest.mark.parametrize("needs", ["", "from in_pieces import told", "from in_pieces import whole"])
 def test_a_class_of_a_package_comes_without_the_rest_of_it_until_that_is_asked_for(
     needs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

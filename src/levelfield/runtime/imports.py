@@ -1,5 +1,6 @@
 """Importing torch and what stands on it, without what it brings along in vain."""
 
+import atexit
 import gc
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -90,4 +91,5 @@ def quick_imports() -> Iterator[None]:
         if collects:
             if young:  # a process that holds little else
                 gc.freeze()
+                atexit.register(gc.unfreeze)  # libraries complain of what is not taken down in the end
             gc.enable()
