@@ -15,7 +15,6 @@ from toy_study import assert_same_bytes, run_study
 from levelfield.errors import UserError
 from levelfield.study.definition.study_file import load_spec
 from levelfield.study.execution import share
-from levelfield.study.execution.executor import Submitted, executor
 from levelfield.study.execution.executors.slurm import Slurm
 from levelfield.study.execution.share import Share
 from levelfield.study.record import StudyRecord
@@ -85,22 +84,27 @@ def test_ctrl_c_ends_the_array(toy_file: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_submitted_says_what_was_asked_for(
-    toy_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    toy_file: Path, tmp_path: Path, run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record = StudyRecord(tmp_path / "study", load_spec(toy_file))
-    options = {"workers": 3, "wait": False, "partition": "short", "time": 60, "gpus": 1, "mem": 12}
-    chosen = executor("slurm", {**options, "sbatch": {"account": "lab", "qos": "low"}})
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match="there is no sbatch here"), chosen.ready(record):
-        pass
+    folder = tmp_path / "study"
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", str(tmp_path))
+        with (
+            pytest.raises(UserError, match="there is no sbatch here"),
+            Slurm().ready(StudyRecord(folder, load_spec(toy_file))),
+        ):
+            pass
     for name in ("sbatch", "srun"):
         (tmp_path / name).write_text(SBATCH)
         (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    with chosen.ready(record) as do_jobs, pytest.raises(Submitted) as submitted:
-        do_jobs(record, Silent())
-    assert f"3 workers are submitted as job 42, and write to {record.folder}/slurm" in str(submitted.value)
-    assert f"levelfield study resume {record.folder}" in str(submitted.value)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    options = {"workers": 3, "wait": "false", "partition": "short", "time": 60, "gpus": 1, "mem": 12}
+    words = [word for key, value in options.items() for word in (f"--executor.{key}", str(value))]
+    words += ["--executor", "slurm", "--executor.sbatch", "{account: lab, qos: low}"]
+    code, printed, complaint = run("study", "run", str(toy_file), "--output", str(folder), *words)
+    assert code == 0, complaint
+    assert f"3 workers are submitted as job 42, and write to {folder}/slurm" in printed
+    assert f"levelfield study resume {folder} opens the test classes" in printed
     asked = (tmp_path / "submitted.sh").read_text().splitlines()
     for option in (
         "--array=0-2%3", "--partition=short", "--time=60", "--gpus-per-node=1", "--mem=12GB", "--cpus-per-task=1",
@@ -114,11 +118,6 @@ def test_a_node_says_in_one_line_what_it_cannot_work_with(finished: Path, tmp_pa
     assert elsewhere().startswith(f"{finished}/locks/kind names the system's locks, which hold on one host alone")
     monkeypatch.setattr(share, "FILE_SECONDS", 0)
     assert "must lie on storage that all nodes share" in Share(tmp_path / "missing", ("30.0",), cpus=1)()
-
-
-class Silent:
-    def start(self, title: str) -> None:
-        pass
 
 
 def test_a_library_that_is_not_installed_is_one_line(monkeypatch: pytest.MonkeyPatch, toy_file: Path, run) -> None:

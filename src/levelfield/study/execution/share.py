@@ -21,6 +21,8 @@ from levelfield.study.execution.pool import DEATHS, Worker, environment, share_j
 from levelfield.study.progress import StudyProgress
 from levelfield.study.record import StudyRecord
 
+# What a node's worker is told of the study's environment.
+SETTINGS = ("LEVELFIELD_DATA", "LEVELFIELD_CACHE")
 # What a file system that hosts share may take to show them a file that another has written.
 FILE_SECONDS = 90
 # A look at all jobs that are to do takes at most this part of the time.
@@ -44,7 +46,7 @@ class Share:
     host: str = field(default_factory=socket.gethostname)
     working_directory: Path = field(default_factory=Path.cwd)
     settings: dict[str, str] = field(
-        default_factory=lambda: {name: os.environ[name] for name in os.environ if name.startswith("LEVELFIELD_")}
+        default_factory=lambda: {name: os.environ[name] for name in SETTINGS if name in os.environ}
     )
 
     def __post_init__(self) -> None:

@@ -156,9 +156,8 @@ class _Task:
         try:
             return ray.get(self.reference)
         except ray.exceptions.RayTaskError as error:
-            raise UserError(
-                f"a Ray task ended with {str(error.cause or error).splitlines()[-1]}: has its node this levelfield?"
-            ) from error
+            said = " ".join(str(error.cause or error).split())[-200:]
+            raise UserError(f"a Ray task ended with an error: has its node this levelfield? ({said})") from error
         except ray.exceptions.RayError as error:
             raise Died(f"its task ended with its node or process ({type(error).__name__})") from error
 
