@@ -17,7 +17,8 @@ from levelfield.published.tables import published
 from levelfield.study.definition.spec import BASELINE
 from levelfield.study.definition.study_file import load_spec
 from levelfield.study.dry_run.costs import MethodCost, method_costs, summary, training_steps
-from levelfield.study.jobs.job import study_jobs
+from levelfield.study.dry_run.step_time import network_step
+from levelfield.study.jobs.job import Job, job_config, study_jobs
 from levelfield.study.jobs.written_config import class_name
 from levelfield.training.build import build
 
@@ -69,6 +70,15 @@ def test_the_first_method_may_have_class_weights(toy_file: Path) -> None:
     spec = load_spec(toy_file)
     costs = method_costs(dataclasses.replace(spec, methods={"arcface": spec.methods["arcface"]}))
     assert [cost.method for cost in costs] == ["arcface"]
+
+
+def test_a_step_in_chunks_is_timed_in_chunks(toy_file: Path, tmp_path: Path) -> None:
+    spec = load_spec(toy_file, {"model.chunk_size": 4, "trainer.precision": "bf16-mixed"})
+    training = build(job_config(spec, Job("contrastive", "run", 0, 0), {}), tmp_path, progress=False)
+    sizes: list[int] = []
+    training.model.trunk.register_forward_hook(lambda trunk, samples, features: sizes.append(len(samples[0])))
+    network_step(training)()
+    assert sizes == [4] * 8, "16 samples, twice"
 
 
 def test_hours_are_jobs_times_steps_times_seconds() -> None:

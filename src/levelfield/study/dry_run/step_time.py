@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from levelfield.data.datamodule import MetricDataModule
+from levelfield.training.batches import Batch
 from levelfield.training.build import TrainingCLI
 
 # Steps are timed for this long, and at most so many; one, where it takes longer.
@@ -20,16 +21,16 @@ TEXT = "what is the shortest way to the station from here on foot"
 
 def network_step(training: TrainingCLI) -> Callable[[], None]:
     """Trunk, embedder and normalisation, forward and backward, and the optimiser's step."""
-    learner, optimizer = training.model, _prepared(training)
-    if training.datamodule.features is None:
-        forward, samples = learner, _random_samples(training.datamodule, learner.device)
+    learner, optimizer, data = training.model, _prepared(training), training.datamodule
+    if are_features := data.features is not None:
+        samples = torch.rand(data.batch_size, learner.trunk.num_features, device=learner.device)
     else:
-        size = training.datamodule.batch_size, learner.trunk.num_features
-        forward, samples = learner.embed_features, torch.rand(size, device=learner.device)
+        samples = _random_samples(data, learner.device)
+    batch = Batch(samples, torch.zeros(len(samples), dtype=torch.long), are_features=are_features)
 
     def step() -> None:
         with training.trainer.precision_plugin.train_step_context():
-            embeddings = forward(samples)
+            embeddings = learner.embed_batch(batch)
         if embeddings.requires_grad:  # not of an embedder without weights on a frozen trunk
             embeddings.backward(torch.ones_like(embeddings))
         optimizer.step()
@@ -63,6 +64,7 @@ def _labels_of_a_batch(datamodule: MetricDataModule) -> Tensor:
 
 def _prepared(training: TrainingCLI) -> torch.optim.Optimizer:
     """Brings the learner where it trains; the optimiser asks for the loss' weights too."""
+    training.model.trainer = training.trainer  # its precision is that of chunks too
     training.model.build_loss(_num_train_classes(training.datamodule))
     training.model.check_parts()
     training.model.to(training.trainer.strategy.root_device).train()

@@ -111,5 +111,6 @@ def _memory_limits() -> Iterator[None]:
         if not isinstance(error, MemoryError) and "out of memory" not in text and "can't allocate memory" not in text:
             raise
         raise OutOfMemory(
-            f"out of memory ({text[:160] or type(error).__name__}): lower --data.batch_size, or the size of the samples"
+            f"out of memory ({text[:160] or type(error).__name__}): lower --data.batch_size or the samples' size, or "
+            "give --model.chunk_size (docs/scale.md)"
         ) from error
