@@ -88,6 +88,7 @@ def test_what_is_no_data_is_refused(run, tmp_path: Path) -> None:
         (["notes.txt"], "neither a folder"),
         (["--runs", "2"], "PATH"),
         (["x", "--trunk"], "--trunk"),
+        (["x", "--trunk", "configs/trunk/convnext_tiny.yaml", "--model.trunk", "mine.Trunk"], "--model.trunk"),
         (["x", "--data.dataset.folder", "y"], "--data.dataset.folder: x names the data; leave the option out"),
     ):
         code, _, complaint = run("compare", *words)

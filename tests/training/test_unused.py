@@ -1,12 +1,14 @@
 """What a person gives and nothing uses is told, or refused, in a line."""
 
 import pytest
+from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint, Timer
 from refused import refused
 
 from levelfield.cli.evaluate import EvaluationCLI
 from levelfield.cli.study import main as study
 from levelfield.errors import UserError
-from levelfield.training.unused import NOT_OF_COMMAND, TRAINER, is_used
+from levelfield.training.callbacks import RetrievalValidation
+from levelfield.training.unused import NOT_OF_COMMAND, TRAINER, idle_callbacks, is_used
 
 # What the parser of `validate`, `test` and `predict` takes that is neither the model's, the data's nor the Trainer's.
 USED = {
@@ -50,10 +52,12 @@ OF_THE_PARSER = {"help", "help_all", "config", "print_config"}
         (
             [
                 *("--data.fold", "none", "--data.num_folds", "3", "--trainer.check_val_every_n_epoch", "2"),
+                *("--data.eval_batch_size", "8"),
                 *("--trainer.callbacks", "EarlyStopping", "--trainer.callbacks.monitor", "val/map_at_r"),
             ],
             {
                 "data.num_folds": "--data.fold none",
+                "data.eval_batch_size": "--data.fold none embeds nothing",
                 "trainer.check_val_every_n_epoch": "--data.fold none",
                 "trainer.callbacks": "no validation score to stop by",
             },
@@ -160,6 +164,19 @@ def test_a_root_and_a_trusted_name_in_vain_are_told(fitted, run, tmp_path):
     assert code == 0
     assert "note: --trust mine is passed over: the checkpoint names nothing of it" in printed
     assert f"note: --data.root {tmp_path} is passed over: Glyphs reads nothing from it" in printed
+
+
+def test_a_callback_that_acts_while_something_trains_is_told_of(fitted, run):
+    callbacks = [EarlyStopping("x"), ModelCheckpoint(), LearningRateMonitor(), Timer(), RetrievalValidation()]
+    idle = {command: idle_callbacks(callbacks, command) for command in NOT_OF_COMMAND}
+    of_a_fit = ["EarlyStopping", "ModelCheckpoint", "LearningRateMonitor"]
+    assert idle["validate"] == of_a_fit
+    assert idle["predict"] == [*of_a_fit, "Timer", "RetrievalValidation"]
+    words = ("validate", "--ckpt_path", fitted / "best.ckpt", "--trainer.callbacks", "EarlyStopping")
+    code, printed, complaint = run(*words, "--trainer.callbacks.monitor", "x", "--trainer.callbacks.monitor", "y")
+    assert code == 0, complaint
+    assert "note: --trainer.callbacks EarlyStopping does nothing in validate" in printed
+    assert "note: --trainer.callbacks.monitor is given 2 times: the last one counts" in printed
 
 
 def test_no_key_is_of_no_command():

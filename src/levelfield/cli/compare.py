@@ -61,6 +61,8 @@ def main(argv: Sequence[str]) -> int:
     for key in given.overrides:
         if f"{key}.".startswith("data.dataset."):
             raise UserError(f"--{key}: {path} names the data; leave the option out")
+    if trunks and "model.trunk" in given.overrides:
+        raise UserError("--model.trunk takes the place of every --trunk: leave one of the two out")
     from levelfield.data.own import own_dataset  # with torch, which the help does not need
 
     root = given.overrides.get("data.root")

@@ -24,7 +24,7 @@ from levelfield.training.learner import MetricLearner
 from levelfield.training.own_learner import learner_class
 from levelfield.training.run_folder import is_first_process
 from levelfield.training.trust import named_by_options
-from levelfield.training.unused import NOT_OF_COMMAND, is_used, keys_of_file
+from levelfield.training.unused import NOT_OF_COMMAND, idle_callbacks, is_used, keys_of_file
 from levelfield.training.words import texts_in
 
 
@@ -81,10 +81,12 @@ class EvaluationCLI(TrainingCLI):
         self.model = MetricLearner.load_from_checkpoint(self.checkpoint_path, trust=self._trust)
         refuse_other_data(self.checkpoint["levelfield"]["data"], self.datamodule.identity(), self.checkpoint_path)
         if is_first_process():
-            print(
-                "".join(f"note: {line}\n" for line in root_in_vain(self.datamodule.dataset, self.datamodule.root)),
-                end="",
-            )
+            command = str(self.subcommand)
+            asked = self.config_init[command].trainer.callbacks or []
+            idle = idle_callbacks(asked if isinstance(asked, list) else [asked], command)
+            lines = [f"--trainer.callbacks {name} does nothing in {command}" for name in idle]
+            lines += root_in_vain(self.datamodule.dataset, self.datamodule.root)
+            print("".join(f"note: {line}\n" for line in lines), end="")
 
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
         kwargs = super()._prepare_subcommand_kwargs(subcommand)

@@ -105,6 +105,8 @@ def _run(name: str, words: list[str]) -> int:
         return 0
     with quick_imports():
         command = import_module(f"levelfield.cli.{name}")
+    if is_first_rank() and "--print_config" not in words:
+        print("".join(f"{line}\n" for line in import_module("levelfield.training.words").given_again(words)), end="")
     return int(command.main(words))
 
 

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import yaml
 from jsonargparse import Namespace
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from torch import nn
 
 from levelfield.data.features import Features
@@ -23,6 +24,7 @@ OF_EVALUATION = (
     *("accelerator", "strategy", "devices", "num_nodes", "precision", "deterministic", "benchmark", "inference_mode"),
     *("plugins", "profiler", "callbacks", "enable_progress_bar"),
 )
+OF_A_FIT = (EarlyStopping, ModelCheckpoint)  # which pass over any validation that is not a fit's
 LIMITS = {"validate": "limit_val_batches", "test": "limit_test_batches", "predict": "limit_predict_batches"}
 VALIDATION = ("check_val_every_n_epoch", "val_check_interval", LIMITS["validate"])
 # Each command's keys, and those that begin with one and a dot, that change nothing in it. What `validate`, `test` and
@@ -88,6 +90,15 @@ SETTINGS = (
         ("data.num_folds", *(f"trainer.{key}" for key in VALIDATION)),
         lambda config, _: config["data"].get("fold") == NO_FOLD,
         "--data.fold none validates nothing",
+    ),
+    Setting(
+        ("data.eval_batch_size",),
+        lambda config, _: (
+            config["data"].get("fold") == NO_FOLD
+            and config["data"]["features"] is None
+            and config["model"].get("embedder_init") != "pca"
+        ),
+        "--data.fold none embeds nothing",
     ),
     Setting(
         ("data.transforms.scale", "data.transforms.ratio"),
@@ -161,6 +172,17 @@ def unused_settings(given: Iterable[str], config: Mapping[str, Any], learner: Me
 def can_be_unused(key: str) -> bool:
     """Whether a setting is one that others may leave without effect."""
     return any(key in each.keys for each in SETTINGS)
+
+
+def idle_callbacks(callbacks: Iterable[Callback], command: str) -> list[str]:
+    """The classes of callbacks that do nothing in `validate`, `test` or `predict`: they act while something trains."""
+    stage = {"validate": "validation"}.get(command, command)
+    hooks = ["setup", "teardown", "on_exception", *(name for name in dir(Callback) if name.startswith(f"on_{stage}_"))]
+
+    def is_idle(kind: type[Callback]) -> bool:
+        return issubclass(kind, OF_A_FIT) or all(getattr(kind, hook) is getattr(Callback, hook) for hook in hooks)
+
+    return [type(each).__name__ for each in callbacks if is_idle(type(each))]
 
 
 def keys_given(words: Iterable[str], usual: Callable[[str], Any]) -> list[str]:

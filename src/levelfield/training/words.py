@@ -1,6 +1,7 @@
 """What the words of a command, and the files that they name, say of a training; needs no torch and no parser."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -13,6 +14,8 @@ from jsonargparse import Namespace
 from levelfield.errors import UserError
 from levelfield.runtime.shipped import find_configuration, nearest_configuration
 
+# Options of which each counts, however often they are given.
+REPEATED = ("--config", "--trust", "--add-method", "--archive", "--trunk")
 LEARNER = "model.learner"  # where a configuration names a learner of one's own
 
 
@@ -33,6 +36,21 @@ def files_found(words: Iterable[str]) -> Iterator[str]:
             word = f"{key}={file}" if equals else str(file)
         yield word
         option = word
+
+
+def given_again(words: Iterable[str]) -> list[str]:
+    """A line for each option of which only the last counts though it is given more than once.
+
+    Each class that is appended to a list (`--trainer.callbacks+ A`) has options of its own behind it.
+    """
+    counts: Counter[str] = Counter()
+    appended: list[str] = []
+    for option in (word.partition("=")[0] for word in words if word.startswith("--")):
+        if option.endswith("+"):
+            appended.append(f"{option[:-1]}.")
+        elif not option.startswith(tuple(appended)) and option not in REPEATED:
+            counts[option] += 1
+    return [f"note: {option} is given {n} times: the last one counts" for option, n in counts.items() if n > 1]
 
 
 def learner_named(given: Any) -> str | None:
