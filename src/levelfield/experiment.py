@@ -11,7 +11,6 @@ from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows, sum
 from levelfield.analysis.status import status_lines
 from levelfield.analysis.verdicts import verdict_lines
 from levelfield.errors import UserError
-from levelfield.report.figure_files import write_figures
 from levelfield.report.figures import Results
 from levelfield.report.page import draw_figures, write_report
 from levelfield.report.table import StudyTable, study_table
@@ -186,6 +185,8 @@ class Study:
 
     def figures(self, folder: str | Path) -> list[Path]:
         """Write the report's figures as SVG and PDF, of one width and font, for a paper; return the paths."""
+        from levelfield.report.figure_files import write_figures  # with torch, which status does without
+
         return write_figures(self.record(), Path(folder))
 
     def status(self) -> list[str]:
