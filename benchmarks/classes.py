@@ -66,7 +66,7 @@ def steps(
         moment.add_(0)  # each page is there, as after many steps
     step(1)
     taken: list[tuple[float, float]] = []
-    while len(taken) < 5 or (processes == 1 and sum(wall for wall, _ in taken) < seconds and len(taken) < 1000):
+    while len(taken) < 3 or (processes == 1 and sum(wall for wall, _ in taken) < seconds and len(taken) < 1000):
         taken.append(step(2 + len(taken)))
     if processes > 1:  # as many steps on each
         left = torch.tensor([max(0.0, seconds / statistics.median(wall for wall, _ in taken) - len(taken))])

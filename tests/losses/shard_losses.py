@@ -16,11 +16,12 @@ from levelfield import losses
 from levelfield.losses import class_shard
 
 D = 6
-# Neither 2 nor 3 divides 11; a batch of classes that one process holds; more processes than classes.
+# Neither 2 nor 3 divides 11; a batch of classes that one process holds; fewer classes than processes.
 BATCHES = {
     "mixed": (11, [0, 5, 10, 3, 3, 7, 0, 9]),
     "first process": (11, [0, 1, 2, 1, 0, 0, 2, 1]),
     "two classes": (2, [0, 1, 1, 0]),
+    "one class": (1, [0, 0, 0]),
 }
 ARGUMENTS: list[tuple[str, dict[str, Any]]] = [
     ("NormalizedSoftmaxLoss", {"label_smoothing": 0.1}),

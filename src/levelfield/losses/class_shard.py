@@ -96,9 +96,17 @@ class ClassShard:
         """The sum over processes; each has its gradient as it is, for each computes the same from the sum."""
         return _Sum.apply(of_own)
 
-    def logsumexp(self, logits: Float[Tensor, "N c+1"]) -> Float[Tensor, " N"]:
-        """log sum e^z over the classes of all processes; the last column is no class."""
-        return _LogSumExp.apply(logits)
+    def logsumexp_and_own(
+        self, logits: Float[Tensor, "N c+1"], labels: Int[Tensor, " N"], others_alone: bool = False
+    ) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
+        """log sum e^z over the classes of all processes, and each sample's logit of its own class.
+
+        The last column is no class, but the label of samples whose class another process holds.
+
+        Args:
+            others_alone: whether the sum leaves out each sample's own class.
+        """
+        return _LogSumExpAndOwn.apply(logits, labels, others_alone)
 
 
 def _world_size() -> int:
@@ -129,23 +137,28 @@ class _Sum(torch.autograd.Function):
         return gradient
 
 
-class _LogSumExp(torch.autograd.Function):
-    """One buffer, which holds the softmax for the gradient."""
+class _LogSumExpAndOwn(torch.autograd.Function):
+    """One buffer, which holds the softmax for the gradient, and another for the gradient itself."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, labels: Tensor, others_alone: bool) -> tuple[Tensor, Tensor]:
+        here, column = labels < logits.shape[1] - 1, labels[:, None]
+        own = torch.where(here, logits.gather(1, column).squeeze(1), 0.0)
         shares = logits.clone()
         shares[:, -1] = -torch.inf
+        if others_alone:
+            shares.scatter_(1, column, -torch.inf)
         dist.all_reduce(largest := shares.amax(1), dist.ReduceOp.MAX)
-        total = shares.sub_(largest[:, None]).exp_().sum(1)
-        dist.all_reduce(total)
-        ctx.save_for_backward(shares.div_(total[:, None]))
-        return largest + total.log()
+        sums = torch.stack([shares.sub_(largest[:, None]).exp_().sum(1), own])
+        dist.all_reduce(sums)
+        ctx.save_for_backward(shares.div_(sums[0][:, None]), labels, here)
+        return largest + sums[0].log(), sums[1]
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        (shares,) = ctx.saved_tensors
-        return shares * gradient[:, None]
+    def backward(ctx: Any, of_sum: Tensor, of_own: Tensor) -> tuple[Tensor, None, None]:
+        shares, labels, here = ctx.saved_tensors
+        gradient = shares * of_sum[:, None]
+        return gradient.scatter_add_(1, labels[:, None], torch.where(here, of_own, 0.0)[:, None]), None, None
 
 
 @torch.no_grad()

@@ -174,15 +174,11 @@ class ClassificationLoss(MetricLoss):
         self, logits: Float[Tensor, "N c+1"], labels: Int[Tensor, " N"], in_play: int
     ) -> Float[Tensor, " N"]:
         """`losses` over the classes of all processes."""
-        losses_N = self.shard.logsumexp(logits) - (1 - self.label_smoothing) * self.own_logits(logits, labels)
+        logsumexp_N, own_N = self.shard.logsumexp_and_own(logits, labels)
+        losses_N = logsumexp_N - (1 - self.label_smoothing) * own_N
         if self.label_smoothing:
             losses_N = losses_N - self.label_smoothing / in_play * self.shard.sum(logits[:, :-1].sum(1))
         return losses_N
-
-    def own_logits(self, logits: Float[Tensor, "N c+1"], labels: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
-        """Each sample's logit of its own class, whichever process holds it."""
-        own = logits.gather(1, labels[:, None]).squeeze(1)
-        return self.shard.sum(torch.where(labels < logits.shape[1] - 1, own, 0.0))
 
     def losses(self, logits: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
         """Each sample's loss; by default the cross-entropy."""

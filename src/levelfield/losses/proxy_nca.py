@@ -1,6 +1,5 @@
 """ProxyNCA loss."""
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -71,5 +70,5 @@ class ProxyNCALoss(ClassificationLoss):
             return super().shard_losses(logits, labels, in_play)
         if in_play == 1:
             return (logits * 0).sum(1)
-        others = self.shard.logsumexp(logits.scatter(1, labels[:, None], -torch.inf))
-        return others - self.own_logits(logits, labels)
+        others, own = self.shard.logsumexp_and_own(logits, labels, others_alone=True)
+        return others - own

@@ -4,8 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.optim import AdamW
 from torch.optim.optimizer import ParamsT
+
+CACHED = 2**17  # numbers of a parameter that a CPU has at hand while it moves them
 
 
 class LazyAdamW(AdamW):
@@ -52,26 +55,27 @@ class LazyAdamW(AdamW):
             parameter.grad = gradient
         return loss
 
-    def _step_rows(self, weights: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
-        rows, slopes = gradient.indices()[0], gradient.values()
+    def _step_rows(self, weights: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         state = self.state[weights]
         if not state:
             state["step"] = torch.zeros(len(weights), device=weights.device)
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(weights), torch.zeros_like(weights)
         state["step"] = state["step"].to(weights.device)  # a loaded state's may lie elsewhere
+        together = max(1, CACHED // weights.shape[1:].numel()) if weights.device.type == "cpu" else len(weights)
         lr, (beta1, beta2) = group["lr"], group["betas"]
-        state["step"].index_add_(0, rows, torch.ones_like(rows, dtype=state["step"].dtype))
-        steps = state["step"].index_select(0, rows).double()[:, None]
-        mean = _moved(state["exp_avg"], rows, slopes, 1 - beta1)
-        square = _moved(state["exp_avg_sq"], rows, slopes.square(), 1 - beta2)
-        scale, root = (-lr / (1 - beta1**steps)).to(mean.dtype), (1 - beta2**steps).sqrt().to(mean.dtype)
-        change = mean.mul_(scale).div_(square.sqrt_().div_(root).add_(group["eps"]))
-        if group["weight_decay"]:
-            change.sub_(weights.index_select(0, rows), alpha=lr * group["weight_decay"])
-        weights.index_add_(0, rows, change)
+        for rows, slopes in zip(gradient.indices()[0].split(together), gradient.values().split(together), strict=True):
+            state["step"].index_add_(0, rows, torch.ones_like(rows, dtype=state["step"].dtype))
+            steps = state["step"].index_select(0, rows).double()[:, None]
+            mean = _moved(state["exp_avg"], rows, slopes, 1 - beta1)
+            square = _moved(state["exp_avg_sq"], rows, slopes.square(), 1 - beta2)
+            scale, root = (-lr / (1 - beta1**steps)).to(mean.dtype), (1 - beta2**steps).sqrt().to(mean.dtype)
+            change = mean.mul_(scale).div_(square.sqrt_().div_(root).add_(group["eps"]))
+            if group["weight_decay"]:
+                change.sub_(weights.index_select(0, rows), alpha=lr * group["weight_decay"])
+            weights.index_add_(0, rows, change)
 
 
-def _moved(moments: torch.Tensor, rows: torch.Tensor, towards: torch.Tensor, share: float) -> torch.Tensor:
+def _moved(moments: Tensor, rows: Tensor, towards: Tensor, share: float) -> Tensor:
     """Some rows of `moments`, which move there by a share of the way; adding is faster on a CPU than copying back."""
     found = moments.index_select(0, rows)
     change = torch.sub(towards, found).mul_(share)
