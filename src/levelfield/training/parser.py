@@ -106,7 +106,7 @@ def _option_help(action: Any) -> str:
         default = default["class_path"].rpartition(".")[2] + (f" {arguments['name']}" if "name" in arguments else "")
     suffix = f" (default {default})" if isinstance(default, int | float | str) else ""
     head = f"  --{action.dest}{suffix}"
-    body = textwrap.wrap(text + (f" One of: {', '.join(names)}." if names else ""), width=104)
+    body = textwrap.wrap(text + (f" One of: {', '.join(names)}." if names else ""), width=112)
     return "\n".join([head, *(f"      {line}" for line in body)])
 
 
