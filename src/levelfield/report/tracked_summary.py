@@ -63,7 +63,7 @@ def _to_wandb(record: StudyRecord, logger: Any, summary: Sequence[SummaryRow], v
     columns: list[str | int] = [field.name for field in fields(SummaryRow)]
     table = wandb.Table(columns=columns, data=[list(astuple(row)) for row in summary])
     run.log({"summary": table, "verdicts": wandb.Table(columns=["verdict"], data=[[line] for line in verdicts])})
-    run.summary.update(_scores(summary))
+    run.summary.update(scores_by_key(summary))
     run.finish()
 
 
@@ -71,12 +71,12 @@ def _to_tensorboard(record: StudyRecord, summary: Sequence[SummaryRow], verdicts
     from torch.utils.tensorboard import SummaryWriter
 
     with SummaryWriter(str(record.folder / "tensorboard")) as writer:
-        for key, value in _scores(summary).items():
+        for key, value in scores_by_key(summary).items():
             writer.add_scalar(key, value)
         writer.add_text("verdicts", "\n\n".join(verdicts))
 
 
-def _scores(summary: Sequence[SummaryRow]) -> dict[str, float]:
+def scores_by_key(summary: Sequence[SummaryRow]) -> dict[str, float]:
     """`test/<method>/<embedding>/<metric>`, and with `_ci95` half the width of its interval, as fractions."""
     found = {}
     for row in summary:
