@@ -8,6 +8,7 @@ import pytest
 import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.plugins import MixedPrecision
+from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor, nn
 
 from levelfield.errors import UserError
@@ -24,6 +25,7 @@ from levelfield.miners import BatchHardMiner, DistanceWeightedMiner
 from levelfield.models import MLPEmbedder, TimmTrunk
 from levelfield.training.batches import Batch
 from levelfield.training.callbacks import CompileTrunk
+from levelfield.training.gradient_caching import check_chunks
 from levelfield.training.learner import MetricLearner
 from levelfield.training.step import seed_draws
 
@@ -281,6 +283,14 @@ def test_a_frozen_trunk_is_passed_through_once():
 def test_batch_norm_that_trains_is_warned_of():
     with pytest.warns(UserWarning, match="batch norm takes the statistics of each chunk"):
         trained(learner_of(ContrastiveLoss(), 4, freeze_batch_norm=False))
+
+
+def test_weights_in_shards_are_refused(monkeypatch):
+    learner = learner_of(ContrastiveLoss(), 4)
+    learner.trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
+    monkeypatch.setattr(Trainer, "strategy", ModelParallelStrategy())
+    with pytest.raises(UserError, match=r"one device or --trainer\.strategy ddp, no Model"):
+        check_chunks(learner)
 
 
 def test_no_chunk_is_empty():
