@@ -196,7 +196,8 @@ def test_each_argument_has_an_effect(name, defaults):
 
 
 def test_no_argument_is_forgotten_above():
-    elsewhere = {"num_features", "lr_scheduler_interval"}  # `test_own_parts.py`, `test_early_steps.py`
+    # `test_own_parts.py`, `test_early_steps.py`, `test_gradient_caching.py`
+    elsewhere = {"num_features", "lr_scheduler_interval", "chunk_size"}
     assert OTHERS.keys() | elsewhere == inspect.signature(MetricLearner).parameters.keys()
 
 
