@@ -59,13 +59,15 @@ def place(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> Path:
     folder = tmp_path_factory.mktemp("place")
     (folder / "configs").symlink_to(REPOSITORY / "configs")
     own_texts(folder)
-    (folder / "my_texts.csv").write_text((folder / "texts.csv").read_text())
+    for name in ("my_texts.csv", "questions.csv"):
+        (folder / name).write_text((folder / "texts.csv").read_text())
     own_images(folder).rename(folder / "my_images.csv")
     for number, image in enumerate(sorted(folder.glob("*.png"))):
-        for name in ("my_images", "birds"):
+        for name in ("my_images", "birds", "groceries"):
             of_class = folder / name / f"class_{image.name.partition('_')[0]}"
             of_class.mkdir(parents=True, exist_ok=True)
             shutil.copy(image, of_class / f"{number}.png")
+    shutil.copy(image, folder / "lemon.jpg")
     for made in MINIATURES.values():
         made(folder / "DIR")
     (folder / "my_loss.py").write_text(MY_LOSS)
@@ -106,7 +108,7 @@ def checkpoint(name: str, place: Path) -> None:
     """Make the checkpoint that a command names, if no command before it did."""
     if (place / name).exists():
         return
-    if "TextTable" in name:
+    if "TextTable" in name or "Banking77" in name:
         files = [f"--config=configs/{file}.yaml" for file in ("data/own_texts", "trunk/tiny_text", "trainer/debug")]
         words = [*files, "--model.loss", "SupConLoss", "--data.dataset.table", "texts.csv"]
     elif "ImageFolder" in name:
@@ -140,11 +142,26 @@ def fit(words: list[str], run: Callable, place: Path) -> None:
 
 def evaluate(verb: str) -> Callable:
     def check(words: list[str], run: Callable, place: Path) -> None:
+        if "--data" in words:
+            use(verb)(words, run, place)
+            return
         checkpoint(words[words.index("--ckpt_path") + 1], place)
         sys.modules.pop("their_loss", None)  # what is imported is trusted
         code, _, complaint = run(verb, *words, "--trainer.enable_progress_bar", "false")
         if "theirs.ckpt" in words and "--trust" not in words:
             assert (code, "allow it: --trust their_loss" in complaint) == (2, True)
+        else:
+            assert code == 0, complaint
+
+    return check
+
+
+def use(verb: str) -> Callable:
+    def check(words: list[str], run: Callable, place: Path) -> None:
+        checkpoint(words[words.index("--ckpt_path") + 1], place)
+        code, _, complaint = run(verb, *words)
+        if verb == "export":
+            assert complaint.splitlines()[-1] == f"levelfield: {WOULD_RUN}"
         else:
             assert code == 0, complaint
 
@@ -237,6 +254,9 @@ VERBS = {
     "validate": evaluate("validate"),
     "test": evaluate("test"),
     "predict": evaluate("predict"),
+    "score": use("score"),
+    "search": use("search"),
+    "export": use("export"),
     "compare": compare,
     "study": study,
     "paper": paper,
@@ -269,7 +289,8 @@ def test_it_works(line: str, run: Callable, place: Path, monkeypatch: pytest.Mon
     def would_run(*arguments: object) -> None:
         raise UserError(WOULD_RUN)
 
-    for name in ("study.run.run_study", "study.dry_run.costs.dry_run", "cli.study_output.write_ranks"):
+    written = ("cli.study_output.write_ranks", "use.export.export")
+    for name in ("study.run.run_study", "study.dry_run.costs.dry_run", *written):
         monkeypatch.setattr(f"levelfield.{name}", would_run)
     given = ELLIPSIS.split(" --model.loss")[0] if "--model.loss " in line else ELLIPSIS
     words = [PLACEHOLDERS.get(word, word) for word in shlex.split(line.replace("...", given), comments=True)]

@@ -33,6 +33,11 @@ def test_a_notebook_runs_from_top_to_bottom(path: Path, tmp_path: Path, monkeypa
         one, two = (float(line.split()[-1]) for line in printed.splitlines() if "processes, MAP@R" in line)
         assert two == pytest.approx(one, abs=5e-3)  # in float32; test_python_page.py compares them in float64
         assert "refused: .../ledger.jsonl: the test classes were opened once already" in printed
+    if path.stem == "06_search_server":
+        assert "200 for letter 07: " in printed
+        assert "400 the picture is not" in printed
+        (line,) = [line.split() for line in printed.splitlines() if line.startswith("the nearest is")]
+        assert int(line[-3]) >= 8, "chance gives 1 of 40"
     assert not list(tmp_path.iterdir()), "a notebook leaves no files behind"
 
 

@@ -13,6 +13,7 @@ from safetensors.torch import save
 
 from levelfield.data.places import dataset_found_again, root_in_vain
 from levelfield.errors import UserError
+from levelfield.metrics.distributed import first_of_each
 from levelfield.runtime.shipped import find_configuration
 from levelfield.storage.atomic import write_atomically
 from levelfield.training.batches import gather_rows
@@ -96,10 +97,24 @@ class EvaluationCLI(TrainingCLI):
     def test(self, **kwargs: Any) -> None:
         """Opens the test classes, which the ledger beside the checkpoint records before any test label is used."""
         record = RecordOpening(reopen=self.config.test.reopen_test)
-        self.trainer.callbacks.append(record)  # type: ignore[attr-defined]
+        kept = EmbeddedTest()
+        self.trainer.callbacks += [record, kept]  # type: ignore[attr-defined]
         self.trainer.test(**kwargs)
-        if record.ledger is not None:
+        if record.ledger is not None and record.opening is not None:
             print(f"opening {record.opening} of the test classes, recorded in {record.ledger.path}")
+            opened = next(each for each in record.ledger.openings if each["opening"] == record.opening)
+            self._write_card(kept, opened)
+
+    def _write_card(self, kept: "EmbeddedTest", opened: dict[str, Any]) -> None:
+        from levelfield.use.card import keep_scores, write_card
+        from levelfield.use.transfer import scores_of
+
+        is_query = self.datamodule.test_subset.is_query
+        asks = None if is_query is None else torch.from_numpy(is_query)
+        scores, _ = scores_of(kept.embeddings, kept.labels, asks, self.model.distance)
+        keep_scores(self.checkpoint_path, scores, len(kept.labels.unique()), len(kept.labels), opened)
+        folder, modality = self.checkpoint_path.parent, self.datamodule.dataset.modality
+        print(f"model card: {write_card(folder, self.checkpoint_path, self.checkpoint, modality)}")
 
     def predict(self, **kwargs: Any) -> None:
         """Embeds every sample of the data set, without a label, into `embeddings.safetensors` beside the checkpoint."""
@@ -144,6 +159,31 @@ class EmbeddingWriter(Callback):
         if trainer.is_global_zero:
             keys = "\n".join(subset.index.keys)
             write_atomically(self.path, save({"embeddings": ordered.cpu().float()}, metadata={"keys": keys}))
+
+
+class EmbeddedTest(Callback):
+    """Keeps what a test embeds, from all processes, each sample once, in the data set's order.
+
+    Attributes:
+        embeddings: (N, D), on the CPU.
+        labels: (N,).
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[dict[str, torch.Tensor]] = []
+        self.embeddings = self.labels = torch.empty(0)
+
+    def on_test_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *args: Any
+    ) -> None:
+        self._parts.append(outputs)
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        names = ("embeddings", "labels", "index")
+        rows = (gather_rows(pl_module, torch.cat([part[name] for part in self._parts])).cpu() for name in names)
+        embeddings, labels, index = rows
+        first = first_of_each(index)
+        self.embeddings, self.labels = embeddings[first].float(), labels[first]
 
 
 def _note_unused(args: list[str]) -> None:

@@ -21,7 +21,7 @@ usage: levelfield COMMAND [OPTIONS]
   fit                 train one method on one fold                                   (fit --help)
   validate, test      score a checkpoint: --ckpt_path best.ckpt                      (validate --help)
   predict, score      embed any data with it, or score another set: --data PATH      (predict --help)
-  search              the nearest in a gallery to a picture or a text                (search --help)
+  search, export      find the nearest in a gallery; ONNX and torch.export           (search --help)
   paper list          the papers' tables and figures, and how to run each             (paper --help)
   data list           the data sets, and whether they are there                      (data --help)
 
@@ -34,7 +34,7 @@ first steps
 """
 
 EVALUATIONS = ("validate", "test", "predict")
-USES = ("score", "search")
+USES = ("score", "search", "export")
 COMMANDS = ("fit", *EVALUATIONS, *USES, "compare", "study", "paper", "data")
 EVALUATION_HELP = """\
 usage: levelfield {} --ckpt_path FILE [--KEY VALUE ...]

@@ -67,11 +67,29 @@ folder beside it (.levelfield; in LEVELFIELD_CACHE where that cannot be written)
   levelfield search --ckpt_path best.ckpt --gallery my_images --query my_images/class_0/0.png
   levelfield search --ckpt_path best.ckpt --gallery my_texts.csv --query "Where is my card?"
 """,
+    "export": """\
+usage: levelfield export --ckpt_path FILE --output DIR [--data PATH]
+
+Writes a checkpoint in the forms that other programs load, each compared with the learner on ten samples; one that
+differs by more than 5e-4 is refused.
+
+  --ckpt_path FILE    the best.ckpt of a fit or of a study's job, or the folder of a study's run
+  --trust NAME        a module or class of your own that the checkpoint may use (docs/security.md); several times
+  --output DIR        a folder that is not there yet: embed.pt2 (torch.export) and embed.onnx, from a picture's crop or
+                      a text's tokens to the embedding; preprocess.pt2 and .onnx, or tokenizer.json; trunk.safetensors,
+                      which timm reads, and embedder.safetensors; README.md, a model card
+  --data PATH         the ten samples, in the forms of levelfield predict; without it coarse noise, or ten sentences
+
+  levelfield export --ckpt_path best.ckpt --output exported
+
+It needs pip install 'levelfield[export]'.
+""",
 }
 REQUIRED = {
     "predict": ("ckpt_path", "data"),
     "score": ("ckpt_path", "data"),
     "search": ("ckpt_path", "gallery", "query"),
+    "export": ("ckpt_path", "output"),
 }
 MOST_NAMED = 20
 
@@ -88,9 +106,9 @@ def main(argv: Sequence[str]) -> int:
         return 0
     parser = CommandParser(HELP[command], list(HELP))
     parser.add_argument("--ckpt_path")
-    parser.add_argument("--device")
     parser.add_argument("--trust", action="append", default=[])
-    parser.add_option("--data", used_by=("predict", "score"))
+    parser.add_option("--device", used_by=("predict", "score", "search"))
+    parser.add_option("--data", used_by=("predict", "score", "export"))
     parser.add_option("--skip-broken", used_by=("predict", "score", "search"), action="store_true")
     parser.add_option("--output", used_by=("predict", "search", "export"), type=Path)
     parser.add_option("--gallery", used_by=("search",))
@@ -100,7 +118,7 @@ def main(argv: Sequence[str]) -> int:
     for option in REQUIRED[command]:
         if getattr(given, option) is None:
             raise UserError(f"levelfield {command} needs --{option}: levelfield {command} --help")
-    return {"predict": _predict, "score": _score, "search": _search}[command](given)
+    return {"predict": _predict, "score": _score, "search": _search, "export": _export}[command](given)
 
 
 def _predict(given: Any) -> int:
@@ -172,6 +190,20 @@ def _search(given: Any) -> int:
     if output is not None:
         write_answers(query, answers, encoder.distance, output)
         print(f"to look at: {output}")
+    return 0
+
+
+def _export(given: Any) -> int:
+    given.device = "cpu"
+    from levelfield.use.export import export
+
+    encoder = _encoder(given)
+    found = export(encoder, given.output, given.data)
+    width = max(len(each.file) for each in found)
+    for each in found:
+        bound = "" if each.bound is None else f"  (at most {each.bound:.0e})" if each.bound else "  (must be 0)"
+        print(f"{each.file:<{width}}  differs by {each.difference:.1e}{bound}")
+    print(f"exported to {given.output}")
     return 0
 
 

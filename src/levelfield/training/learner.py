@@ -361,6 +361,7 @@ class MetricLearner(LightningModule):
             "data": data,
             "trunk_args": dict(self.trunk.checkpoint_args),
             "weights": self.trunk.weights_origin,
+            "licence": self.trunk.licence,
             **({FROZEN_TRUNK: trunk_hash(self.trunk)} if self.freeze_trunk else {}),
         }
 

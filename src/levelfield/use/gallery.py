@@ -23,9 +23,8 @@ from levelfield.metrics.distances import DISTANCES
 from levelfield.runtime.cache_root import cache_root
 from levelfield.storage.atomic import write_atomically
 from levelfield.use.encoder import Embedded, Encoder
-from levelfield.use.samples import KINDS, Samples
+from levelfield.use.samples import HIDDEN, KINDS, Samples
 
-HIDDEN = ".levelfield"
 # What the similarity by each distance is shown as.
 SHOWN = {"cosine": "cosine", "euclidean": "distance", "hamming": "different bits"}
 

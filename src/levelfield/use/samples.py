@@ -19,6 +19,7 @@ from levelfield.errors import UserError
 
 Modality = Literal["image", "text"]
 COLUMNS = {"image": "path", "text": "text"}
+HIDDEN = ".levelfield"  # where a gallery's index lies
 KINDS = {"image": "pictures", "text": "texts"}
 
 
@@ -118,7 +119,7 @@ def in_folder(folder: Path) -> Samples:
     """
     found = Found(folder)
     beside, below = [], []
-    for entry in found.wanted(os.scandir(folder)):
+    for entry in found.wanted(entry for entry in os.scandir(folder) if entry.name != HIDDEN):
         if entry.is_dir():
             below += list(found.images(entry.name))
         elif found.is_image(entry):

@@ -1,0 +1,262 @@
+"""A checkpoint in the forms that other programs load, compared with the learner: torch.export, ONNX, safetensors."""
+
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from levelfield.data.crops import as_floats, stacked
+from levelfield.errors import UserError
+from levelfield.models import TimmTrunk
+from levelfield.storage.atomic import storing, write_atomically, write_json
+from levelfield.use.card import write_card
+from levelfield.use.encoder import Encoder
+from levelfield.use.programs import EmbedImages, EmbedTexts, Preprocess, check_can_be_exported
+from levelfield.use.samples import samples_of
+
+# The largest difference of an embedding's coordinate from the learner's, unit length: ONNX's kernels give 1e-4.
+BOUND = 5e-4
+COMPARED = 10
+NEEDED = ("onnx", "onnxscript", "onnxruntime")
+EMBED, PREPROCESS = "embed", "preprocess"
+# What is compared where no data are given.
+SENTENCES = (
+    "Where is my card?",
+    "It has not come yet, and I ordered it two weeks ago.",
+    "Thanks",
+    "What is the exchange rate for today?",
+    "I would like to close my account, and to have what is left on it sent to another one.",
+    "My PIN is blocked; how can I unblock it?",
+    "Hello, can you help me?",
+    "Is there a fee for using the card abroad?",
+    "A transfer was declined twice.",
+    "Why was I charged again?",
+)
+
+
+class Compared(NamedTuple):
+    """How far a file's answers are from the learner's.
+
+    Attributes:
+        file: its name.
+        difference: the largest of a coordinate over all samples.
+        bound: what was allowed; None where the figure is told alone.
+    """
+
+    file: str
+    difference: float
+    bound: float | None
+
+
+class Program(NamedTuple):
+    """A module, what it is called with, and which sides of its arguments may have any length."""
+
+    name: str
+    module: nn.Module
+    arguments: tuple[Tensor, ...]
+    inputs: tuple[str, ...]
+    output: str
+    dynamic: tuple[dict[int, Any], ...]
+
+
+def export(encoder: Encoder, output: Path, data: Any = None) -> list[Compared]:
+    """Write a folder with a checkpoint in the forms of other programs, and say how far each is from the learner.
+
+    - `embed.pt2` (torch.export) and `embed.onnx`: `images` (B, 3, C, C) float32 from 0 to 1, or `input_ids` and
+      `attention_mask` (B, T), to `embeddings` (B, D); standardising is part of it.
+    - `preprocess.pt2` and `preprocess.onnx`: `pixels` (B, 3, H, W) uint8 to `images`, or `tokenizer.json`.
+    - `trunk.safetensors`, which `timm.create_model(..., checkpoint_path=...)` reads, and `embedder.safetensors`.
+    - `export.json`: inputs, outputs and the differences found.
+
+    Args:
+        encoder: on the CPU.
+        output: a folder that is not there yet.
+        data: of which the first ten samples are compared; None takes noise, or sentences.
+
+    Raises:
+        UserError: a package is missing, the learner has a way of its own, the folder is there, or a program differs by
+            more than 5e-4; nothing is left then.
+    """
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise UserError(f"export needs {', '.join(missing)}: pip install 'levelfield[export]'")
+    check_can_be_exported(encoder.learners, encoder.origin)
+    if output.exists():
+        raise UserError(f"--output {output} is there already: give a folder that is not")
+    with storing(output):
+        output.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
+    try:
+        found = _texts(encoder, made, data) if encoder.modality == "text" else _images(encoder, made, data)
+        found += _weights(encoder, made)
+        if len(encoder.paths) == 1:
+            write_card(made, encoder.paths[0], encoder.checkpoints[0], encoder.modality)
+        for each in found:
+            if each.bound is not None and not each.difference <= each.bound:
+                raise UserError(
+                    f"{each.file} differs from the learner by {each.difference:.1e}, more than {each.bound:.0e}: "
+                    f"nothing is exported from '{encoder.origin}'"
+                )
+        os.chmod(made, 0o755)
+        with storing(output):
+            os.replace(made, output)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    return found
+
+
+def _images(encoder: Encoder, folder: Path, data: Any) -> list[Compared]:
+    transforms = encoder.transforms
+    if transforms is None:
+        raise UserError(f"'{encoder.origin}' was fitted with loaders of one's own: its transforms are not known")
+    pictures = _pictures(encoder, data)
+    crops = as_floats(stacked([transforms.evaluate().pixels(picture) for picture in pictures])).contiguous()
+    pixels = [torch.from_numpy(np.array(picture)).permute(2, 0, 1) for picture in pictures]
+    batch = torch.export.Dim("batch")
+    embed = Program(EMBED, EmbedImages(encoder.learners), (crops,), ("images",), "embeddings", ({0: batch},))
+    sizes = {0: batch, 2: torch.export.Dim("height"), 3: torch.export.Dim("width")}
+    # Two sides that differ, so that neither is taken to be the other.
+    example = torch.zeros(2, 3, transforms.eval_side + 13, transforms.eval_side + 29, dtype=torch.uint8)  # type: ignore[operator]
+    prepare = Program(PREPROCESS, Preprocess(transforms), (example,), ("pixels",), "images", (sizes,))
+    with torch.inference_mode():
+        expected = encoder.module(crops)
+    found = [Compared(file, _difference(run(crops), expected), BOUND) for file, run in _written(embed, folder)]
+    for file, run in _written(prepare, folder):
+        images = torch.cat([run(each[None]) for each in pixels])
+        # What Pillow makes of a picture is what was trained on: how far it is, and how far the embedding, is told.
+        with torch.inference_mode():
+            embedded = _difference(encoder.module(images), expected)
+        pixel = float((images - crops).abs().mean())
+        found.append(Compared(f"{file}: a pixel from Pillow's, on average", pixel, None))
+        found.append(Compared(f"{file}: embeddings from Pillow's pixels", embedded, None))
+    shape = {"crop": transforms.crop_size, "resize": transforms.eval_side, "square": transforms.square}
+    _describe(encoder, folder, found, {"images": "(B, 3, C, C) float32, 0 to 1", **shape})
+    return found
+
+
+def _texts(encoder: Encoder, folder: Path, data: Any) -> list[Compared]:
+    trunk: Any = encoder.learners[0].trunk
+    tokenizer, padding = trunk.tokenizer, trunk.model.config.pad_token_id or 0
+    texts = SENTENCES if data is None else samples_of(data, "text", encoder.origin).names[:COMPARED]
+    ids = [tokenizer.encode(text).ids for text in texts]
+    longest = max(map(len, ids))
+    input_ids = torch.tensor([each + [padding] * (longest - len(each)) for each in ids])
+    mask = torch.tensor([[1] * len(each) + [0] * (longest - len(each)) for each in ids])
+    sides = {0: torch.export.Dim("batch"), 1: torch.export.Dim("tokens", max=trunk.max_length)}
+    inputs = ("input_ids", "attention_mask")
+    embed = Program(EMBED, EmbedTexts(encoder.learners), (input_ids, mask), inputs, "embeddings", (sides, sides))
+    with torch.inference_mode():
+        expected = encoder.module(list(texts))
+    found = [
+        Compared(file, _difference(run(input_ids, mask), expected), BOUND) for file, run in _written(embed, folder)
+    ]
+    tokenizer.save(str(folder / "tokenizer.json"))
+    tokens = {"pad_token_id": padding, "max_length": trunk.max_length, "tokenizer": "tokenizer.json"}
+    _describe(encoder, folder, found, dict.fromkeys(inputs, "(B, T) int64") | tokens)
+    return found
+
+
+def _written(program: Program, folder: Path) -> list[tuple[str, Callable[..., Tensor]]]:
+    """The program's two files by their names, each as a function that runs it from the file."""
+    import onnxruntime
+
+    module = program.module.eval()
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # of torch's own code, of what comes in its next version
+        exported = torch.export.export(module, program.arguments, dynamic_shapes=program.dynamic)
+        named: dict[str, Any] = {"input_names": list(program.inputs), "output_names": [program.output]}
+        onnx: Any = torch.onnx.export(exported, dynamo=True, verbose=False, **named)
+        files = [f"{program.name}.pt2", f"{program.name}.onnx"]
+        torch.export.save(exported, folder / files[0])
+        onnx.save(folder / files[1])
+        loaded = torch.export.load(folder / files[0]).module()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    session = onnxruntime.InferenceSession(folder / files[1], options, providers=["CPUExecutionProvider"])
+
+    def by_torch(*arguments: Tensor) -> Tensor:
+        with torch.inference_mode():
+            return loaded(*arguments)
+
+    def by_onnx(*arguments: Tensor) -> Tensor:
+        given = {name: each.numpy() for name, each in zip(program.inputs, arguments, strict=True)}
+        return torch.from_numpy(session.run(None, given)[0])
+
+    return [(files[0], by_torch), (files[1], by_onnx)]
+
+
+def _weights(encoder: Encoder, folder: Path) -> list[Compared]:
+    """The weights alone, and what timm makes of those of its models."""
+    found = []
+    for number, learner in enumerate(encoder.learners):
+        ending = f"_{number}" if len(encoder.learners) > 1 else ""
+        write_atomically(folder / f"embedder{ending}.safetensors", save(_tensors(learner.embedder)))
+        trunk = learner.trunk
+        of_model = trunk.model if hasattr(trunk, "model") else trunk
+        file = folder / f"trunk{ending}.safetensors"
+        write_atomically(file, save(_tensors(of_model)))  # type: ignore[arg-type]
+        if isinstance(trunk, TimmTrunk):
+            import timm
+
+            again = timm.create_model(
+                trunk.init_args["name"],
+                num_classes=0,
+                checkpoint_path=str(file),
+                **trunk.init_args.get("arguments", {}),
+            )
+            state = again.state_dict()
+            largest = max(float((state[key] - value).abs().max()) for key, value in _tensors(of_model).items())  # type: ignore[arg-type]
+            found.append(Compared(f"{file.name}: weights, read by timm", largest, 0.0))
+    return found
+
+
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    return {
+        key: value.detach().cpu().contiguous()
+        for key, value in module.state_dict().items()
+        if isinstance(value, Tensor)
+    }
+
+
+def _pictures(encoder: Encoder, data: Any) -> list[Any]:
+    if data is not None:
+        samples = samples_of(data, "image", encoder.origin)
+        return [samples.source.load(key) for key in samples.keys[:COMPARED]]
+    from PIL import Image
+
+    draw = np.random.default_rng(0)
+    side = getattr(encoder.transforms, "eval_side", None)
+    assert side is not None
+    coarse = (draw.integers(0, 255, (6, 6 + number, 3), dtype=np.uint8) for number in range(COMPARED))
+    return [
+        Image.fromarray(each).resize((side + 7 * number + 40, side + 60), Image.Resampling.BICUBIC)
+        for number, each in enumerate(coarse)
+    ]
+
+
+def _difference(given: Tensor, expected: Tensor) -> float:
+    """The largest of a coordinate, of vectors of unit length or, if they are longer, as a share of the longest."""
+    return float((given - expected).abs().max() / max(1.0, float(expected.norm(dim=1).max())))
+
+
+def _describe(encoder: Encoder, folder: Path, found: Sequence[Compared], inputs: Mapping[str, Any]) -> None:
+    compared = [{"what": each.file, "difference": each.difference, "bound": each.bound} for each in found]
+    write_json(
+        folder / "export.json",
+        {
+            "checkpoint": encoder.hash,
+            "distance": encoder.distance,
+            "inputs": dict(inputs),
+            "outputs": {"embeddings": f"(B, {sum(learner.embedding_size for learner in encoder.learners)}) float32"},
+            "compared_with_the_learner": compared,
+        },
+    )

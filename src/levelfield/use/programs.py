@@ -1,0 +1,117 @@
+"""A checkpoint as plain programs of tensors, which torch.export and ONNX take: from pixels or tokens to embeddings.
+
+Shapes: B samples, H x W pixels, C x C those of the crop, T tokens, F features, D dimensions.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor, nn
+
+from levelfield.data.transforms import ImageTransforms
+from levelfield.errors import UserError
+from levelfield.models.text import TransformersTrunk
+from levelfield.training.learner import MetricLearner
+
+
+class EmbedImages(nn.Module):
+    """(B, 3, C, C) float32 from 0 to 1 -> (B, D): what learners make of crops, side by side where there are several."""
+
+    def __init__(self, learners: Sequence[MetricLearner]) -> None:
+        super().__init__()
+        self.trunks = nn.ModuleList(learner.trunk for learner in learners)
+        self.heads = nn.ModuleList(Head(learner) for learner in learners)
+
+    def forward(self, images: Float[Tensor, "batch 3 crop crop"]) -> Float[Tensor, "batch dim"]:
+        return side_by_side([head(trunk(images)) for trunk, head in zip(self.trunks, self.heads, strict=True)])
+
+
+class EmbedTexts(nn.Module):
+    """(B, T) token ids and (B, T) 1 for a token, 0 for padding -> (B, D)."""
+
+    def __init__(self, learners: Sequence[MetricLearner]) -> None:
+        super().__init__()
+        trunks: list[Any] = [learner.trunk for learner in learners]
+        self.encoders = nn.ModuleList(trunk.model for trunk in trunks)
+        self.pooling = [trunk.pooling for trunk in trunks]
+        self.heads = nn.ModuleList(Head(learner) for learner in learners)
+
+    def forward(
+        self, input_ids: Int[Tensor, "batch tokens"], attention_mask: Int[Tensor, "batch tokens"]
+    ) -> Float[Tensor, "batch dim"]:
+        parts = []
+        for encoder, pooling, head in zip(self.encoders, self.pooling, self.heads, strict=True):
+            states_BTF = encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+            mask_BT1 = attention_mask[..., None].to(states_BTF.dtype)
+            mean_BF = (states_BTF * mask_BT1).sum(dim=1) / mask_BT1.sum(dim=1)
+            parts.append(head(states_BTF[:, 0] if pooling == "cls" else mean_BF))
+        return side_by_side(parts)
+
+
+class Head(nn.Module):
+    """Features -> an embedding, as `MetricLearner.embed_features` has it."""
+
+    def __init__(self, learner: MetricLearner) -> None:
+        super().__init__()
+        self.embedder, self.normalize = learner.embedder, learner.normalize
+
+    def forward(self, features: Float[Tensor, "batch features"]) -> Float[Tensor, "batch dim"]:
+        embeddings = self.embedder(features)
+        return nn.functional.normalize(embeddings) if self.normalize else embeddings
+
+
+class Preprocess(nn.Module):
+    """(B, 3, H, W) uint8 of any size -> (B, 3, C, C) float32 from 0 to 1: the evaluation transform on tensors.
+
+    Pictures are brought to their size by torch's antialiased interpolation, rounded to whole grey levels; training and
+    evaluation do it by Pillow, whose pixels differ by a grey level here and there.
+
+    Args:
+        transforms: of the checkpoint.
+    """
+
+    def __init__(self, transforms: ImageTransforms) -> None:
+        super().__init__()
+        assert transforms.eval_side is not None
+        self.crop, self.side, self.square = transforms.crop_size, transforms.eval_side, transforms.square
+        self.interpolation = transforms.interpolation
+
+    def forward(self, pixels: UInt8[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch 3 crop crop"]:
+        height, width = pixels.shape[-2:]
+        if self.square:
+            size = [self.side, self.side]
+        else:  # the shorter side becomes `side`, without asking which it is
+            shorter: Any = torch.sym_min(height, width)
+            size = [self.side * height // shorter, self.side * width // shorter]
+        resized = nn.functional.interpolate(pixels.float(), size, mode=self.interpolation, antialias=True)
+        rows, columns = (self._middle(length) for length in size)
+        cropped = resized.index_select(2, rows).index_select(3, columns)
+        return cropped.round().clamp(0, 255) / 255
+
+    def _middle(self, length: int) -> Int[Tensor, " crop"]:
+        """The places of the middle, its start rounded half to even as Python rounds."""
+        half, odd = (length - self.crop) // 2, (length - self.crop) % 2
+        return torch.arange(self.crop) + (half + odd * (half % 2))
+
+
+def side_by_side(parts: Sequence[Float[Tensor, "batch dim"]]) -> Float[Tensor, "batch dims"]:
+    """One embedding as it is; several as unit vectors, one after another, normalised again."""
+    if len(parts) == 1:
+        return parts[0]
+    return nn.functional.normalize(torch.cat([nn.functional.normalize(part) for part in parts], dim=1))
+
+
+def check_can_be_exported(learners: Sequence[MetricLearner], origin: str) -> None:
+    """Raises UserError for a learner whose way to an embedding is not the usual one, or whose tokens are its own."""
+    for learner in learners:
+        kind = type(learner)
+        usual = all(getattr(kind, name) is getattr(MetricLearner, name) for name in ("forward", "embed_features"))
+        if not usual:
+            raise UserError(f"'{origin}' is of {kind.__name__}, which embeds in its own way: export it by torch.export")
+        trunk = learner.trunk
+        if trunk.modality == "text" and not isinstance(trunk, TransformersTrunk):
+            raise UserError(
+                f"'{origin}' has a text trunk of its own, {type(trunk).__name__}: only transformers' export"
+            )

@@ -1,0 +1,37 @@
+"""A test writes a card beside the checkpoint, with its scores and the way to them; an export takes them over."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from levelfield.training.checkpoint import read_checkpoint
+from levelfield.use.card import write_card
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers.*")
+def test_a_test_writes_its_scores_and_the_card(fitted: Path, tmp_path: Path, run) -> None:
+    best = fitted / "best.ckpt"
+    before = write_card(tmp_path, best, read_checkpoint(best), "image").read_text()
+    assert "This checkpoint was not tested." in before
+    code, printed, complaint = run("test", "--ckpt_path", best, "--trainer.enable_progress_bar", "false")
+    assert code == 0, complaint
+    card = (fitted / "README.md").read_text()
+    _, head, text = card.split("---\n", 2)
+    assert yaml.safe_load(head)["pipeline_tag"] == "image-feature-extraction"
+    (shown,) = [line.split() for line in printed.splitlines() if "test/map_at_r" in line]
+    score = 100 * float(shown[3] if shown[0] != "test/map_at_r" else shown[1])
+    assert f"| MAP@R | {score:.1f} ± " in text
+    found = json.loads((fitted / "test_scores.json").read_text())
+    assert f"{found['classes']} classes, {found['samples']} samples" in text
+    opened = json.loads((fitted / "ledger.jsonl").read_text().splitlines()[0])
+    assert f"on {opened['time']}: opening 1, first opening." in text
+    for said in ("TimmTrunk (name test_resnet", "ArcFaceLoss (margin 20", "Glyphs", "fold 2 of 4", "trained on | 15 |"):
+        assert said in text
+    assert write_card(tmp_path, best, read_checkpoint(best), "image").read_text() == card
+    content = torch.load(best, weights_only=True)
+    content["state_dict"]["embedder.linear.bias"] += 1
+    torch.save(content, best)
+    assert "This checkpoint was not tested." in write_card(tmp_path, best, read_checkpoint(best), "image").read_text()

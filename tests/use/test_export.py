@@ -1,0 +1,144 @@
+"""What is exported gives what the learner gives, from files alone."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from own_images import own_images
+from PIL import Image
+from refused import refused
+from safetensors.torch import load_file
+from tiny_text import own_texts
+from tokenizers import Tokenizer
+
+from levelfield import MetricLearner
+from levelfield.cli.main import main
+from levelfield.data import ImageTransforms
+from levelfield.losses import ContrastiveLoss
+from levelfield.models import TimmTrunk
+from levelfield.use.programs import EmbedImages, Preprocess
+
+
+@pytest.mark.full
+def test_images_go_from_pixels_to_the_learners_embedding(fitted: Path, tmp_path: Path, run) -> None:
+    import timm
+
+    code, printed, complaint = run("export", "--ckpt_path", fitted / "best.ckpt", "--output", tmp_path / "out")
+    assert code == 0, complaint
+    assert "embed.onnx" in printed
+    learner = MetricLearner.load_from_checkpoint(fitted / "best.ckpt")
+    images = torch.rand(5, 3, 32, 32)
+    with torch.inference_mode():
+        expected = learner(images)
+    for some in (5, 1):
+        by_torch = torch.export.load(tmp_path / "out/embed.pt2").module()(images[:some])
+        torch.testing.assert_close(by_torch, expected[:some], atol=1e-5, rtol=0)
+        session = onnxruntime.InferenceSession(tmp_path / "out/embed.onnx", providers=["CPUExecutionProvider"])
+        (by_onnx,) = session.run(None, {"images": images[:some].numpy()})
+        np.testing.assert_allclose(by_onnx, expected[:some], atol=5e-4)
+    picture = Image.effect_noise((61, 44), 60).convert("RGB").resize((90, 70))
+    crop = ImageTransforms(crop_size=32, resize=32).evaluate()(picture)
+    pixels = np.asarray(picture).transpose(2, 0, 1)[None]
+    session = onnxruntime.InferenceSession(tmp_path / "out/preprocess.onnx", providers=["CPUExecutionProvider"])
+    assert abs(session.run(None, {"pixels": pixels})[0][0] - crop.numpy()).mean() < 2e-3
+    trunk = timm.create_model("test_resnet", num_classes=0, checkpoint_path=str(tmp_path / "out/trunk.safetensors"))
+    standardised = learner.trunk.standardise(images)
+    with torch.inference_mode():
+        features = trunk.eval()(standardised)
+        torch.testing.assert_close(features, learner.trunk(images), atol=1e-5, rtol=1e-5)
+        head = torch.nn.Linear(96, expected.shape[1])
+        head.load_state_dict(
+            {k.partition(".")[2]: v for k, v in load_file(tmp_path / "out/embedder.safetensors").items()}
+        )
+        torch.testing.assert_close(torch.nn.functional.normalize(head(features)), expected, atol=1e-5, rtol=0)
+    told = json.loads((tmp_path / "out/export.json").read_text())
+    assert {each["what"]: each["bound"] for each in told["compared_with_the_learner"]}["embed.onnx"] == 5e-4
+    refused(run("export", "--ckpt_path", fitted / "best.ckpt", "--output", tmp_path / "out"), "is there already")
+
+
+@pytest.mark.full
+def test_texts_go_from_tokens_to_the_learners_embedding(tmp_path: Path, run) -> None:
+    files = [f"--config=configs/{file}.yaml" for file in ("data/own_texts", "trunk/tiny_text", "trainer/debug")]
+    words = ["--model.loss", "SupConLoss", "--trainer.max_epochs", "1", "--trainer.enable_progress_bar", "false"]
+    table = str(own_texts(tmp_path))
+    assert main(["fit", *files, *words, "--data.dataset.table", table, "--output", str(tmp_path)]) == 0
+    (best,) = tmp_path.rglob("best.ckpt")
+    code, _, complaint = run("export", "--ckpt_path", best, "--output", tmp_path / "out", "--data", table)
+    assert code == 0, complaint
+    texts = ["Where is it?", "A longer sentence, about the thing that nobody has seen.", "x"]
+    with torch.inference_mode():
+        expected = MetricLearner.load_from_checkpoint(best)(texts)
+    tokenizer = Tokenizer.from_file(str(tmp_path / "out/tokenizer.json"))
+    inputs = json.loads((tmp_path / "out/export.json").read_text())["inputs"]
+    tokenizer.enable_padding(pad_id=inputs["pad_token_id"])
+    encoded = tokenizer.encode_batch(texts)
+    ids, mask = (np.array([getattr(each, name) for each in encoded]) for name in ("ids", "attention_mask"))
+    session = onnxruntime.InferenceSession(tmp_path / "out/embed.onnx", providers=["CPUExecutionProvider"])
+    (by_onnx,) = session.run(None, {"input_ids": ids, "attention_mask": mask})
+    np.testing.assert_allclose(by_onnx, expected, atol=5e-4)
+    by_torch = torch.export.load(tmp_path / "out/embed.pt2").module()(torch.from_numpy(ids), torch.from_numpy(mask))
+    torch.testing.assert_close(by_torch, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("several", [1, 3])
+def test_the_program_is_the_learner(several: int) -> None:
+    torch.manual_seed(0)
+    losses = [ContrastiveLoss() for _ in range(several)]
+    learners = [MetricLearner(TimmTrunk("test_resnet", weights=None), loss, embedding_size=8).eval() for loss in losses]
+    images = torch.rand(3, 3, 32, 32)
+    with torch.inference_mode():
+        parts = [learner(images) for learner in learners]
+        expected = torch.nn.functional.normalize(torch.cat(parts, dim=1))
+        torch.testing.assert_close(EmbedImages(learners).eval()(images), expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(("size", "square"), [((50, 37), False), ((37, 50), False), ((64, 40), True)])
+def test_the_tensor_program_prepares_within_a_grey_level_of_pillow(size: tuple[int, int], square: bool) -> None:
+    transforms = ImageTransforms(crop_size=24, resize=29, square=square)
+    picture = Image.effect_noise((9, 9), 120).convert("RGB").resize(size, Image.Resampling.BICUBIC)
+    pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1)[None]
+    difference = (Preprocess(transforms)(pixels)[0] - transforms.evaluate()(picture)).abs()
+    assert difference.max() < 1.01 / 255
+
+
+def test_a_package_that_is_missing_is_named(fitted: Path, tmp_path: Path, run, monkeypatch) -> None:
+    monkeypatch.setattr("levelfield.use.export.find_spec", lambda name: None if name == "onnx" else sys)
+    asked = ("export", "--ckpt_path", fitted / "best.ckpt", "--output", tmp_path / "out")
+    refused(run(*asked), "export needs onnx: pip install 'levelfield[export]'")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_program_beyond_the_bound_is_refused_and_nothing_is_left(fitted, tmp_path, run, monkeypatch) -> None:
+    """Of a learner that draws at random, no program can say what it would have said."""
+
+    class Drawing(TimmTrunk):
+        def forward(self, images):
+            return super().forward(images) + torch.rand(1, device=images.device)
+
+    learner = MetricLearner.load_from_checkpoint(fitted / "best.ckpt")
+    learner.trunk.__class__ = Drawing
+    from levelfield.use import export
+    from levelfield.use.encoder import Encoder
+
+    encoder = Encoder(fitted / "best.ckpt", "cpu")
+    encoder.learners, encoder.module = [learner], learner
+    monkeypatch.setattr(
+        export, "_written", lambda program, folder: [("embed.onnx", torch.inference_mode()(program.module))]
+    )
+    with pytest.raises(ValueError, match=r"embed\.onnx differs from the learner by"):
+        export.export(encoder, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_mistakes_end_in_a_line(fitted: Path, tmp_path: Path, run) -> None:
+    asked = ("export", "--ckpt_path", fitted / "best.ckpt", "--output", tmp_path / "out")
+    refused(run(*asked[:3]), "needs --output")
+    refused(run(*asked, "--data", tmp_path / "no"), "no such data")
+    refused(run(*asked, "--fromat", "onnx"), "no such option '--fromat'")
+    refused(run(*asked, "--device", "cpu"), "--device is an option of predict")
+    own_images(tmp_path)
+    refused(run("export", "--ckpt_path", tmp_path / "0_0.png", "--output", tmp_path / "o"), "cannot read checkpoint")
