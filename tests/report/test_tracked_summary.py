@@ -16,15 +16,15 @@ from levelfield.study.definition.study_file import load_spec
 
 
 def test_a_study_is_a_group_of_its_jobs_and_a_summary(
-    tmp_path: Path, trunk_file: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, trunk_file: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("WANDB_SILENT", "true")
     file = tmp_path / "toy.yaml"
     file.write_text(TOY)
     small = {"search.trials": 0, "runs": 2, "trainer.max_epochs": 1, "data.num_workers": 0}
     tracked = {**options_of_file("logger/wandb.yaml"), **small, "model.trunk.weights": str(trunk_file)}
     study = Study(file, output=tmp_path / "study", options=tracked).run()
 
+    assert "sync" not in capfd.readouterr().err  # what W&B says of each run
     runs = offline_runs(study.folder)
     assert {run.run.run_group for run in runs} == {"toy"}
     jobs = [run for run in runs if run.run.job_type != "summary"]

@@ -10,6 +10,7 @@ from levelfield.analysis.verdicts import verdict_lines
 from levelfield.storage.lock import Lock
 from levelfield.study.definition.configuration import init_args
 from levelfield.study.record import StudyRecord
+from levelfield.training.trackers import QUIET
 
 WANDB, TENSORBOARD = "WandbLogger", "TensorBoardLogger"
 
@@ -58,6 +59,7 @@ def _to_wandb(record: StudyRecord, logger: Any, summary: Sequence[SummaryRow], v
         name=f"{spec.name} summary",
         job_type="summary",
         tags=["summary"],
+        settings=QUIET,
         config={"study": spec.name, "methods": list(spec.methods), "folds": spec.folds, "runs": spec.runs},
     )
     columns: list[str | int] = [field.name for field in fields(SummaryRow)]

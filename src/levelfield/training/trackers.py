@@ -6,6 +6,9 @@ from typing import Any
 
 from jsonargparse import Namespace
 
+# Of W&B, for runs of which there are hundreds: it prints nothing, and keeps nothing of what is printed.
+QUIET = {"silent": True, "console": "off"}
+
 
 def place_trackers(loggers: Any, folder: Path, run: Mapping[str, Any]) -> None:
     """Puts the trackers of a configuration, before they are built, into a run's folder.
@@ -19,7 +22,8 @@ def place_trackers(loggers: Any, folder: Path, run: Mapping[str, Any]) -> None:
         if kind == "WandbLogger":
             logger.init_args.save_dir = str(folder)
             logger.init_args.name = run["name"]
-            told = {key: value for key, value in run.items() if key != "name"}
-            logger.dict_kwargs = {**(logger.get("dict_kwargs") or {}), **told}
+            told = {key: value for key, value in run.items() if key not in ("name", "settings")}
+            usual = {"settings": run["settings"]} if "settings" in run else {}
+            logger.dict_kwargs = {**usual, **(logger.get("dict_kwargs") or {}), **told}
         if kind == "TensorBoardLogger":
             logger.init_args.save_dir, logger.init_args.name, logger.init_args.version = str(folder), "", ""

@@ -19,6 +19,7 @@ from levelfield.training.callbacks.last_checkpoint import LAST, LastCheckpoint
 from levelfield.training.frozen_trunk import TRUNKS
 from levelfield.training.interruption import interruptible
 from levelfield.training.run_folder import is_first_process
+from levelfield.training.trackers import QUIET
 
 
 class _Steps(Callback):
@@ -97,8 +98,8 @@ def told_of(study: str, job: Job) -> dict[str, Any]:
     """What W&B is told of a job beside its settings: the study is its group; how it is found among the others."""
     place = {"method": job.method, "stage": job.stage, job.stage: job.number, "fold": job.fold}
     tags = [job.method, job.stage, f"{job.stage} {job.number}", f"fold {job.fold}"]
-    config = {"study": study, **place}
-    return {"name": str(job), "group": study, "job_type": job.stage, "tags": tags, "config": config}
+    told = {"job_type": job.stage, "tags": tags, "config": {"study": study, **place}}
+    return {"name": str(job), "group": study, **told, "settings": QUIET}
 
 
 @contextmanager

@@ -60,10 +60,10 @@ class RetrievalValidation(Callback):
         _refuse_a_part(trainer, trainer.test_dataloaders, trainer.num_test_batches, "test")
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._start(trainer, pl_module, _only(trainer.val_dataloaders), num_queries=self.val_queries)
+        self._start(trainer, pl_module, only(trainer.val_dataloaders), num_queries=self.val_queries)
 
     def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        loader = _only(trainer.test_dataloaders)
+        loader = only(trainer.test_dataloaders)
         self._start(trainer, pl_module, loader, getattr(getattr(loader, "dataset", None), "is_query", None))
 
     def on_validation_batch_end(
@@ -155,7 +155,7 @@ def embeds_some(trainer: Trainer) -> bool:
 
 
 def _refuse_a_part(trainer: Trainer, loaders: Any, num_batches: Any, stage: str) -> None:
-    there, planned = sized_len(_only(loaders)), _only(num_batches)
+    there, planned = sized_len(only(loaders)), only(num_batches)
     if there is not None and planned < there and not embeds_some(trainer):
         raise UserError(
             f"limit_{stage}_batches leaves {there - planned} of {there} batches out, and retrieval is scored among all "
@@ -163,7 +163,7 @@ def _refuse_a_part(trainer: Trainer, loaders: Any, num_batches: Any, stage: str)
         )
 
 
-def _only(loaders: Any) -> Any:
+def only(loaders: Any) -> Any:
     """The one loader (or its number of batches) of what may be a collection; of several Lightning asks for an index."""
     if isinstance(loaders, Mapping):
         loaders = list(loaders.values())

@@ -1,7 +1,7 @@
 """What a training says of itself to W&B, TensorBoard and other trackers beside its loss and scores."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from levelfield.errors import refuse_below
 from levelfield.metrics import embedding_health
 from levelfield.metrics.table import SHOWN_METRICS
 from levelfield.training.active_pairs import active_pairs, mined_pairs
-from levelfield.training.callbacks.retrieval_validation import HEALTH, embeds_some
+from levelfield.training.callbacks.retrieval_validation import HEALTH, embeds_some, only
 from levelfield.training.neighbour_gallery import neighbour_gallery
 
 # Validation samples, and rows of class weights, that the statistics are taken of: more say the same.
@@ -117,7 +117,7 @@ class TrackTraining(Callback):
     ) -> None:
         if not self._trackers or embeds_some(trainer) or outputs.get("index") is None:
             return
-        kept = outputs["index"] % -(-_length(trainer.val_dataloaders) // MOST_SAMPLES) == 0
+        kept = outputs["index"] % _stride(trainer.val_dataloaders) == 0
         self._validated.append(tuple(outputs[name][kept] for name in ("embeddings", "labels", "index")))
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -225,6 +225,7 @@ def _step(trainer: Trainer) -> int:
     return max(trainer.global_step - 1, 0)
 
 
-def _length(loaders: Any) -> int:
-    loader = loaders[0] if isinstance(loaders, list) else loaders
-    return len(loader.dataset)
+def _stride(loaders: Any) -> int:
+    """Every how many of the validation samples are looked at; all where the loader does not tell their number."""
+    samples = getattr(only(loaders), "dataset", None)
+    return max(-(-len(samples) // MOST_SAMPLES), 1) if isinstance(samples, Sized) else 1
