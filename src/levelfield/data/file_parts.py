@@ -1,6 +1,7 @@
 """Files on this machine, and in object stores and on servers by what fsspec knows, read in parts."""
 
 import os
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -8,6 +9,18 @@ from pathlib import Path
 from typing import IO, Any
 
 from levelfield.errors import UserError
+
+
+class LocalFile:
+    """A file on this machine of which processes read parts side by side; closed when nobody holds this any more."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._descriptor)
+
+    def read(self, start: int, size: int) -> bytes:
+        """The bytes of a part; fewer where the file ends before."""
+        return os.pread(self._descriptor, size, start)
 
 
 def is_remote(path: str) -> bool:
@@ -24,7 +37,7 @@ def read_part(path: str, start: int, size: int) -> bytes:
         if is_remote(path):
             system, name = _system_of(path)
             return system.cat_file(name, start=start, end=start + size)
-        return os.pread(_opened(path, os.stat(path).st_mtime_ns).fileno(), size, start)
+        return _opened(path, os.stat(path).st_mtime_ns).read(start, size)
 
 
 @contextmanager
@@ -75,8 +88,8 @@ def _system_of(path: str) -> tuple[Any, str]:
 
 
 @lru_cache(maxsize=64)
-def _opened(path: str, modified: int) -> IO[bytes]:
-    return open(path, "rb", buffering=0)  # closed when it leaves the cache
+def _opened(path: str, modified: int) -> LocalFile:
+    return LocalFile(path)
 
 
 @contextmanager

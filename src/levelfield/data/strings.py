@@ -1,4 +1,4 @@
-"""Millions of strings in two arrays, each made when it is asked for; loader processes share the arrays."""
+"""Millions of strings, each made when it is asked for; loader processes share what they are made from."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from jaxtyping import Int, UInt8
+from jaxtyping import Int
+
+from levelfield.data.file_parts import LocalFile
 
 LETTERS, STARTS = "letters.bin", "starts.npy"
 
@@ -16,32 +18,40 @@ class Strings:
     """Strings by position: their letters take what they take in UTF-8, and each 8 bytes.
 
     Args:
-        letters: the bytes of all, one after the other.
+        letters: the bytes of all, one after the other; or the file that they are read from, which keeps them out of the
+            process' memory.
         starts: where each begins, and at last where the last one ends.
-        folder: that both are mapped from; another process maps them again instead of copying them.
+        folder: of the file; another process opens it again instead of copying anything.
     """
 
     def __init__(
-        self, letters: UInt8[np.ndarray, " bytes"], starts: Int[np.ndarray, " strings+1"], folder: Path | None = None
+        self, letters: memoryview | LocalFile, starts: Int[np.ndarray, " strings+1"], folder: Path | None = None
     ) -> None:
         self.letters, self.starts, self.folder = letters, starts, folder
 
     @classmethod
-    def mapped(cls, folder: Path) -> "Strings":
+    def in_folder(cls, folder: Path) -> "Strings":
         """Those that a `StringsWriter` has written into a folder."""
-        starts = np.load(folder / STARTS, mmap_mode="r")
-        empty = not (folder / LETTERS).stat().st_size  # of which there is no map
-        letters = np.empty(0, np.uint8) if empty else np.memmap(folder / LETTERS, np.uint8, "r")
-        return cls(np.asarray(letters), np.asarray(starts), folder)
+        starts = np.asarray(np.load(folder / STARTS, mmap_mode="r"))
+        return cls(LocalFile(folder / LETTERS), starts, folder)
 
     def __len__(self) -> int:
         return len(self.starts) - 1
 
     def __getitem__(self, position: int) -> str:
-        return self.letters[self.starts[position] : self.starts[position + 1]].tobytes().decode()
+        start, stop = int(self.starts[position]), int(self.starts[position + 1])
+        if isinstance(self.letters, memoryview):
+            return str(self.letters[start:stop], "utf-8")
+        return self.letters.read(start, stop - start).decode()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (Strings.mapped, (self.folder,)) if self.folder else (Strings, (self.letters, self.starts))
+        if self.folder is not None:
+            return Strings.in_folder, (self.folder,)
+        return _in_memory, (bytes(self.letters), self.starts)  # type: ignore[arg-type] # no file without a folder
+
+
+def _in_memory(letters: bytes, starts: Int[np.ndarray, " strings+1"]) -> Strings:
+    return Strings(memoryview(letters), starts)
 
 
 class StringsWriter:
@@ -49,7 +59,7 @@ class StringsWriter:
 
     Args:
         file: what takes the letters.
-        folder: of the file, for `Strings.mapped`; None in memory.
+        folder: of the file, for `Strings.in_folder`; None in memory.
     """
 
     def __init__(self, file: BinaryIO, folder: Path | None = None) -> None:
@@ -73,10 +83,10 @@ class StringsWriter:
         starts = np.cumsum(np.concatenate(self._lengths), dtype=np.int64)
         if self._folder is None:
             assert isinstance(self._file, BytesIO)
-            return Strings(np.frombuffer(self._file.getbuffer(), np.uint8), starts)
+            return Strings(self._file.getbuffer(), starts)
         self._file.flush()
         np.save(self._folder / STARTS, starts)
-        return Strings.mapped(self._folder)
+        return Strings.in_folder(self._folder)
 
 
 class Keys(Sequence[str]):

@@ -10,6 +10,7 @@ from levelfield.errors import TrainingFailed, UserError
 from levelfield.losses import ContrastiveLoss
 from levelfield.metrics import retrieval_metrics
 from levelfield.models import TimmTrunk
+from levelfield.study.definition.study_file import load_spec
 from levelfield.training.callbacks import RetrievalValidation
 from levelfield.training.learner import MetricLearner
 
@@ -119,6 +120,18 @@ def test_a_sample_of_the_queries_validates_and_all_test(tmp_path) -> None:
     assert tested == pytest.approx({"test/map_at_r": retrieval_metrics(embeddings, LABELS)["map_at_r"]})
     with pytest.raises(UserError, match="val_queries is 1: give 2 or more"):
         RetrievalValidation(val_queries=1)
+
+
+def test_the_command_and_a_study_take_the_number_of_queries(run, tiny, toy_file, tmp_path) -> None:
+    given = ["--trainer.callbacks+", "RetrievalValidation", "--trainer.callbacks.val_queries", "8"]
+    words = [*tiny, "--model.loss", "ContrastiveLoss", "--trainer.max_epochs", "1", "--output", tmp_path]
+    code, _, complaint = run("fit", *words, *given)
+    assert code == 0, complaint
+    (metrics,) = tmp_path.rglob("metrics.csv")
+    assert {"val/map_at_r", "val/map_at_r_ci95"} <= set(metrics.read_text().partition("\n")[0].split(","))
+    sampled = {"class_path": "levelfield.training.callbacks.RetrievalValidation", "init_args": {"val_queries": 8}}
+    whole, part = (load_spec(toy_file, more) for more in ({}, {"trainer.callbacks": [sampled]}))
+    assert all(whole.method_hash(method) != part.method_hash(method) for method in whole.methods)
 
 
 def test_a_part_of_the_samples_is_not_scored(tmp_path) -> None:

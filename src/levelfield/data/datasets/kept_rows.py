@@ -103,6 +103,6 @@ def _kept(folder: Path) -> LabelledRows | None:
         return np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r"))
 
     columns = {name: Coded(names, array(name)) for name, names in words["names"].items()}
-    contents = Keys(Strings.mapped(folder).__getitem__, array("places"))
+    contents = Keys(Strings.in_folder(folder).__getitem__, array("places"))
     halves = (columns.get("split"), columns.get("role"))
     return LabelledRows(array("numbers"), contents, columns["label"], *halves, words["problems"], words["left_out"])
