@@ -174,6 +174,27 @@ def test_running_statistics_are_updated_once():
         torch.testing.assert_close(value, statistics[name], rtol=1e-12, atol=1e-12)
 
 
+class Normed(nn.Sequential):
+    num_features = 12
+
+    def __init__(self) -> None:
+        torch.manual_seed(4)
+        super().__init__(nn.Linear(12, 12), nn.BatchNorm1d(12))
+
+
+def test_two_batches_before_one_backward_update_them_once_each():
+    """As a learner of one's own may embed two views of each sample."""
+    chunked, whole = (learner_of(ContrastiveLoss(), 5, trunk=Normed(), freeze_batch_norm=False) for _ in range(2))
+    views = torch.rand(2, 10, 12)
+    embeddings = [chunked.embed_batch(Batch(view, LABELS)) for view in views]
+    (embeddings[0] * embeddings[1]).sum().backward()
+    expected = [torch.cat([whole(view[:5]), whole(view[5:])]) for view in views]
+    (expected[0] * expected[1]).sum().backward()
+    torch.testing.assert_close(dict(chunked.named_buffers()), dict(whole.named_buffers()))
+    for weight, reference in zip(chunked.parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(weight.grad, reference.grad, atol=1e-5, rtol=1e-4)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_mixed_precision_and_its_scaler(dtype):
     """A scale of 2 ** 10 on the loss is off the gradients again when they are applied."""

@@ -95,10 +95,8 @@ class _EmbeddedTwice(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         learner, (embeddings, *weights) = ctx.learner, ctx.saved_tensors
-        # Running statistics go through the same changes once more, to where the first pass left them.
-        for buffer, value in zip(ctx.buffers, ctx.beginning, strict=True):
-            buffer.copy_(value)
-        after = _generator_states(learner.device)
+        draws_after, buffers_after = _generator_states(learner.device), [buffer.clone() for buffer in ctx.buffers]
+        _fill(ctx.buffers, ctx.beginning)
         found: list[Tensor | None] = [None] * len(weights)
         off = torch.zeros((), device=embeddings.device)
         parts = zip(ctx.chunks, ctx.draws, embeddings.split(ctx.lengths), gradient.split(ctx.lengths), strict=True)
@@ -108,13 +106,19 @@ class _EmbeddedTwice(torch.autograd.Function):
                 again = learner(chunk)
                 off += (again.detach() - first).square().sum()
                 _add(found, torch.autograd.grad(again, weights, at_embeddings, allow_unused=True))
-        _set_generator_states(learner.device, after)
+        _set_generator_states(learner.device, draws_after)
+        _fill(ctx.buffers, buffers_after)  # running statistics are those of the first pass, updated once
         if learner.global_step % LOOKED_AT_EVERY == 0 and off.sqrt() > TOLERANCE * embeddings.norm():
             raise UserError(
                 "--model.chunk_size embeds a batch twice, and the second time gave other embeddings: draw in the trunk "
                 "by torch's own generator, keep what changes in buffers, or leave --model.chunk_size out"
             )
         return None, None, *found
+
+
+def _fill(buffers: list[Tensor], values: list[Tensor]) -> None:
+    for buffer, value in zip(buffers, values, strict=True):
+        buffer.copy_(value)
 
 
 def _add(sums: list[Tensor | None], gradients: Sequence[Tensor | None]) -> None:
