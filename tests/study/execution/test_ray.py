@@ -47,7 +47,8 @@ def test_the_quickstart_on_two_nodes_of_which_one_dies_has_the_bytes_of_one_proc
     cluster: Any, tmp_path: Path
 ) -> None:
     one = study(tmp_path / "one", "--executor.workers=1")
-    assert one.wait(1800) == 0, one.communicate()[0]
+    printed, _ = one.communicate(timeout=1800)
+    assert one.returncode == 0, printed
     nodes = [cluster.add_node(num_cpus=1, object_store_memory=STORE) for _ in range(2)]
     folder = tmp_path / "nodes"
     (folder / "locks").mkdir(parents=True)
@@ -78,7 +79,8 @@ def test_ctrl_c_ends_the_tasks(toy_file: Path, finished: Path, tmp_path: Path) -
         assert time.monotonic() < deadline, "a worker outlives its study"
         time.sleep(0.05)
     process = study(folder, *words, file=toy_file)
-    assert process.wait(600) == 0, process.communicate()[0]
+    printed, _ = process.communicate(timeout=600)
+    assert process.returncode == 0, printed
     assert_same_bytes(folder, finished)
 
 

@@ -1,7 +1,9 @@
 """Workers and several `study run` on one folder share its jobs, end together, and say in one line what stops them."""
 
+import io
 import os
 import resource
+import select
 import shutil
 import signal
 import subprocess
@@ -12,14 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from study_process import StudyProcess
 from toy_study import run_study
 
+from levelfield.errors import UserError
+from levelfield.runtime.processes import end
 from levelfield.storage.lock import Lock, running
+from levelfield.study.definition.spec import StudySpec
 from levelfield.study.definition.study_file import load_spec
 from levelfield.study.execution.executors import local
 from levelfield.study.execution.executors.local import Local
+from levelfield.study.execution.pool import Worker
 from levelfield.study.jobs.job import study_jobs
+from levelfield.study.progress import StudyProgress
 from levelfield.study.record import StudyRecord
 
 TABLES = ("results.csv", "summary.csv")
@@ -114,6 +122,24 @@ def test_workers_that_share_a_gpu_are_dealt_evenly(
     with packed.ready(record) as jobs:
         seen = [environ_of(worker.process.pid)["CUDA_VISIBLE_DEVICES"] for worker in jobs.args[0]]
     assert seen == ["4", "5"] * 4
+
+
+def test_a_mistake_is_heard_though_the_worker_takes_its_time_to_end(
+    spec: StudySpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "python").write_text('#!/bin/sh\necho \'{"error": "no luck"}\'\nread word\nexit 2\n')
+    (tmp_path / "python").chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    worker = Worker([], dict(os.environ), 0)
+    assert worker.process.stdout is not None
+    select.select([worker.process.stdout], [], [], 10)
+    assert worker.told() == []
+    worker.begin()
+    assert worker.process.wait() == 2
+    record = StudyRecord(tmp_path / "study", spec)
+    with pytest.raises(UserError, match="no luck"):
+        worker.look_after(record, StudyProgress(Console(file=io.StringIO()), "toy", record.state, {}))
+    end([worker.process])
 
 
 def environ_of(process: int) -> dict[str, str]:

@@ -84,6 +84,7 @@ class Worker:
         assert self.process.stdout is not None
         os.set_blocking(self.process.stdout.fileno(), False)
         self._unread = b""
+        self._mistake: str | None = None
 
     def begin(self) -> None:
         """Tell it that `study.yaml` is there."""
@@ -100,16 +101,18 @@ class Worker:
         """The lines that it has written since the last time, and not the beginning of one."""
         assert self.process.stdout is not None
         *lines, self._unread = (self._unread + (self.process.stdout.read() or b"")).split(b"\n")
-        return [json.loads(line) for line in lines]
+        words = [json.loads(line) for line in lines]
+        self._mistake = next((each["error"] for each in words if "error" in each), self._mistake)
+        return words
 
     def look_after(self, record: StudyRecord, progress: StudyProgress) -> None:
         """Raise what it ended with, or start it again if something killed it."""
         code = self.process.poll()
         if code is None or self.given_up or (code == 0 and not record.state.to_do):
             return
-        for words in self._words():
-            if "error" in words:
-                raise UserError(words["error"])
+        self._words()
+        if self._mistake is not None:  # it may have said so long before it ended
+            raise UserError(self._mistake)
         progress.note_finished(record.refresh())  # what it did, and what it can no longer tell
         if code == 0:
             return
