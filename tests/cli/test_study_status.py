@@ -140,3 +140,18 @@ def test_a_run_for_machines_says_nothing_else(copy: Path, capsys: pytest.Capture
     assert summary["event"] == "summary"
     assert {(row["method"], row["metric"]) for row in summary["rows"]} >= {("arcface", "map_at_r")}
     assert "summary.csv" in answer.err
+
+
+@pytest.mark.processes
+def test_a_run_on_a_terminal_ends_cleanly_on_ctrl_c(toy_file: Path, tmp_path: Path) -> None:
+    words = ["study", "run", str(toy_file), "--output", str(tmp_path / "toy"), "--executor.workers", "1"]
+    terminal = Terminal([*words, "--search.sampler", "random"], columns=100, rows=24)
+    shown = terminal.wait_for("contrastive trial 0 fold 0: validation MAP@R")
+    shown += terminal.wait_for(" left")
+    assert re.search(r"arcface +\S+ +0/6 +\S+ +0/4", shown)
+    terminal.type(b"\x03")
+    assert terminal.ended() == 130
+    assert "jobs done; go on with: levelfield study resume" in plain(terminal.shown)
+    assert "Traceback" not in plain(terminal.shown)
+    assert terminal.shown.rindex(SHOW) > terminal.shown.rindex(HIDE)
+    assert termios.tcgetattr(terminal.theirs) == terminal.before
