@@ -28,6 +28,8 @@ def test_helps_lists_status_and_mistakes_import_no_torch(
         ["--help"],
         ["validate", "--help"],
         ["predict", "--help"],
+        ["export", "--help"],
+        ["search", "--ckpt_path", "x"],
         ["compare", "--help"],
         ["paper", "--help"],
         ["study", "--help"],

@@ -31,6 +31,20 @@ def test_an_opening_says_when_why_and_what(ledger: Ledger) -> None:
     assert (entry["configuration"], entry["checkpoints"]) == ("configuration", {"jobs/a": "f00d"})
 
 
+def test_a_transfer_is_a_line_and_no_opening(ledger: Ledger) -> None:
+    assert ledger.transfer("my_images", "list", {"a": "1"}) == 1
+    assert ledger.open("configuration", {"a": "1"}) == 1
+    ledger.finish(1)
+    assert ledger.transfer("my_images", "list", {"a": "1"}) == 2
+    assert ledger.transfer("my_images", "another list", {"a": "1"}) == 1
+    assert ledger.finished("configuration", {"a": "1"}) == 1, "what came after was none of the test classes"
+    assert [entry["event"] for entry in ledger.entries()] == ["transfer", "opened", "finished", "transfer", "transfer"]
+    lines = ledger.path.read_text().splitlines(keepends=True)
+    ledger.path.write_text("".join(lines[1:]))
+    with pytest.raises(UserError, match="does not follow"):
+        ledger.entries()
+
+
 def test_resuming_an_unfinished_opening_is_not_another(ledger: Ledger) -> None:
     for _ in range(3):
         assert ledger.open("configuration", {"a": "1"}) == 1

@@ -103,6 +103,22 @@ def test_where_the_folder_cannot_be_written_the_index_lies_in_the_cache(encoder,
     assert Gallery.of(encoder, birds).embedded == 8, "a damaged index is made again"
 
 
+def test_with_and_without_faiss_the_answers_are_the_same() -> None:
+    pytest.importorskip("faiss")
+    rows = torch.randn(300, 12).repeat(2, 1)  # each is there twice: the first comes first
+    names = tuple(map(str, range(600)))
+    gallery = Gallery(Samples(names, names, "text"), rows, Path(), 600, ())
+    alone = Gallery(Samples(names, names, "text"), rows, Path(), 600, ())
+    vars(alone)["_flat"] = None
+    for number in range(5):
+        query = Embedded(torch.randn(1, 12), ("query",), None, (0,))
+        top = 1000 if number == 4 else 9
+        with_faiss, without = (each.answers(query, top, "cosine") for each in (gallery, alone))
+        assert [answer.name for answer in with_faiss] == [answer.name for answer in without]
+        likeness = [answer.likeness for answer in without]
+        assert [answer.likeness for answer in with_faiss] == pytest.approx(likeness, abs=1e-6)
+
+
 @pytest.mark.parametrize("distance", ["euclidean", "hamming"])
 def test_other_distances_are_shown_as_such(distance: str) -> None:
     rows, query = torch.randn(20, 12), torch.randn(1, 12)

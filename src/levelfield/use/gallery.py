@@ -9,6 +9,8 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -105,9 +107,7 @@ class Gallery:
             distance: `cosine`, `euclidean` or `hamming`.
             itself: the file of the query, which is no answer.
         """
-        held, similarity = DISTANCES[distance]
-        values = similarity(held(query.embeddings), held(self.rows_GD))[0]
-        order = values.argsort(descending=True, stable=True)[: top + 1].tolist()
+        order, values = self._nearest(query.embeddings, min(top + 1, len(self.rows_GD)), distance)
         order = [place for place in order if itself is None or self.samples.keys[place].resolve() != itself.resolve()]
         bits = 8 * math.ceil(self.rows_GD.shape[1] / 8)
         shown = {
@@ -117,9 +117,30 @@ class Gallery:
         }[distance]
         labels = self.samples.labels or ("",) * len(self.samples.names)
         return [
-            Answer(self.samples.names[at], labels[at], shown(float(values[at])), self.samples.keys[at])
-            for at in order[:top]
+            Answer(self.samples.names[at], labels[at], shown(values[at]), self.samples.keys[at]) for at in order[:top]
         ]
+
+    def _nearest(self, query: Float[Tensor, "1 dim"], count: int, distance: str) -> tuple[list[int], dict[int, float]]:
+        """The places of the nearest, and their similarities."""
+        held, similarity = DISTANCES[distance]
+        if distance == "cosine" and self._flat is not None:
+            found, places = (each[0].tolist() for each in self._flat.search(held(query).numpy(), count))
+            values = dict(zip(places, found, strict=True))
+            return sorted(values, key=lambda place: (-values[place], place)), values
+        every = similarity(held(query), held(self.rows_GD))[0]
+        order = every.argsort(descending=True, stable=True)[:count].tolist()
+        return order, {place: float(every[place]) for place in order}
+
+    @cached_property
+    def _flat(self) -> Any:
+        """faiss's exact index of the rows, for many queries; None where faiss is not installed."""
+        if find_spec("faiss") is None:
+            return None
+        import faiss  # an optional extra
+
+        index = faiss.IndexFlatIP(self.rows_GD.shape[1])
+        index.add(DISTANCES["cosine"][0](self.rows_GD).numpy())
+        return index
 
 
 def query_of(encoder: Encoder, query: str, gallery: Samples) -> Samples:
