@@ -14,6 +14,7 @@ from safetensors.torch import save
 from levelfield.data.places import dataset_found_again, root_in_vain
 from levelfield.errors import UserError
 from levelfield.metrics.distributed import first_of_each
+from levelfield.metrics.table import SHOWN_METRICS
 from levelfield.runtime.shipped import find_configuration
 from levelfield.storage.atomic import write_atomically
 from levelfield.training.batches import gather_rows
@@ -111,7 +112,7 @@ class EvaluationCLI(TrainingCLI):
 
         is_query = self.datamodule.test_subset.is_query
         asks = None if is_query is None else torch.from_numpy(is_query)
-        scores, _ = scores_of(kept.embeddings, kept.labels, asks, self.model.distance)
+        scores, _ = scores_of(kept.embeddings, kept.labels, asks, self.model.distance, tuple(SHOWN_METRICS))
         keep_scores(self.checkpoint_path, scores, len(kept.labels.unique()), len(kept.labels), opened)
         folder, modality = self.checkpoint_path.parent, self.datamodule.dataset.modality
         print(f"model card: {write_card(folder, self.checkpoint_path, self.checkpoint, modality)}")

@@ -6,7 +6,7 @@ Shapes: Q scored queries.
 import hashlib
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -106,25 +106,27 @@ def scores_of(
     labels: Int[Tensor, " samples"],
     is_query: Bool[Tensor, " samples"] | None = None,
     distance: str = "cosine",
+    metrics: Sequence[str] | None = None,
 ) -> tuple[dict[str, Score], int]:
-    """Every usual metric, the retrieval ones with intervals, and the number of queries that were left out.
+    """Scores, the retrieval ones with intervals, and the number of queries that were left out.
 
     Args:
         is_query: which samples are searched for among the others; None searches for each among all others.
         distance: of `retrieval_metrics`.
+        metrics: retrieval metrics; None takes every usual one, and those of a clustering.
     """
     asked, gallery = (embeddings, labels), dict[str, Any]()
     if is_query is not None:
         asked = (embeddings[is_query], labels[is_query])
         gallery = {"gallery": embeddings[~is_query], "gallery_labels": labels[~is_query]}
-    found = retrieval_metrics(*asked, **gallery, distance=distance, per_query=True)
+    found = retrieval_metrics(*asked, **gallery, metrics=metrics, distance=distance, per_query=True)
     skipped = int(found.pop("num_skipped"))
     scores = {}
     for metric, values in found.items():
         assert isinstance(values, Tensor)
         scored = ~values.isnan()
         scores[metric] = Score(float(values[scored].mean()), class_interval(values[scored], asked[1][scored]))
-    clustered = clustering_metrics(embeddings, labels)
+    clustered = {} if metrics is not None else clustering_metrics(embeddings, labels)
     return scores | {metric: Score(value, None) for metric, value in clustered.items()}, skipped
 
 
