@@ -201,7 +201,7 @@ def test_verify_opens_ones_own_data(tmp_path: Path, capsys: pytest.CaptureFixtur
     (tmp_path / "both.csv").write_text("text,label,path\ngood day,a,a/1.png\nbye,b,a/2.png\n")
     assert main(["verify", str(tmp_path / "both.csv")]) == 0
     assert "image_table: 2 classes, 2 samples" in capsys.readouterr().out
-    with pytest.raises(UserError, match=r"no data set 'nowhere' \(.*\), and it is no folder and no \.csv"):
+    with pytest.raises(UserError, match=r"no data set 'nowhere' \(.*\), and it is no folder, no \.csv"):
         main(["verify", "nowhere"])
     with pytest.raises(UserError, match=r"no data set '.*images\.csv'"):
         main(["list", str(tmp_path / "images.csv")])

@@ -1,0 +1,196 @@
+"""Ten million rows and a hundred thousand pictures in tar files: seconds and peak memory of each step.
+
+    python benchmarks/large.py                                      # 10 million rows, 100,000 pictures
+    python benchmarks/large.py --rows 100000 --pictures 1000        # a look
+
+Each row is a process of its own, its peak memory the system's account (`ru_maxrss`), the libraries and what it maps of
+files counted. Seconds are CPU seconds, with those of the wall behind them.
+"""
+
+import argparse
+import io
+import json
+import os
+import resource
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+
+# Nothing of ours up here: a process' account begins with the peak of the one that starts it.
+CLASS_SIZE = 100
+BATCH, EACH, BATCHES = 128, 4, 1000
+IN_A_SHARD, READ = 10_000, 5_000
+STEPS = ("imports", "read", "split", "batches")
+
+
+class Steps:
+    """What each step took, and the peak so far."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, tuple[float, float, float]] = {}
+        self._since = time.process_time(), time.perf_counter()
+
+    def done(self, step: str) -> None:
+        now = time.process_time(), time.perf_counter()
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        self.rows[step] = now[0] - self._since[0], now[1] - self._since[1], peak
+        self._since = time.process_time(), time.perf_counter()
+
+
+def make_table(file: Path, rows: int, kind: str) -> None:
+    """Rows of `rows / 100` classes in no order: paths of 35 letters, or texts of 90."""
+    import numpy as np
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    rng = np.random.default_rng(0)
+    writer = None
+    for start in range(0, rows, 1 << 19):
+        labels = rng.integers(0, max(16, rows // CLASS_SIZE), min(1 << 19, rows - start))
+        if kind == "path":
+            contents = [f"{label:07d}/picture-{start + row:010d}.jpg" for row, label in enumerate(labels.tolist())]
+        else:
+            contents = [
+                f"text {start + row} about {label}," + " and so on" * 7 for row, label in enumerate(labels.tolist())
+            ]
+        table = pa.table({kind: contents, "label": labels})
+        writer = writer or parquet.ParquetWriter(file, table.schema)
+        writer.write_table(table)
+    assert writer is not None
+    writer.close()
+
+
+def draw_batches(file: Path, kind: str) -> Steps:
+    """From the table to a thousand batches, with the paths or texts of each."""
+    steps = Steps()
+    import numpy as np
+
+    from levelfield.data import check_validation_classes, class_folds, split_classes
+    from levelfield.data.datasets import ImageTable, TextTable
+    from levelfield.data.samplers import MPerClassBatchSampler
+    from levelfield.data.subset import ClassSubset
+
+    steps.done("imports")
+    dataset = ImageTable(file) if kind == "path" else TextTable(file)
+    index = dataset.read_index()
+    steps.done("read")
+    trainval, _ = split_classes(np.arange(len(index.class_names)))
+    folds = class_folds(trainval)
+    check_validation_classes(folds, index.labels)
+    train, _ = (ClassSubset(dataset, index.select(np.isin(index.labels, classes))) for classes in folds[0])
+    steps.done("split")
+    for batch in MPerClassBatchSampler(train.labels, BATCH, EACH, BATCHES):
+        keys = [train.index.keys[draw] for draw in batch]
+        if kind == "text":
+            _ = [dataset.load(key) for key in keys]
+    steps.done("batches")
+    return steps
+
+
+def make_pictures(folder: Path, pictures: int) -> None:
+    """The same JPEG pictures of 64 pixels in tar files and in a folder a class."""
+    import numpy as np
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    (folder / "shards").mkdir()
+    classes = max(16, pictures // CLASS_SIZE)
+    for number in range(classes):
+        (folder / "folders" / f"{number:05d}").mkdir(parents=True)
+    for start in range(0, pictures, IN_A_SHARD):
+        with tarfile.open(folder / "shards" / f"pictures-{start // IN_A_SHARD:03d}.tar", "w") as tar:
+            for number in range(start, min(pictures, start + IN_A_SHARD)):
+                coarse = Image.fromarray(rng.integers(0, 256, (8, 8, 3), np.uint8))
+                file = io.BytesIO()
+                coarse.resize((64, 64)).save(file, "JPEG")
+                for suffix, content in (("jpg", file.getvalue()), ("cls", str(number % classes).encode())):
+                    member = tarfile.TarInfo(f"{number:08d}.{suffix}")
+                    member.size = len(content)
+                    tar.addfile(member, io.BytesIO(content))
+                (folder / "folders" / f"{number % classes:05d}" / f"{number:08d}.jpg").write_bytes(file.getvalue())
+
+
+def read_pictures(folder: Path, kind: str) -> Steps:
+    """The list of the pictures, then some thousands of them in a random order."""
+    steps = Steps()
+    import numpy as np
+
+    from levelfield.data.datasets import ImageFolder, ImageShards
+
+    steps.done("imports")
+    dataset = ImageShards(folder / "shards") if kind == "shards" else ImageFolder(folder / "folders")
+    keys = dataset.read_index().keys
+    steps.done("read")
+    for position in np.random.default_rng(1).permutation(len(keys))[:READ].tolist():
+        dataset.load(keys[position])
+    steps.done("pictures")
+    return steps
+
+
+PARTS = {
+    "make_table": make_table,
+    "draw_batches": draw_batches,
+    "make_pictures": make_pictures,
+    "read_pictures": read_pictures,
+}
+
+
+def in_process(part: str, *words: object, cache: Path) -> dict[str, tuple[float, float, float]]:
+    """What a part prints, run in a process of its own."""
+    environment = {**os.environ, "LEVELFIELD_CACHE": str(cache), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, __file__, "--part", part, *map(str, words)]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def table_rows(rows: int, folder: Path) -> None:
+    print(f"\n| {rows:,} rows | imports | read | split | {BATCHES:,} batches of {BATCH} | peak, MiB |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for kind in ("path", "text"):
+        file = folder / f"{kind}.parquet"
+        in_process("make_table", file, rows, kind, cache=folder)
+        for when in ("the first time", "again"):
+            found = in_process("draw_batches", file, kind, cache=folder / "cache")
+            shown = " | ".join(f"{found[step][0]:.1f} ({found[step][1]:.1f})" for step in STEPS)
+            print(f"| {kind}s, {when} | {shown} | {found['batches'][2]:,.0f} |", flush=True)
+        file.unlink()
+
+
+def picture_rows(pictures: int, folder: Path) -> None:
+    in_process("make_pictures", folder, pictures, cache=folder)
+    print(f"\n| {pictures:,} pictures | list | pictures a second of CPU time | peak, MiB |")
+    print("| --- | --- | --- | --- |")
+    for kind, when in (("shards", ", the first time"), ("shards", ", again"), ("folders", "")):
+        found = in_process("read_pictures", folder, kind, cache=folder / "cache")
+        seconds, _, peak = found["pictures"]
+        each = min(READ, pictures) / seconds
+        print(
+            f"| {kind}{when} | {found['read'][0]:.1f} ({found['read'][1]:.1f}) | {each:,.0f} | {peak:,.0f} |",
+            flush=True,
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--pictures", type=int, default=100_000)
+    parser.add_argument("--only", choices=("tables", "pictures"))
+    parser.add_argument("--part", nargs="+", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.part:
+        part, place, *words = given.part
+        steps = PARTS[part](Path(place), *(int(word) if word.isdecimal() else word for word in words))
+        print(json.dumps(steps.rows if steps else {}))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        if given.only != "pictures":
+            table_rows(given.rows, Path(folder))
+        if given.only != "tables":
+            picture_rows(given.pictures, Path(folder))
+
+
+if __name__ == "__main__":
+    main()
