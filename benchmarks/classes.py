@@ -6,7 +6,7 @@ thread each; two of them share the classes over gloo, and the slower one is show
 more where something else runs. Memory is the peak that one process takes beyond the import, every page of the
 optimizer's moments touched.
 
-    python benchmarks/classes.py                             # a quarter of an hour on quiet cores, 9 GiB
+    python benchmarks/classes.py                             # one row takes up to 9 GiB (--gib)
     python benchmarks/classes.py --classes 10000 1000000 --sizes 128 --processes 1
 """
 
@@ -32,9 +32,9 @@ GIB = 2**30
 
 
 def held_bytes(classes: int, size: int, share: float, processes: int) -> float:
-    """Weights and moments; with all classes in play their gradient, unit vectors and logits too, roughly."""
+    """Weights and moments; of the rows in play the unit vectors, the gradients and the logits too, roughly."""
     rows = classes / processes
-    return 4 * rows * (3 * size + (4 * size + 6 * BATCH) * share)
+    return 4 * rows * (3 * size + (4 * size + 5 * BATCH) * share)
 
 
 def steps(
