@@ -17,7 +17,7 @@ SEPARATORS = ",;\t|"
 # A longer value is a quote that was not closed, or a whole book.
 LONGEST_VALUE = 10_000_000
 LONGEST_HEADER = 1_000_000
-# As text and as Python's strings it takes some ten times as much memory.
+# Short rows take some fifteen times as much memory, as text and as Python's strings.
 LARGEST_FILE = 1 << 29
 
 
