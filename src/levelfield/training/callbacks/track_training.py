@@ -41,6 +41,7 @@ class TrackTraining(Callback):
         self.galleries = galleries
         self.checkpoint = checkpoint
         self._trackers: list[Logger] = []
+        self._listens = False
         self._hooks: list[RemovableHandle] = []
         self._seen: dict[str, Any] = {}
         self._first_rows: list[tuple[Tensor, Tensor]] = []
@@ -61,29 +62,42 @@ class TrackTraining(Callback):
             self._first_rows = [(weight, _some_rows(weight).clone()) for weight in weights]
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        # of the batches whose gradients make one step, each listens anew: the last one's are told
-        if self._trackers and not self._hooks and trainer.global_step % self.every_n_steps == 0:
-            parts = [(part, getattr(pl_module, part, None)) for part in ("loss", "embedder")]
-            for part, module in parts:
-                if isinstance(module, nn.Module):
-                    self._hooks.append(module.register_forward_hook(getattr(self, f"_see_{part}"), with_kwargs=True))
+        # Of the batches whose gradients make one step the last one is told of.
+        if self._trackers and not self._listens and trainer.global_step % self.every_n_steps == 0:
+            self._listens = True
+            self._listen(pl_module)
 
-    def _see_loss(self, loss: nn.Module, given: tuple[Any, ...], named: dict[str, Any], value: Any) -> None:
-        if len(given) < 2 or not all(isinstance(each, Tensor) for each in given[:2]):
+    def _listen(self, learner: Any) -> None:
+        """Look at what the learner gives its loss: on several processes the loss itself may not be called."""
+        for part in ("miner", "embedder"):
+            if isinstance(module := getattr(learner, part, None), nn.Module):
+                self._hooks.append(module.register_forward_hook(getattr(self, f"_see_{part}")))
+        compute_loss = getattr(learner, "compute_loss", None)
+        if compute_loss is None:
             return
-        chosen = given[2] if len(given) > 2 else named.get("indices_tuple")
-        self._seen |= {"loss": loss, "embeddings": given[0].detach(), "labels": given[1], "chosen": chosen}
-        if given[0].requires_grad:
-            given[0].register_hook(self._see_slope)
+
+        def seen(embeddings: Tensor, labels: Tensor) -> Tensor:
+            self._see_batch(embeddings, labels)
+            return compute_loss(embeddings, labels)
+
+        learner.compute_loss = seen  # of this learner, for this step
+
+    def _see_batch(self, embeddings: Tensor, labels: Tensor) -> None:
+        self._seen |= {"embeddings": embeddings.detach(), "labels": labels}
+        if embeddings.requires_grad:
+            embeddings.register_hook(self._see_slope)
+
+    def _see_miner(self, miner: nn.Module, given: Any, chosen: Any) -> None:
+        self._seen["chosen"] = chosen
 
     def _see_slope(self, slope: Tensor) -> None:
         self._seen["active_samples"] = (slope != 0).any(1).float().mean()
 
-    def _see_embedder(self, embedder: nn.Module, given: Any, named: Any, embeddings: Tensor) -> None:
+    def _see_embedder(self, embedder: nn.Module, given: Any, embeddings: Tensor) -> None:
         self._seen["norms"] = embeddings.detach().float().norm(dim=1)
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
-        if self._hooks:
+        if self._listens:
             groups = {group.get("name", str(number)): group for number, group in enumerate(optimizer.param_groups)}
             self._seen["rates"] = {f"lr/{name}": float(group["lr"]) for name, group in groups.items()}
             self._seen["norms_of_gradients"] = {
@@ -95,8 +109,8 @@ class TrackTraining(Callback):
         self._batches += 1
         if "rates" not in self._seen:
             return
-        seen, self._seen = self._seen, {}
-        self._stop_listening()
+        seen, self._seen = {**self._seen, "loss": getattr(pl_module, "loss", None)}, {}
+        self._stop_listening(pl_module)
         found = {**seen["norms_of_gradients"], **{f"train/{name}": value for name, value in _of_batch(seen).items()}}
         if self._first_rows:
             found["train/class_weight_drift"] = _drift(self._first_rows)
@@ -133,13 +147,13 @@ class TrackTraining(Callback):
             self._since += time.perf_counter() - self._validation_began
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._stop_listening()
+        self._stop_listening(pl_module)
         for logger in self._trackers:
             if isinstance(logger, WandbLogger) and trainer.is_global_zero:
                 self._keep(logger, trainer, pl_module)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        self._stop_listening()
+        self._stop_listening(pl_module)
 
     def _keep(self, logger: WandbLogger, trainer: Trainer, pl_module: LightningModule) -> None:
         """What W&B keeps of a training that has ended, on request."""
@@ -168,10 +182,11 @@ class TrackTraining(Callback):
     def _wandb_runs(self) -> list[Any]:
         return [logger.experiment for logger in self._trackers if isinstance(logger, WandbLogger)]
 
-    def _stop_listening(self) -> None:
+    def _stop_listening(self, learner: Any) -> None:
+        vars(learner).pop("compute_loss", None)
         for hook in self._hooks:
             hook.remove()
-        self._hooks = []
+        self._hooks, self._listens = [], False
 
 
 def _of_batch(seen: dict[str, Any]) -> dict[str, Tensor]:
@@ -183,7 +198,7 @@ def _of_batch(seen: dict[str, Any]) -> dict[str, Tensor]:
         found["active_samples"] = seen["active_samples"]
     if "embeddings" not in seen:
         return found
-    embeddings_ND, labels_N, chosen = seen["embeddings"].float(), seen["labels"], seen["chosen"]
+    embeddings_ND, labels_N, chosen = seen["embeddings"].float(), seen["labels"], seen.get("chosen")
     units_ND = normalize(embeddings_ND)
     sim_NN = units_ND @ units_ND.T
     same_NN = labels_N[:, None] == labels_N
