@@ -1,12 +1,15 @@
 """What trackers are told of a training: the keys, and values computed another way."""
 
 import math
+import subprocess
+import sys
 from itertools import product
 
 import pytest
 import torch
 from lightning.pytorch import Callback
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tiny_fit import TINY
 from wandb_files import offline_runs
 
 from levelfield.errors import UserError
@@ -175,3 +178,15 @@ def test_a_loss_that_cannot_tell_says_nothing_and_no_draw_is_taken():
 def test_a_number_below_the_smallest_is_refused():
     with pytest.raises(UserError, match="every_n_steps 0"):
         TrackTraining(every_n_steps=0)
+
+
+@pytest.mark.full
+@pytest.mark.processes
+def test_of_two_processes_the_first_tells_of_the_whole_batch(tmp_path):
+    words = [*TINY, "--model.loss", "ContrastiveLoss", "--config", "logger/wandb.yaml", "--output", str(tmp_path)]
+    words += ["--trainer.accelerator", "cpu", "--trainer.devices", "2", "--trainer.strategy", "ddp"]
+    words += ["--trainer.callbacks+", "TrackTraining", "--trainer.callbacks.every_n_steps", "1"]
+    subprocess.run([sys.executable, "-m", "levelfield", "fit", *words], check=True, timeout=200, capture_output=True)
+    [told] = offline_runs(tmp_path)
+    assert told.keys >= OF_EACH_FIT - {"train/loss"}  # it has fewer steps than a log of the loss
+    assert told.keys >= {"train/active_positives", "train/active_negatives"}
