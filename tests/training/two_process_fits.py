@@ -1,7 +1,7 @@
 """One step of some losses on this process group; run by `test_two_processes.py` with one and with two processes.
 
 Writes `<folder>/<world size>.pt`: for each case the loss, the weights after a step of SGD with rate 1 (so that their
-change is the gradient), the batches drawn in two epochs, and the validation scores, of rank 0. Each process writes
+change is the gradient), the batches drawn, and the validation scores, of rank 0. Each process writes
 `<folder>/left_<world size>_<rank>.json`: whether it had left its group when it ended.
 """
 
@@ -15,12 +15,14 @@ from pathlib import Path
 
 import torch
 from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.plugins import DoublePrecision
 
 from levelfield import losses, miners
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets import Glyphs
 from levelfield.data.transforms import ImageTransforms
 from levelfield.models import TimmTrunk
+from levelfield.training import fully_sharded
 from levelfield.training.learner import MetricLearner
 
 # All losses are compared, without a Trainer, in tests/losses/test_over_ranks.py.
@@ -45,17 +47,19 @@ class Recorder(Callback):
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
         self.losses: list[float] = []
+        self.scores: list[dict[str, float]] = []
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
         self.batches.append(pl_module.all_gather(batch[2]).flatten().tolist())
         self.losses.append(float(outputs["loss"]))
 
+    def on_validation_end(self, trainer, pl_module) -> None:
+        scores = trainer.callback_metrics.items()
+        self.scores.append({name: float(value) for name, value in scores if name.startswith("val/")})
 
-def sgd(parameters):
-    return torch.optim.SGD(parameters, lr=1.0)
 
-
-def fit(loss, arguments, miner, epochs=1, validate=False, chunk_size=None):
+def fit(loss, arguments, miner, chunk_size=None, strategy="ddp", epochs=0, rate=1.0):
+    """One step without a validation, or epochs of five steps with one after each."""
     torch.manual_seed(1)
     classes = inspect.signature(loss).parameters.get("num_classes")
     needs_classes = classes is not None and classes.default is inspect.Parameter.empty
@@ -70,10 +74,10 @@ def fit(loss, arguments, miner, epochs=1, validate=False, chunk_size=None):
         embedding_size=16,
         members=arguments.get("members", 1),
         miner=None if miner is None else miner(),
-        optimizer=sgd,
-        trunk_lr=1.0,
-        embedder_lr=1.0,
-        loss_lr=1.0,
+        optimizer=torch.optim.SGD,
+        trunk_lr=rate,
+        embedder_lr=rate,
+        loss_lr=rate,
         weight_decay=0.0,
         chunk_size=chunk_size,
     )
@@ -81,18 +85,18 @@ def fit(loss, arguments, miner, epochs=1, validate=False, chunk_size=None):
         Glyphs(num_classes=40),
         batch_size=16,
         samples_per_class=4,
-        steps_per_epoch=1,
+        steps_per_epoch=5 if epochs else 1,
         eval_batch_size=17,  # does not divide the validation fold
         transforms=ImageTransforms(crop_size=32, resize=32, scale=(0.6, 1.0), horizontal_flip=False),
     )
     recorder = Recorder()
     trainer = Trainer(
         accelerator="cpu",
-        strategy="ddp" if int(sys.argv[2]) > 1 else "auto",
+        strategy=strategy if int(sys.argv[2]) > 1 else "auto",
         devices=int(sys.argv[2]),
-        precision="64-true",
-        max_epochs=epochs,
-        limit_val_batches=1.0 if validate else 0,
+        plugins=[DoublePrecision()],  # as `precision="64-true"`, which Lightning does not list for FSDP2
+        max_epochs=epochs or 1,
+        limit_val_batches=1.0 if epochs else 0,
         num_sanity_val_steps=0,
         logger=False,
         enable_checkpointing=False,
@@ -101,12 +105,16 @@ def fit(loss, arguments, miner, epochs=1, validate=False, chunk_size=None):
         callbacks=[recorder],
     )
     trainer.fit(learner, datamodule=data)
-    scores = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")}
+    if strategy == "fsdp2" and epochs:
+        trainer.save_checkpoint(Path(sys.argv[1]) / f"{sys.argv[2]}.ckpt")
+        assert (
+            trainer.validate(learner, datamodule=data, verbose=False)[0] == recorder.scores[-2] == recorder.scores[-1]
+        )
     return {
         "losses": recorder.losses,
         "batches": recorder.batches,
-        "weights": {name: value.clone() for name, value in learner.state_dict().items()},
-        "scores": scores,
+        "weights": {name: value.clone() for name, value in trainer.strategy.lightning_module_state_dict().items()},
+        "scores": recorder.scores,
     }
 
 
@@ -121,7 +129,11 @@ def main() -> None:
     atexit.register(_tell_whether_left, Path(sys.argv[1]) / f"left_{sys.argv[2]}_{os.environ.get('RANK', 0)}.json")
     results = {name: fit(*case) for name, case in CASES.items()}
     results |= {f"{name}, in chunks": fit(*CASES[name], chunk_size=3) for name in IN_CHUNKS}
-    results["two epochs"] = fit(losses.ContrastiveLoss, {}, None, epochs=2, validate=True)
+    results["twenty steps"] = fit(losses.ContrastiveLoss, {}, None, epochs=4, rate=0.03)
+    fully_sharded.BLOCK_WEIGHTS = 5_000  # so that this trunk has blocks
+    results["sharded, no class weights"] = fit(losses.LiftedStructureLoss, {}, None, strategy="fsdp2")
+    halved = {"class_fraction": 0.5}
+    results["sharded"] = fit(losses.ArcFaceLoss, halved, None, epochs=1, rate=0.03, strategy="fsdp2")
     if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
         torch.save(results, Path(sys.argv[1]) / f"{sys.argv[2]}.pt")
 

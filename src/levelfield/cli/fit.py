@@ -5,11 +5,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from jsonargparse import Namespace
 from lightning.pytorch import Callback
 from lightning.pytorch.cli import LightningCLI
 
 from levelfield.errors import UserError
+from levelfield.runtime.launchers import launched_together
 from levelfield.runtime.own_code import own_code
 from levelfield.runtime.signals import Stopped
 from levelfield.storage.without_places import without_places
@@ -80,8 +82,15 @@ class FitCLI(TrainingCLI):
         self._claim_folder(Path(section.output) / "fit" / (section.name or default_name(section)), section.resume)
         try:
             super().instantiate_classes()
+            launched = launched_together()
+            if launched is not None and launched[0] != "sbatch" and self.trainer.world_size == 1:
+                raise UserError(
+                    f"{launched[0]} started this fit as {launched[1]}, each of which would train alone: give "
+                    "--trainer.devices, the processes on a machine, or start it once"
+                )
             if learns_from_group(self.trainer):
-                self.trainer.strategy.setup_environment()
+                with torch.random.fork_rng(devices=[]):  # Lightning seeds anew there
+                    self.trainer.strategy.setup_environment()
                 words = self.trainer.strategy.broadcast((self._claim.folder, self._claim.state))
                 if not is_first_process():
                     self._claim = Claim(*words)

@@ -2,6 +2,7 @@
 
 import atexit
 
+import torch
 import torch.distributed as dist
 
 
@@ -15,7 +16,12 @@ def leave_group_at_exit() -> None:
         atexit.register(dist.destroy_process_group)
 
 
-def stay_in_group() -> None:
-    """Take it back, for a stage that begins: leaving waits for the others, and one that fails must not."""
+def stay_in_group(random_state: torch.Tensor) -> None:
+    """Take it back, for a stage that begins: leaving waits for the others, and one that fails must not.
+
+    Lightning seeds anew where it forms a group; from `random_state` on, it draws what one process would.
+    """
     if dist.is_available():
         atexit.unregister(dist.destroy_process_group)
+        if dist.is_initialized() and dist.get_world_size() > 1:
+            torch.set_rng_state(random_state)

@@ -14,7 +14,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.loggers import Logger
-from lightning.pytorch.plugins.environments import SLURMEnvironment
+from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEnvironment
 from lightning.pytorch.plugins.io import CheckpointIO
 
 import levelfield.miners  # noqa: F401 a short name is found among the classes that are imported
@@ -246,6 +246,11 @@ class TrainingCLI(LightningCLI):
         if getattr(trainer.strategy, "_start_method", None) in ("spawn", "forkserver"):
             raise UserError(f"--trainer.strategy {config['strategy']}: what a training holds cannot be sent; give ddp")
         environment = trainer._accelerator_connector.cluster_environment
+        if trainer.num_nodes > 1 and isinstance(environment, LightningEnvironment):  # it would wait for them
+            raise UserError(
+                f"--trainer.num_nodes {trainer.num_nodes}: nothing has started this on the other nodes; start it by "
+                "torchrun on each, or by srun"
+            )
         if isinstance(environment, SLURMEnvironment):
             environment.auto_requeue = False  # `signals.py` requeues
         return trainer

@@ -19,7 +19,7 @@ from torch import nn
 from levelfield.errors import UserError
 from levelfield.models.text_files import check_architecture
 from levelfield.storage.without_places import without_places
-from levelfield.training.frozen_trunk import with_trunk
+from levelfield.training.frozen_trunk import KEY, trunk_hash, with_trunk
 from levelfield.training.instantiation import instantiate, restrict_parser
 from levelfield.training.loss_factory import SUPPLIED, given_arguments, loss_class
 from levelfield.training.trust import BUILT_PARTS, Missing, check_kinds, check_names, importing_only
@@ -63,6 +63,11 @@ class LearnerConfig(NamedTuple):
     kind: type[LightningModule]
     arguments: dict[str, Any]
     missing: str | None
+
+
+def has_frozen_trunk_of(learner: Any, path: str | Path) -> bool:
+    """Whether a learner's trunk is frozen and the one that a checkpoint was trained on."""
+    return learner.freeze_trunk and read_checkpoint(path)["levelfield"].get(KEY) == trunk_hash(learner.trunk)
 
 
 def learner_config(

@@ -28,10 +28,11 @@ from levelfield.runtime.process_group import leave_group_at_exit, stay_in_group
 from levelfield.training.batches import Batch, gather_rows, samples_of
 from levelfield.training.begin_at_pca import begin_at_pca
 from levelfield.training.callbacks import RecordOpening, RetrievalValidation
-from levelfield.training.checkpoint import import_spec, load_learner, read_checkpoint
+from levelfield.training.checkpoint import import_spec, load_learner
 from levelfield.training.features import TrunkExtractor, check_features
 from levelfield.training.frozen_trunk import KEY as FROZEN_TRUNK
 from levelfield.training.frozen_trunk import trunk_hash
+from levelfield.training.fully_sharded import shard
 from levelfield.training.gradient_caching import check_chunks, embed_in_chunks
 from levelfield.training.loss_factory import LossFactory, MetricLossFactory, check_call, make_loss, supplied_arguments
 from levelfield.training.own_learner import learner_class
@@ -159,6 +160,7 @@ class MetricLearner(LightningModule):
         self._loss_factory = None if isinstance(loss, nn.Module) else loss
         if self._loss_factory is not None and "num_classes" not in supplied_arguments(self._loss_factory):
             self.loss, self._loss_factory = make_loss(self._loss_factory, None, embedding_size), None
+        self._random_state = torch.get_rng_state()
         self._optimizer_factory = optimizer
         self._scheduler_factory = lr_scheduler
         self._scheduler_interval = lr_scheduler_interval
@@ -225,7 +227,7 @@ class MetricLearner(LightningModule):
         return self.embed_features(batch.samples) if batch.are_features else self(batch.samples)
 
     def setup(self, stage: str) -> None:
-        stay_in_group()
+        stay_in_group(self._random_state)
         datamodule = getattr(self.trainer, "datamodule", None)
         if stage != "predict" and isinstance(datamodule, MetricDataModule) and datamodule.features is not None:
             self.check_features()
@@ -245,14 +247,11 @@ class MetricLearner(LightningModule):
             begin_at_pca(self, datamodule)
         self._starts_at_pca = False
 
+    def configure_model(self) -> None:
+        shard(self)
+
     def teardown(self, stage: str) -> None:
         leave_group_at_exit()
-
-    def has_frozen_trunk_of(self, checkpoint_path: Path) -> bool:
-        """Whether the trunk here is frozen and the one that a checkpoint was trained on."""
-        if not self.freeze_trunk:
-            return False
-        return read_checkpoint(checkpoint_path)["levelfield"].get(FROZEN_TRUNK) == trunk_hash(self.trunk)
 
     def check_features(self) -> None:
         """Raises UserError for a learner that cannot be trained on features of its trunk (`--data.features`)."""

@@ -114,7 +114,7 @@ def restarted() -> bool:
 
 
 def determining(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a configuration that a training's numbers depend on."""
+    """The part of a configuration that a training's numbers depend on, by more than rounding: not the processes."""
     plain = copy.deepcopy(dict(config))
     for key in ("name", "output", "checkpoint_seconds"):
         plain.pop(key, None)
@@ -125,7 +125,8 @@ def determining(config: Mapping[str, Any]) -> dict[str, Any]:
         data.pop(key, None)
     if "trainer" in plain:
         plain["trainer"] = without_trackers(plain["trainer"])
-        plain["trainer"].pop("enable_progress_bar", None)
+        for key in ("enable_progress_bar", "devices", "num_nodes", "strategy"):
+            plain["trainer"].pop(key, None)
     return plain
 
 

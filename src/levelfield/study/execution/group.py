@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from levelfield.errors import OutOfMemory, TrainingFailed, UserError
+from levelfield.runtime.launchers import LAUNCHERS, launched_together
 from levelfield.runtime.processes import end
 from levelfield.runtime.signals import is_first_rank
 from levelfield.study.definition.configuration import Config
@@ -59,13 +60,6 @@ def train_in_group(study_folder: Path, job: Job, config: Config, checkpoint_seco
     raise {"memory": OutOfMemory, "failure": TrainingFailed, "mistake": UserError}[kind](found)
 
 
-# What launchers say of how many processes they have started for one command.
-LAUNCHERS = {
-    "torchrun": "WORLD_SIZE",
-    "srun": "SLURM_STEP_NUM_TASKS",
-    "sbatch": "SLURM_NTASKS",
-    "mpirun": "OMPI_COMM_WORLD_SIZE",
-}
 # A group that read these would wait for processes that nobody starts, or meet another one at its port.
 OF_A_LAUNCHER = {
     *LAUNCHERS.values(),
@@ -84,13 +78,10 @@ def refuse_to_be_one_of_many() -> None:
         "and a study starts its own: start it once (srun --ntasks=1), with --executor.workers N for jobs side by side "
         "and --trainer.devices N for jobs on several devices"
     )
-    step = "SLURM_STEP_NUM_TASKS" in os.environ
-    for launcher, name in LAUNCHERS.items():
-        count = os.environ.get(name, "1")
-        if launcher == "sbatch" and (step or "SLURM_PROCID" not in os.environ):
-            continue
-        if count.isdigit() and int(count) > 1:
-            raise UserError(f"{launcher} started this study as one of {count} processes ({name}={count}), {alone}")
+    launched = launched_together()
+    if launched is not None:
+        launcher, number = launched
+        raise UserError(f"{launcher} started this study as {number}, {alone}")
     if not is_first_rank():
         raise UserError(
             f"RANK, LOCAL_RANK or SLURM_PROCID is set, and not to 0, as for one of several processes, {alone}; "

@@ -31,6 +31,7 @@ from levelfield.study.same_study import check_whole_study
 from levelfield.study.sealed_test.scores import EmbeddedTest, score_run
 from levelfield.study.tested import read_test, tested_hash, tested_path
 from levelfield.training.build import TrainingCLI, build
+from levelfield.training.checkpoint import has_frozen_trunk_of
 from levelfield.training.embed import EmbeddedSet, embed
 from levelfield.training.features import TrunkExtractor
 from levelfield.training.learner import MetricLearner
@@ -257,7 +258,7 @@ class _Opening:
         device = training.trainer.strategy.root_device
         steps = self.progress.advance
         paths = [self.folder / job.checkpoint for job in jobs]
-        frozen = is_baseline(jobs[0].method) or all(map(training.model.has_frozen_trunk_of, paths))
+        frozen = is_baseline(jobs[0].method) or all(has_frozen_trunk_of(training.model, path) for path in paths)
         if frozen and training.datamodule.features is not None:
             loader = training.datamodule.eval_dataloader(self.test_features(jobs[0].method))
         if is_baseline(jobs[0].method):

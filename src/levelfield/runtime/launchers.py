@@ -1,0 +1,22 @@
+"""What launchers say of how many processes they have started for one command."""
+
+import os
+
+LAUNCHERS = {
+    "torchrun": "WORLD_SIZE",
+    "srun": "SLURM_STEP_NUM_TASKS",
+    "sbatch": "SLURM_NTASKS",
+    "mpirun": "OMPI_COMM_WORLD_SIZE",
+}
+
+
+def launched_together() -> tuple[str, str] | None:
+    """Who started this process as one of several, and what it says of their number; None where nobody did."""
+    step = "SLURM_STEP_NUM_TASKS" in os.environ
+    for launcher, name in LAUNCHERS.items():
+        count = os.environ.get(name, "1")
+        if launcher == "sbatch" and (step or "SLURM_PROCID" not in os.environ):
+            continue
+        if count.isdigit() and int(count) > 1:
+            return launcher, f"one of {count} processes ({name}={count})"
+    return None

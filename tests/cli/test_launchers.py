@@ -1,0 +1,42 @@
+"""A fit whose numbers contradict those of who started it ends in one line, before it waits for anybody."""
+
+import pytest
+from tiny_fit import TINY
+
+TORCHRUN = {
+    **{"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"},
+    **{"TORCHELASTIC_RUN_ID": "none", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"},
+}
+SRUN = {
+    **{"SLURM_JOB_NAME": "levelfield", "SLURM_JOB_ID": "7", "SLURM_NODELIST": "node7", "SLURM_NNODES": "1"},
+    **{"SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2", "SLURM_STEP_NUM_TASKS": "2"},
+    **{"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"},
+}
+
+
+@pytest.mark.parametrize(
+    ("environment", "words", "expected"),
+    [
+        pytest.param(TORCHRUN, ["--trainer.devices", "3"], ["devices=3", "world size (2)"], id="torchrun, other"),
+        pytest.param(TORCHRUN, [], ["torchrun started this fit as one of 2", "--trainer.devices"], id="torchrun, one"),
+        pytest.param(SRUN, ["--trainer.devices", "3"], ["devices=3", "--ntasks-per-node=2"], id="srun, other"),
+        pytest.param(SRUN, [], ["srun started this fit as one of 2", "--trainer.devices"], id="srun, one"),
+        pytest.param(
+            {**SRUN, "SLURM_NNODES": "2"}, ["--trainer.devices", "2"], ["num_nodes=1", "--nodes=2"], id="srun, nodes"
+        ),
+        pytest.param(
+            {}, ["--trainer.num_nodes", "2"], ["--trainer.num_nodes 2: nothing has started", "torchrun"], id="nobody"
+        ),
+    ],
+)
+def test_numbers_that_contradict_the_launcher_are_one_line(
+    environment: dict[str, str], words: list[str], expected: list[str], run, tmp_path, monkeypatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    trainer = ["--trainer.accelerator", "cpu", *words]
+    code, _, complaint = run("fit", *TINY, "--model.loss", "ContrastiveLoss", *trainer, "--output", str(tmp_path))
+    assert code == 2
+    assert len(complaint.splitlines()) == 1
+    assert all(part in complaint for part in expected), complaint
+    assert not any((tmp_path / "fit").glob("*/*")), "no folder is left"

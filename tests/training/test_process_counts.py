@@ -1,0 +1,93 @@
+"""`levelfield fit` on one process and on two: one validation curve, whoever begins and whoever goes on."""
+
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiny_fit import TINY
+
+ALONE = ["--trainer.devices", "1"]
+DDP = ["--trainer.devices", "2", "--trainer.strategy", "ddp"]
+SHARDED = ["--trainer.devices", "2", "--trainer.strategy", "fsdp2"]
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+SETTINGS = """
+trainer:
+  max_epochs: 4
+  accelerator: cpu
+  plugins: {{class_path: lightning.pytorch.plugins.DoublePrecision}} # float32 swaps near ties of a ranking
+  callbacks: {{class_path: signal_at.SignalAt, init_args: {{step: {step}, number: 10}}}}
+"""
+
+
+def levelfield(folder: Path, *words: str, launcher: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    paths = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    command = [sys.executable, *launcher, "-m", "levelfield", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=folder, env=environment)
+
+
+def fit(folder: Path, name: str, processes: list[str], *words: str, step: int = -1, launcher=()) -> list[float]:
+    """The validation curve of 20 steps, 5 an epoch; stopped before `step` it must say so, and has none."""
+    settings = folder / f"settings_{step}.yaml"
+    settings.write_text(SETTINGS.format(step=step))
+    words = (*TINY, "--config", str(settings), "--model.loss", "ArcFaceLoss", "--data.steps_per_epoch", "5", *words)
+    done = levelfield(folder, "fit", *words, "--name", name, *processes, launcher=launcher)
+    if step >= 0 and "--resume" not in words:
+        assert "stopped by SIGUSR1" in done.stderr, done.stderr
+        return []
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in (folder / "outputs/fit" / name).iterdir()] == ["0"]
+    with (folder / "outputs/fit" / name / "0/metrics.csv").open() as lines:
+        return [float(row["val/map_at_r"]) for row in csv.DictReader(lines) if row["val/map_at_r"]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("curves")
+
+
+@pytest.fixture(scope="module")
+def alone(folder: Path) -> list[float]:
+    curve = fit(folder, "alone", ALONE)
+    assert len(set(curve)) == 4, "it learns"
+    return curve
+
+
+@pytest.mark.full
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("processes", "launcher"),
+    [
+        pytest.param(DDP, (), id="ddp"),
+        pytest.param(DDP, tuple(TORCHRUN), id="torchrun"),
+        pytest.param(SHARDED, (), id="fsdp2"),
+    ],
+)
+def test_two_processes_have_the_validation_curve_of_one(folder, alone, processes, launcher, request) -> None:
+    name = request.node.callspec.id
+    assert fit(folder, name, processes, launcher=launcher) == pytest.approx(alone, abs=1e-4)
+    best = folder / "outputs/fit" / name / "0/best.ckpt"
+    done = levelfield(folder, "test", "--ckpt_path", str(best))  # on one process
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.full
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        pytest.param(DDP, ALONE, id="from_2_to_1"),
+        pytest.param(ALONE, DDP, id="from_1_to_2"),
+        pytest.param(SHARDED, ALONE, id="from_shards_to_1"),
+        pytest.param(ALONE, SHARDED, id="from_1_to_shards"),
+    ],
+)
+def test_a_fit_goes_on_with_another_number_of_processes(folder, alone, first, then, request) -> None:
+    name = request.node.callspec.id
+    fit(folder, name, first, step=7)
+    assert fit(folder, name, then, "--resume", step=7) == pytest.approx(alone, abs=1e-4)
