@@ -17,13 +17,15 @@ SRUN = {
 @pytest.mark.parametrize(
     ("environment", "words", "expected"),
     [
-        pytest.param(TORCHRUN, ["--trainer.devices", "3"], ["devices=3", "world size (2)"], id="torchrun, other"),
-        pytest.param(TORCHRUN, [], ["torchrun started this fit as one of 2", "--trainer.devices"], id="torchrun, one"),
-        pytest.param(SRUN, ["--trainer.devices", "3"], ["devices=3", "--ntasks-per-node=2"], id="srun, other"),
-        pytest.param(SRUN, [], ["srun started this fit as one of 2", "--trainer.devices"], id="srun, one"),
         pytest.param(
-            {**SRUN, "SLURM_NNODES": "2"}, ["--trainer.devices", "2"], ["num_nodes=1", "--nodes=2"], id="srun, nodes"
+            TORCHRUN,
+            ["--trainer.devices", "3"],
+            ["torchrun started this fit as one of 2", "make 3"],
+            id="torchrun, other",
         ),
+        pytest.param(TORCHRUN, [], ["torchrun started this fit as one of 2", "make 1"], id="torchrun, one"),
+        pytest.param(SRUN, ["--trainer.devices", "3"], ["srun started this", "make 3"], id="srun, other"),
+        pytest.param(SRUN, [], ["srun started this fit as one of 2", "make 1"], id="srun, one"),
         pytest.param(
             {}, ["--trainer.num_nodes", "2"], ["--trainer.num_nodes 2: nothing has started", "torchrun"], id="nobody"
         ),

@@ -82,12 +82,7 @@ class FitCLI(TrainingCLI):
         self._claim_folder(Path(section.output) / "fit" / (section.name or default_name(section)), section.resume)
         try:
             super().instantiate_classes()
-            launched = launched_together()
-            if launched is not None and launched[0] != "sbatch" and self.trainer.world_size == 1:
-                raise UserError(
-                    f"{launched[0]} started this fit as {launched[1]}, each of which would train alone: give "
-                    "--trainer.devices, the processes on a machine, or start it once"
-                )
+            self._refuse_other_number()
             if learns_from_group(self.trainer):
                 with torch.random.fork_rng(devices=[]):  # Lightning seeds anew there
                     self.trainer.strategy.setup_environment()
@@ -99,6 +94,15 @@ class FitCLI(TrainingCLI):
         except BaseException:
             self._release()
             raise
+
+    def _refuse_other_number(self) -> None:
+        """A process too many would train alone, one too few would be waited for."""
+        launched, asked = launched_together(), self.trainer.num_devices * self.trainer.num_nodes
+        if launched is not None and launched[0] != "sbatch" and launched[1] != asked:
+            raise UserError(
+                f"{launched[0]} started this fit as {launched[2]}, for which --trainer.devices (of a machine) and "
+                f"--trainer.num_nodes make {asked}"
+            )
 
     def _claim_folder(self, parent: Path, go_on: bool) -> None:
         """The first process claims a folder, and tells those that it starts itself; others learn it from the group."""

@@ -10,13 +10,13 @@ LAUNCHERS = {
 }
 
 
-def launched_together() -> tuple[str, str] | None:
-    """Who started this process as one of several, and what it says of their number; None where nobody did."""
+def launched_together() -> tuple[str, int, str] | None:
+    """Who started this process as one of how many, and in words; None where it was started alone."""
     step = "SLURM_STEP_NUM_TASKS" in os.environ
     for launcher, name in LAUNCHERS.items():
         count = os.environ.get(name, "1")
         if launcher == "sbatch" and (step or "SLURM_PROCID" not in os.environ):
             continue
         if count.isdigit() and int(count) > 1:
-            return launcher, f"one of {count} processes ({name}={count})"
+            return launcher, int(count), f"one of {count} processes ({name}={count})"
     return None

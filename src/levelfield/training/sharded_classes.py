@@ -52,8 +52,10 @@ def take_optimizer(learner: LightningModule, optimizer: Optimizer) -> None:
 
 def make_whole(learner: LightningModule, checkpoint: dict[str, Any]) -> None:
     """Put whole class weights and their optimizer's states into a checkpoint; all processes must call it."""
-    weights = checkpoint["state_dict"]
-    for name, shard in divided_weights(learner).values():
+    shards, weights = divided_weights(learner), checkpoint["state_dict"]
+    if not shards:
+        return
+    for name, shard in shards.values():
         weights[name] = shard.whole(weights[name])
     if states := checkpoint.get("optimizer_states"):
         optimizers = learner.trainer.optimizers

@@ -80,7 +80,7 @@ def refuse_to_be_one_of_many() -> None:
     )
     launched = launched_together()
     if launched is not None:
-        launcher, number = launched
+        launcher, _, number = launched
         raise UserError(f"{launcher} started this study as {number}, {alone}")
     if not is_first_rank():
         raise UserError(
