@@ -51,7 +51,10 @@ class FullyShardedStrategy(ModelParallelStrategy):
         for optimizer, state in zip(self.optimizers, checkpoint.get("optimizer_states", []), strict=False):
             names = self._learning(optimizer)
             groups = [{**group, "params": [names[each] for each in group["params"]]} for group in state["param_groups"]]
-            named = {"state": {names[each]: value for each, value in state["state"].items()}, "param_groups": groups}
+            named: Any = {
+                "state": {names[each]: value for each, value in state["state"].items()},
+                "param_groups": groups,
+            }
             set_optimizer_state_dict(self.model, optimizer, named, options=options)
         return checkpoint
 
@@ -60,7 +63,7 @@ class FullyShardedStrategy(ModelParallelStrategy):
         assert self.model is not None
         optimizer = optimizer._optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
         options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-        named = get_optimizer_state_dict(self.model, optimizer, options=options)
+        named: Any = get_optimizer_state_dict(self.model, optimizer, options=options)
         if not named:
             return {}
         number = {name: each for each, name in enumerate(self._learning(optimizer))}
