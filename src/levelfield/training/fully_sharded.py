@@ -8,6 +8,7 @@ import torch.distributed as dist
 from lightning.pytorch import LightningModule
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.strategies import ModelParallelStrategy, StrategyRegistry
+from timm.layers import convert_sync_batchnorm
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -83,6 +84,9 @@ StrategyRegistry.register("fsdp2", FullyShardedStrategy)
 def shard(learner: LightningModule) -> None:
     """Shard what learns of a learner, once, where the Trainer's strategy asks for it; a frozen trunk stays whole."""
     strategy = learner.trainer.strategy
+    if getattr(strategy, "_layer_sync", None) is not None:
+        _synchronise_batch_norm(learner)
+        strategy._layer_sync = None  # type: ignore[attr-defined]
     is_sharded = any(isinstance(part, FSDPModule) for part in learner.modules())
     if is_sharded or not isinstance(strategy, ModelParallelStrategy):
         return
@@ -102,6 +106,13 @@ def shard(learner: LightningModule) -> None:
         fully_shard(part, mesh=mesh)
         if isinstance(part, MetricLoss):
             register_fsdp_forward_method(part, "over_ranks")
+
+
+def _synchronise_batch_norm(learner: LightningModule) -> None:
+    """`--trainer.sync_batchnorm true` by timm's conversion: torch's drops the activations that timm's layers hold."""
+    if learner.trainer.strategy.root_device.type == "cpu" and not learner.freeze_batch_norm:
+        raise UserError("--trainer.sync_batchnorm true: torch has it on GPUs alone; leave it out")
+    convert_sync_batchnorm(learner)
 
 
 def large_blocks(network: nn.Module) -> Iterator[nn.Module]:
