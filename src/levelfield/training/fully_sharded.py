@@ -62,7 +62,7 @@ class FullyShardedStrategy(ModelParallelStrategy):
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
         """The whole state, its weights numbered as without shards; empty but on the first process."""
         assert self.model is not None
-        optimizer = optimizer._optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
+        optimizer = optimizer.optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
         options = StateDictOptions(full_state_dict=True, cpu_offload=True)
         named: Any = get_optimizer_state_dict(self.model, optimizer, options=options)
         if not named:

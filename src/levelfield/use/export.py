@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from levelfield.data.crops import as_floats, stacked
 from levelfield.errors import UserError
 from levelfield.models import TimmTrunk
+from levelfield.seeds import seed_of
 from levelfield.storage.atomic import storing, write_atomically, write_json
 from levelfield.use.card import write_card
 from levelfield.use.encoder import Encoder
@@ -233,7 +234,7 @@ def _pictures(encoder: Encoder, data: Any) -> list[Any]:
         return [samples.source.load(key) for key in samples.keys[:COMPARED]]
     from PIL import Image
 
-    draw = np.random.default_rng(0)
+    draw = np.random.default_rng(seed_of("pictures to compare"))
     side = getattr(encoder.transforms, "eval_side", None)
     assert side is not None
     coarse = (draw.integers(0, 255, (6, 6 + number, 3), dtype=np.uint8) for number in range(COMPARED))
