@@ -1,4 +1,4 @@
-"""Every loss on groups of two and three processes; run once by `test_over_ranks.py`.
+"""Every loss on groups of two and three processes, with and without gradient caching; run once by `test_over_ranks.py`.
 
 Writes `<folder>/<world size>.pt`, of rank 0: for each case the loss and the gradients as DistributedDataParallel would
 leave them, that is averaged over the processes; world size 1 stands for one process with the whole batch.
@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from torch.distributed.nn.functional import all_gather
 
 from levelfield import losses, miners
+from levelfield.training.gradient_caching import embed_in_chunks
+from levelfield.training.learner import MetricLearner
 
 # 12 samples for 1, 2 and 3 processes. Of two processes the second, of three the last holds no positive pair of its own
 # among its rows; in "alone" its samples have none in the whole batch.
@@ -65,20 +67,38 @@ def cases() -> dict[str, tuple[nn.Module, str, str | None]]:
     return found
 
 
-def gradients(loss: nn.Module, labels_name: str, chosen: str | None, rank: int, world_size: int) -> dict[str, Tensor]:
+def chunked_cases() -> dict[str, tuple[nn.Module, str, str | None]]:
+    """Each loss once, to train a network: of several processes by gradient caching, of one in one piece."""
+    found = {name: case for name, case in cases().items() if case[1:] == ("uneven", None)}
+    first = {name.partition("(")[0]: name for name in reversed(found)}
+    return {f"{loss} in chunks": found[name] for loss, name in first.items()}
+
+
+def gradients(
+    loss: nn.Module, labels_name: str, chosen: str | None, rank: int, world_size: int, in_chunks: bool = False
+) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(5)
     samples = torch.randn(12, 5, generator=generator, dtype=torch.float64)
     embedder = torch.randn(5, 6, generator=generator, dtype=torch.float64).requires_grad_()
     labels = torch.tensor(LABELS[labels_name])
     share = 12 // world_size
-    rows = (samples[rank * share : (rank + 1) * share] @ embedder).requires_grad_()
+    samples = samples[rank * share : (rank + 1) * share]
+    learnt = {"embedder": embedder}
+    if in_chunks:
+        torch.manual_seed(2)
+        trunk = nn.Sequential(nn.Linear(5, 7), nn.Tanh())
+        learner = MetricLearner(trunk, loss=loss, num_features=7, embedding_size=6, normalize=False).double()
+        learnt = {name: weight for name, weight in learner.named_parameters() if not name.startswith("loss.")}
+        rows = learner(samples) if world_size == 1 else embed_in_chunks(learner, samples, share, 3)
+    else:
+        rows = (samples @ embedder).requires_grad_()
     rows.retain_grad()
     embeddings = rows if world_size == 1 else torch.cat(all_gather(rows))
     torch.manual_seed(7)
     indices = None if chosen is None else MINERS[chosen](embeddings, labels)
     value = loss.over_ranks(embeddings, labels, indices)
     value.backward()
-    learnt = {"embedder": embedder, **dict(loss.named_parameters())}
+    learnt |= dict(loss.named_parameters())
     found = {"value": value.detach(), **{name: weight.grad for name, weight in learnt.items()}}
     of_rows = rows.grad / world_size  # the gather's backward pass has summed
     if world_size > 1:
@@ -97,6 +117,7 @@ def in_group(folder: Path, rank: int, world_size: int) -> None:
         store = f"file://{folder}/store_{world_size}"
         dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world_size)
     found = {name: gradients(*case, rank, world_size) for name, case in cases().items()}
+    found |= {name: gradients(*case, rank, world_size, in_chunks=True) for name, case in chunked_cases().items()}
     if rank == 0:
         torch.save(found, folder / f"{world_size}.pt")
     if world_size > 1:
