@@ -27,6 +27,18 @@ SRUN = {
         pytest.param(SRUN, ["--trainer.devices", "3"], ["srun started this", "make 3"], id="srun, other"),
         pytest.param(SRUN, [], ["srun started this fit as one of 2", "make 1"], id="srun, one"),
         pytest.param(
+            {**SRUN, "SLURM_NNODES": "2"},
+            ["--trainer.devices", "2"],
+            ["srun started this fit on 2 nodes", "--trainer.num_nodes 2"],
+            id="srun, nodes",
+        ),
+        pytest.param(
+            {**TORCHRUN, "LOCAL_WORLD_SIZE": "1"},
+            ["--trainer.devices", "2"],
+            ["torchrun started this fit on 2 nodes", "--trainer.num_nodes 2"],
+            id="torchrun, nodes",
+        ),
+        pytest.param(
             {}, ["--trainer.num_nodes", "2"], ["--trainer.num_nodes 2: nothing has started", "torchrun"], id="nobody"
         ),
     ],

@@ -11,7 +11,7 @@ from lightning.pytorch import Callback
 from lightning.pytorch.cli import LightningCLI
 
 from levelfield.errors import UserError
-from levelfield.runtime.launchers import launched_together
+from levelfield.runtime.launchers import launched_nodes, launched_together
 from levelfield.runtime.own_code import own_code
 from levelfield.runtime.signals import Stopped
 from levelfield.storage.without_places import without_places
@@ -102,6 +102,13 @@ class FitCLI(TrainingCLI):
             raise UserError(
                 f"{launched[0]} started this fit as {launched[2]}, for which --trainer.devices (of a machine) and "
                 f"--trainer.num_nodes make {asked}"
+            )
+        nodes = launched_nodes()
+        if launched is not None and launched[0] != "sbatch" and nodes not in (None, self.trainer.num_nodes):
+            raise UserError(
+                f"{launched[0]} started this fit on {nodes} nodes: give --trainer.num_nodes {nodes}, and by "
+                f"--trainer.devices how many processes a node has, not {self.trainer.num_devices} on "
+                f"{self.trainer.num_nodes}"
             )
 
     def _claim_folder(self, parent: Path, go_on: bool) -> None:

@@ -20,3 +20,12 @@ def launched_together() -> tuple[str, int, str] | None:
         if count.isdigit() and int(count) > 1:
             return launcher, int(count), f"one of {count} processes ({name}={count})"
     return None
+
+
+def launched_nodes() -> int | None:
+    """On how many nodes a launcher has started the processes of this command; None where it does not say."""
+    nodes = os.environ.get("SLURM_STEP_NUM_NODES", os.environ.get("SLURM_NNODES", ""))
+    here = os.environ.get("LOCAL_WORLD_SIZE", "")
+    if here.isdigit() and int(here) > 0:
+        return int(os.environ.get("WORLD_SIZE", here)) // int(here)
+    return int(nodes) if nodes.isdigit() else None
