@@ -165,6 +165,8 @@ def test_dotted_options_are_overrides_wherever_they_stand() -> None:
         ),
         (["run", "toy", "--executor.workers", "0"], r"--executor\.workers must be at least 1, not 0"),
         (["run", "toy", "--executor.workers", "two"], r"--executor\.workers two: give int, 'auto'$"),
+        (["run", "toy", "--executor", "rai"], r"--executor rai: no such executor; did you mean 'ray'\?$"),
+        (["run", "toy", "--executor", "cloud"], r"no such executor; .*local"),
         (["run", "toy", "--executor.devices", "a"], r"--executor\.devices a: give int, \S*Sequence\[int\], null$"),
         (["run", "toy", "--runs", "many"], r"--runs many: give int$"),
         (["run", "toy", "--rusn", "1"], r"no such option '--rusn'; did you mean '--runs'\?"),

@@ -4,13 +4,13 @@ Writes `<folder>/<world size>.pt`, of rank 0: for each case the loss and the gra
 leave them, that is averaged over the processes; world size 1 stands for one process with the whole batch.
 """
 
-import os
 import sys
 import warnings
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from forked_ranks import fork
 from loss_cases import needs_classes, shipped
 from torch import Tensor, nn
 from torch.distributed.nn.functional import all_gather
@@ -124,30 +124,8 @@ def in_group(folder: Path, rank: int, world_size: int) -> None:
         dist.destroy_process_group()
 
 
-def main() -> None:
-    """A process a rank, forked from one that has imported torch and computed nothing."""
+if __name__ == "__main__":
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    children = []
-    for world_size in (1, 2, 3):
-        for rank in range(world_size):
-            child = os.fork()
-            if child == 0:
-                status = 1
-                try:
-                    in_group(Path(sys.argv[1]), rank, world_size)
-                    status = 0
-                finally:
-                    if status:
-                        import traceback
-
-                        traceback.print_exc()
-                    sys.stderr.flush()
-                    os._exit(status)
-            children.append(child)
-    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-    sys.exit(max(map(abs, codes)))
-
-
-if __name__ == "__main__":
-    main()
+    for size in (1, 2, 3):
+        fork(size, lambda rank, size=size: in_group(Path(sys.argv[1]), rank, size))

@@ -1,11 +1,10 @@
 """Two and three processes, each with its rows of the loss, have the value and all gradients of one; so in chunks."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from forked_ranks import run_script
 from loss_cases import shipped
 
 SCRIPT = Path(__file__).parent / "rank_losses.py"
@@ -15,8 +14,7 @@ Gradients = dict[str, dict[str, torch.Tensor]]
 @pytest.fixture(scope="module")
 def results(tmp_path_factory) -> dict[int, Gradients]:
     folder = tmp_path_factory.mktemp("ranks")
-    done = subprocess.run([sys.executable, str(SCRIPT), str(folder)], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_script(SCRIPT, str(folder))
     return {world_size: torch.load(folder / f"{world_size}.pt") for world_size in (1, 2, 3)}
 
 

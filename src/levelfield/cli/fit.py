@@ -98,13 +98,15 @@ class FitCLI(TrainingCLI):
     def _refuse_other_number(self) -> None:
         """A process too many would train alone, one too few would be waited for."""
         launched, asked = launched_together(), self.trainer.num_devices * self.trainer.num_nodes
-        if launched is not None and launched[0] != "sbatch" and launched[1] != asked:
+        if launched is None or launched[0] == "sbatch":
+            return
+        if launched[1] != asked:
             raise UserError(
                 f"{launched[0]} started this fit as {launched[2]}, for which --trainer.devices (of a machine) and "
                 f"--trainer.num_nodes make {asked}"
             )
         nodes = launched_nodes()
-        if launched is not None and launched[0] != "sbatch" and nodes not in (None, self.trainer.num_nodes):
+        if nodes not in (None, self.trainer.num_nodes):
             raise UserError(
                 f"{launched[0]} started this fit on {nodes} nodes: give --trainer.num_nodes {nodes}, and by "
                 f"--trainer.devices how many processes a node has, not {self.trainer.num_devices} on "

@@ -5,11 +5,11 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.errors import UserError
 from levelfield.metrics import retrieval_metrics
+from levelfield.metrics.distances import DISTANCES
 from levelfield.metrics.table import SELECTED_BY
 
 NEIGHBOURS = 5
@@ -52,10 +52,11 @@ def neighbour_gallery(
 
 
 def _nearest(embeddings: Float[Tensor, "N D"], query: int, distance: str) -> list[int]:
-    points = {"cosine": normalize, "hamming": torch.sign}.get(distance, torch.clone)(embeddings)
-    apart = (points - points[query]).square().sum(1)
-    apart[query] = torch.inf
-    return apart.topk(min(NEIGHBOURS, len(apart) - 1), largest=False).indices.tolist()
+    held, similarity = DISTANCES[distance]
+    points = held(embeddings)
+    alike = similarity(points[query : query + 1], points)[0]
+    alike[query] = -torch.inf
+    return alike.topk(min(NEIGHBOURS, len(alike) - 1)).indices.tolist()
 
 
 def _shown(subset: Any, position: int, is_right: Any = None) -> Any:

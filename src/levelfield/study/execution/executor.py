@@ -4,8 +4,11 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import MISSING, fields
+from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any, Protocol
 
+from levelfield.errors import UserError, nearest
 from levelfield.runtime.import_path import import_named
 from levelfield.study.progress import StudyProgress
 from levelfield.study.record import StudyRecord
@@ -54,7 +57,10 @@ def executor(name: str = DEFAULT, options: Mapping[str, Any] | None = None) -> E
         path = name
     else:
         kind = name if name[:1].isupper() else "".join(map(str.capitalize, name.split("_")))
-        path = f"{__package__}.executors.{re.sub('(?<=[a-z])(?=[A-Z])', '_', kind).lower()}.{kind}"
+        file = re.sub("(?<=[a-z])(?=[A-Z])", "_", kind).lower()
+        if file not in (shipped := [each.name for each in iter_modules([str(Path(__file__).with_name("executors"))])]):
+            raise UserError(f"--executor {name}: no such executor{nearest(name, shipped)}")
+        path = f"{__package__}.executors.{file}.{kind}"
     parser = OneLineParser()
     parser.add_class_arguments(import_named(path, f"--executor {name}"), "executor")
     return parser.instantiate(parser.parse_object({"executor": dict(options or {})})).executor
