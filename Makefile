@@ -2,7 +2,7 @@ PYTHON ?= python3# 3.11 or newer; makes .venv
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help quickstart test test-full test-gpu lint
+.PHONY: help quickstart test test-full test-gpu lint docs
 
 help:
 	@echo "make quickstart  sets up $(VENV) and compares 14 methods on a frozen trunk"
@@ -10,6 +10,7 @@ help:
 	@echo "make test-full   the long ones too, at most an hour"
 	@echo "make test-gpu    those that need CUDA, some minutes; without it each is skipped"
 	@echo "make lint        ruff, mypy, and who may import whom"
+	@echo "make docs        the documentation site, build/site/index.html"
 	@echo "PYTHON=python3.12 chooses the interpreter that $(VENV) is made with"
 
 quickstart: $(VENV)/installed
@@ -34,6 +35,11 @@ lint: $(VENV)/installed-dev
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
+# every page anew, for those that are not written again keep their warnings to themselves
+docs: $(VENV)/installed-docs
+	$(BIN)/sphinx-build --fresh-env --fail-on-warning --keep-going --quiet -c docs -d build/doctrees . build/site
+	@echo "build/site/index.html"
+
 $(VENV)/installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "levelfield needs Python 3.11 or newer: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 2; }
@@ -44,4 +50,8 @@ $(VENV)/installed: pyproject.toml
 
 $(VENV)/installed-dev: $(VENV)/installed
 	$(BIN)/python -m pip install --editable '.[dev]'
+	touch $@
+
+$(VENV)/installed-docs: $(VENV)/installed
+	$(BIN)/python -m pip install --editable '.[docs]'
 	touch $@

@@ -1,0 +1,136 @@
+"""The documentation site: README.md, the pages in docs/ and the docstrings. `make docs` writes it into build/site.
+
+Its root is the repository's, so that links work in it as they do in the files. A page belongs into `CONTENTS`.
+"""
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+from docutils import nodes
+from pygments.lexers.special import TextLexer
+from sphinx import addnodes
+from sphinx.application import Sphinx
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "src"))
+
+# Of a page, the pages below it by caption.
+CONTENTS = {
+    "README": {
+        "Results": ["docs/results/README", "docs/papers/README"],
+        "Use": [
+            "docs/own_data",
+            "docs/text",
+            "docs/datasets",
+            "docs/use",
+            "docs/fits",
+            "docs/python",
+            "docs/own_learner",
+        ],
+        "Compare": [
+            "docs/studies",
+            "docs/search",
+            "docs/statistics",
+            "docs/report",
+            "docs/execution",
+            "docs/tracking",
+            "docs/cost",
+            "docs/reproducibility",
+        ],
+        "Parts": ["docs/losses", "docs/metrics", "docs/trunks", "docs/input", "docs/features", "docs/scale"],
+        "Reference": ["docs/api/README"],
+        "Project": ["docs/architecture", "docs/security", "benchmarks/README", "CONTRIBUTING", "CHANGELOG"],
+    },
+    "docs/results/README": {"": ["*", "*/*"]},
+    "docs/papers/README": {"": ["*", "*/*"]},
+}
+
+project = "levelfield"
+html_title = "levelfield"
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+root_doc = "README"
+include_patterns = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md", "docs/**.md"]
+exclude_patterns = [".*", "build", "outputs", "src", "tests", "configs", "notebooks", "scripts"]
+myst_heading_anchors = 4
+highlight_language = "bash"  # of blocks that are set in
+html_theme = "furo"
+html_copy_source = False
+autodoc_member_order = "bysource"
+autodoc_inherit_docstrings = False  # those of Lightning and torch
+autodoc_preserve_defaults = True
+autodoc_typehints_format = "short"
+add_module_names = False
+python_maximum_signature_line_length = 100
+napoleon_numpy_docstring = False
+
+SECTION = re.compile(r"(Args|Attributes|Raises|Returns|Yields):$")
+MARKED = re.compile(r"(`[^`]+`)")
+
+
+def add_contents(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Lists of the pages below a page, of which the file itself need not know."""
+    for caption, pages in CONTENTS.get(docname, {}).items():
+        options = [":hidden:", ":glob:", f":caption: {caption}" if caption else ""]
+        source[0] += "\n".join(["", "", "```{toctree}", *filter(None, options), "", *pages, "```", ""])
+
+
+def keep_pages(app: Sphinx, doctree: nodes.document) -> None:
+    """A link to the page of a study opens it where it lies, instead of offering it as a download."""
+    for link in list(doctree.findall(addnodes.download_reference)):
+        target = link["reftarget"]
+        source = Path(app.srcdir, app.env.docname).parent / target
+        if target.endswith(".html") and source.is_file():
+            copy = Path(app.outdir, app.env.docname).parent / target
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, copy)
+            link.replace_self(nodes.reference("", "", *link.children, refuri=target, internal=True))
+
+
+def as_rst(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
+    """Our docstrings have Markdown's marks for code, and equations and examples that are set in."""
+    made: list[str] = []
+    in_section = literal = False
+    for number, line in enumerate(lines):
+        indented, blank = line.startswith("    "), not line.strip()
+        if not blank and not indented:
+            literal, in_section = False, bool(SECTION.match(line))
+        follows = next((other for other in lines[number + 1 :] if other.strip()), "")
+        if line == "Example:" and not follows.lstrip().startswith(">>>"):
+            made += ["Example:", "", ".. code-block:: python", ""]
+            literal = True
+        elif indented and not literal and not in_section and not _in_doctest(made):
+            made += [".. code-block:: text", "", line]
+            literal = True
+        else:
+            made.append(line if literal or blank or line.lstrip().startswith((">>>", "...")) else _escaped(line))
+    lines[:] = made
+
+
+def _in_doctest(made: list[str]) -> bool:
+    """Whether the section that is being written is an example for the interpreter."""
+    heads = [line for line in made if line and not line.startswith(" ")]
+    return heads[-1:] == ["Example:"]
+
+
+def _escaped(line: str) -> str:
+    parts = MARKED.split(line)
+    plain = [re.sub(r"([*|])|(?<=\w)_(?!\w)", lambda found: "\\" + found[0], part) for part in parts[::2]]
+    plain = [re.sub(r"arXiv:(\d+\.\d+)", r"`arXiv:\1 <https://arxiv.org/abs/\1>`__", part) for part in plain]
+    code = [f"`{part}`" for part in parts[1::2]] + [""]
+    return "".join(before + marked for before, marked in zip(plain, code, strict=True))
+
+
+def write_index(app: Sphinx, exception: Exception | None) -> None:
+    """A web server opens index.html."""
+    if exception is None:
+        shutil.copyfile(Path(app.outdir, f"{root_doc}.html"), Path(app.outdir, "index.html"))
+
+
+def setup(app: Sphinx) -> None:
+    app.add_lexer("mermaid", TextLexer)  # drawn by GitHub alone
+    app.connect("source-read", add_contents)
+    app.connect("doctree-read", keep_pages, priority=400)  # before downloads are collected
+    app.connect("autodoc-process-docstring", as_rst, priority=400)  # before napoleon
+    app.connect("build-finished", write_index)
