@@ -65,7 +65,7 @@ def test_the_page_holds_the_study(study: Path) -> None:
     assert written(study)[0] == page
     assert {path.name: path.read_bytes() for path in (study / "report").iterdir()} == files
 
-    assert pieces[0] == "toy"
+    assert pieces[:2] == ["To the content", "toy"]
     assert "Glyphs(num_classes: 32, image_size: 32)" in text
     assert "16 classes train and validate in 2 class-disjoint folds; 16 test classes with 256 samples" in text
     assert "data.samples_per_class is 1, 4 for the others" in text or "data.samples_per_class is 4, 1 for" in text
@@ -129,7 +129,7 @@ def test_a_second_opening_is_the_first_line(study: Path) -> None:
     (first,) = ledger.openings
     ledger.open(first["configuration"], first["checkpoints"], reopen="a bug in <our> loss")
     _, pieces = written(study)
-    assert pieces[0] == "THE TEST CLASSES WERE OPENED 2 TIMES. Why again: a bug in <our> loss."
+    assert pieces[1] == "THE TEST CLASSES WERE OPENED 2 TIMES. Why again: a bug in <our> loss."
     place = pieces.index("2030-01-02 03:04:05+00:00")
     assert pieces[place + 1 : place + 3] == ["not to the end", "a bug in <our> loss"]
 

@@ -33,14 +33,14 @@ def in_words(comparison: Comparison, second_search: Comparison | None = None) ->
         method = first_search(comparison.method)
         return (
             f"two searches of {method} ({comparison.method} and {comparison.other}) differed by "
-            f"{_amount(comparison).removeprefix('+')}: differences of that size or smaller between two losses can come "
+            f"{amount(comparison).removeprefix('+')}: differences of that size or smaller between two losses can come "
             "from their searches alone"
         )
-    found = f"{comparison.method} over {comparison.other}: {_amount(comparison)}"
+    found = f"{comparison.method} over {comparison.other}: {amount(comparison)}"
     if comparison.low is None or comparison.high is None or comparison.p_holm is None:
         few = comparison.n < SMALLEST_SAMPLE
         return f"{found}: {TOO_FEW_RUNS if few else f'the same in all {comparison.n} runs, which gives no interval'}"
-    p = _p_in_words(comparison.p_holm)
+    p = p_in_words(comparison.p_holm)
     if comparison.shown:
         verdict = f"{comparison.method} is {'better' if comparison.difference > 0 else 'worse'} ({p})"
         if second_search is not None and abs(comparison.difference) <= abs(second_search.difference):
@@ -77,7 +77,7 @@ def points(fraction: float, decimals: int = 1) -> str:
     return f"{round(100 * fraction, decimals) + 0.0:+.{decimals}f}"
 
 
-def _amount(comparison: Comparison) -> str:
+def amount(comparison: Comparison) -> str:
     """Difference and interval, with as many decimals (up to 3) as show on which side of zero the ends lie."""
     ends = [end for end in (comparison.low, comparison.high) if end is not None]
     decimals = next((d for d in (1, 2) if all(round(100 * end, d) != 0 for end in ends)), 3)
@@ -86,7 +86,7 @@ def _amount(comparison: Comparison) -> str:
     return f"{points(comparison.difference, decimals)} points {title}{interval}"
 
 
-def _p_in_words(p: float) -> str:
+def p_in_words(p: float) -> str:
     """Cut off, not rounded: 0.0499 is below the level and reads so."""
     return "Holm's p < 0.001" if p < 0.001 else f"Holm's p = {math.floor(1000 * p) / 1000:.3f}"
 

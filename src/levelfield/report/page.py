@@ -6,14 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from levelfield.analysis.comparison import OVER_BASELINE, PAIR, SECOND_SEARCH, compare_all
+from levelfield.analysis.conclusion import two_sentences
 from levelfield.analysis.papers import papers_beside
 from levelfield.analysis.results import EMBEDDING_KINDS, ResultRow, SummaryRow, collect_rows, embedding_kinds, summarise
 from levelfield.analysis.selection import selected
 from levelfield.analysis.verdicts import CAVEAT, all_in_words
-from levelfield.metrics.table import SHOWN_METRICS, title_of
+from levelfield.metrics.table import SELECTED_BY, SHOWN_METRICS, title_of
 from levelfield.report.conditions_and_origin import compared, origin, said_setting
 from levelfield.report.figures import Results, report_figures
 from levelfield.report.figures.style import style, to_svg
+from levelfield.report.score_bars import cells_of, scale_of
 from levelfield.report.table import footnotes, percent, reopening, score_lines
 from levelfield.report.template import inside, render
 from levelfield.storage.atomic import write_atomically
@@ -31,6 +33,17 @@ KINDS = {
     SECOND_SEARCH: "Second searches of one method",
     OVER_BASELINE: "Against the trunk without training",
 }
+# Those of the page in order, by what they show; one that has nothing to show is absent.
+SECTIONS = {
+    "table": "Scores on unseen classes",
+    "compared": "What was compared",
+    "comparisons": "Who is better",
+    "searches": "Search",
+    "papers": "Published numbers",
+    "ledger": "Openings of the test classes",
+    "origin": "Where the numbers come from",
+}
+ALWAYS = ("ledger",)
 # More sentences than this are folded away below the figure.
 MANY = 30
 
@@ -46,12 +59,26 @@ def write_report(record: StudyRecord) -> Path:
     folder, results = record.report_folder, Results(record, collect_rows(record), changed_files(record))
     declared, drawn = report_figures(), draw_figures(results)
     figures = [(declared[name], inside(content)) for name, content in drawn.items()]
-    page = render("page.html.j2", **_contents(record, results.rows, results.changed), figures=figures)
+    contents = _contents(record, results.rows, results.changed)
+    own = list(dict.fromkeys(each.section for each, _ in figures if each.section not in SECTIONS.values()))
+    contents |= {"figures": figures, "own_sections": own, "sections": _sections(contents, own)}
+    page = render("page.html.j2", **contents)
     with Lock(record.folder, "report", "report"):  # several processes that share a study end with its page
         for name, content in drawn.items():
             write_atomically(folder / f"{name}.svg", content)
         write_atomically(folder / "index.html", page.encode())
     return folder / "index.html"
+
+
+def _sections(contents: Mapping[str, Any], own: Sequence[str]) -> dict[str, str]:
+    """Anchor to title of each section that the page has, in order; `own` are those of figures without another."""
+    found: dict[str, str] = {}
+    for name, title in SECTIONS.items():
+        if name == "papers":
+            found |= {section: section for section in own}
+        if name in ALWAYS or contents[name]:
+            found[name] = title
+    return found
 
 
 def draw_figures(results: Results) -> dict[str, bytes]:
@@ -68,13 +95,15 @@ def _contents(record: StudyRecord, rows: Sequence[ResultRow], changed: Mapping[P
     reasons = [opening["reason"] for opening in ledger.openings]
     reopened = reopening(reasons)
     by_one_pca = any(without_value(row.method) == ONE_PCA for row in rows)
+    columns, table = _table(spec, test, summarise(rows, stage="run"))
     notes = footnotes(spec.runs, spec.folds, reasons, [], spec.references, by_one_pca)
     return {
         "name": spec.name,
         "reopened": reopened,
         "compared": compared(record),
-        "metrics": SHOWN_METRICS,
-        "table": score_lines(spec.rows, test, summarise(rows, stage="run"), embedding_kinds(spec)),
+        "verdict": two_sentences(rows, spec),
+        "columns": columns,
+        "table": table,
         "notes": [*(note for note in notes if note != reopened), *mixed_lines(record), *gap_lines(changed)],
         "caveat": CAVEAT,
         "comparisons": _verdicts(spec, rows),
@@ -90,6 +119,27 @@ def _contents(record: StudyRecord, rows: Sequence[ResultRow], changed: Mapping[P
         "origin": origin(record),
         "jobs_done": (len(state.jobs) - len(state.to_do), len(state.jobs)),
     }
+
+
+def _table(
+    spec: StudySpec, test: Sequence[SummaryRow], validation: Sequence[SummaryRow]
+) -> tuple[list[dict[str, Any]], dict[str, list[dict[str, Any]]]]:
+    """The columns of the table of scores, and its lines by the kind of embedding."""
+    scores = {(row.method, row.embedding, row.metric): row for row in test}
+    validated = {row.method: row for row in validation if row.metric == SELECTED_BY}
+    lines = score_lines(spec.rows, test, validation, embedding_kinds(spec))
+    by_metric = [[row for row in test if row.metric == metric] for metric in SHOWN_METRICS]
+    scales = [scale_of(rows) for rows in (*by_metric, validated.values())]
+    names = [*SHOWN_METRICS.values(), f"validation {SHOWN_METRICS[SELECTED_BY]}"]
+    columns = [{"name": name, "ends": scale and scale.ends} for name, scale in zip(names, scales, strict=True)]
+    table: dict[str, list[dict[str, Any]]] = {}
+    for embedding, found in lines.items():
+        table[embedding] = []
+        for line in found:
+            tested = [scores.get((line.method, embedding, metric)) for metric in SHOWN_METRICS]
+            cells = cells_of(line, [*tested, validated.get(line.method)], scales)
+            table[embedding].append({"method": line.method, "cells": cells, "runs": line.runs})
+    return columns, table
 
 
 def _verdicts(spec: StudySpec, rows: Sequence[ResultRow]) -> list[dict[str, Any]]:

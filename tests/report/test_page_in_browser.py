@@ -1,0 +1,89 @@
+"""The page in a browser: nothing is asked of a network, and all that is on it works by mouse, keys and on paper."""
+
+import asyncio
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from chromium import axe, browser_tab, chromium
+
+from levelfield.report.page import write_report
+from levelfield.study.record import StudyRecord
+
+COLUMN = "[...document.querySelectorAll('.scores tbody:first-of-type tr:not(.group)')].map(row => row.children[1])"
+WHITE = "rgb(255, 255, 255)"
+
+
+@pytest.fixture(scope="module")
+def page(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    chromium()
+    study = Path(shutil.copytree(finished, tmp_path_factory.mktemp("seen") / "study"))
+    return write_report(StudyRecord.begun(study))
+
+
+def test_the_page_works_in_a_browser(page: Path) -> None:
+    asyncio.run(looked_at(page))
+
+
+async def looked_at(page: Path) -> None:
+    async with browser_tab() as tab:
+        await tab.open(page)
+        assert tab.requests == [page.resolve().as_uri()]
+
+        before = await tab.run(f"{COLUMN}.map(cell => Number(cell.dataset.value))")
+        await tab.run("document.querySelectorAll('.scores th button')[1].focus()")
+        for wanted in (sorted(before, reverse=True), sorted(before)):
+            await tab.press("Enter")
+            assert await tab.run(f"{COLUMN}.map(cell => Number(cell.dataset.value))") == wanted
+        assert await tab.run("document.querySelectorAll('.scores th')[1].ariaSort") == "ascending"
+
+        await tab.call("Browser.grantPermissions", permissions=["clipboardReadWrite"])
+        copied = {}
+        for kind in ("markdown", "latex"):
+            await tab.run(f"document.querySelector('[data-copy={kind}]').click()")
+            await asyncio.sleep(0.2)
+            copied[kind] = await tab.run("navigator.clipboard.readText()")
+        names = await tab.run(f"{COLUMN}.map(cell => cell.parentNode.children[0].textContent)")
+        lines = copied["markdown"].splitlines()
+        assert [line.split("|")[1].strip() for line in lines[2 : 2 + len(names)]] == names
+        assert lines[0].split("|")[2].strip() == "MAP@R"
+        body = copied["latex"]
+        assert body.startswith("\\begin{tabular}{lrrrrr}")
+        assert body.count("\\\\") == await tab.run("document.querySelectorAll('.scores tr').length")
+        assert not re.search(r"(?<!\\)_", body), "an underscore that LaTeX would stumble over"
+
+        ground = "getComputedStyle(document.body).backgroundColor"
+        assert await tab.run(ground) == WHITE
+        await tab.theme("dark")
+        dark = await tab.run(ground)
+        assert sum(map(int, re.findall(r"\d+", dark))) < 150
+        await tab.run("document.getElementById('theme').click()")
+        assert await tab.run(ground) == WHITE, "the reader's choice goes before the system's"
+
+        for width in (390, 1280):
+            await tab.resize(width)
+            assert await tab.run("document.documentElement.scrollWidth") <= width, "the page is not scrolled sideways"
+        assert await tab.run("[...document.images].every(picture => picture.complete && picture.naturalWidth > 0)")
+        assert (await tab.pdf()).startswith(b"%PDF")
+        assert tab.problems == []
+        assert len(tab.requests) == 1
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_no_serious_fault(theme: str, page: Path) -> None:
+    source = axe()
+
+    async def found() -> list[dict]:
+        async with browser_tab() as tab:
+            await tab.open(page, theme=theme)
+            await tab.run(source + ";0")
+            return json.loads(await tab.run("axe.run().then(found => JSON.stringify(found.violations))"))
+
+    faults = [
+        (fault["id"], [node["html"][:160] for node in fault["nodes"]][:5])
+        for fault in asyncio.run(found())
+        if fault["impact"] in ("serious", "critical")
+    ]
+    assert faults == []
