@@ -221,7 +221,7 @@ def datasets() -> str:
 def metrics() -> str:
     rows = import_module("levelfield.metrics.table").METRICS
     return table(
-        "key | title | of a query, or of clusters | when | paper",
+        "key | title | of a query, of clusters or of pairs | when | paper",
         (
             [f"`{row.key}`", row.title, *explained(row.score)[1:2], said(row.score, "When"), papers(row.score)]
             for row in rows

@@ -16,7 +16,7 @@ def test_a_test_writes_its_scores_and_the_card(fitted: Path, tmp_path: Path, run
     best = fitted / "best.ckpt"
     before = write_card(tmp_path, best, read_checkpoint(best), "image").read_text()
     assert "This checkpoint was not tested." in before
-    code, printed, complaint = run("test", "--ckpt_path", best, "--trainer.enable_progress_bar", "false")
+    code, printed, complaint = run("test", "--ckpt_path", best, "--trainer.enable_progress_bar", "false", "--open-set")
     assert code == 0, complaint
     card = (fitted / "README.md").read_text()
     _, head, text = card.split("---\n", 2)
@@ -24,6 +24,8 @@ def test_a_test_writes_its_scores_and_the_card(fitted: Path, tmp_path: Path, run
     (shown,) = [line.split() for line in printed.splitlines() if "test/map_at_r" in line]
     score = 100 * float(shown[3] if shown[0] != "test/map_at_r" else shown[1])
     assert f"| MAP@R | {score:.1f} ± " in text
+    (auroc,) = [line.split() for line in printed.splitlines() if line.startswith("  AUROC")]
+    assert f"| AUROC | {auroc[1]} ± {auroc[3]} |" in text
     found = json.loads((fitted / "test_scores.json").read_text())
     assert f"{found['classes']} classes, {found['samples']} samples" in text
     opened = json.loads((fitted / "ledger.jsonl").read_text().splitlines()[0])

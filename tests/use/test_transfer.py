@@ -3,54 +3,13 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from own_images import own_images
 from refused import refused
-from scipy import stats
 
 import levelfield
-from levelfield.metrics import clustering_metrics, retrieval_metrics
-from levelfield.use.transfer import class_interval, scores_of
-
-
-@pytest.mark.parametrize("num_classes", [3, 12])
-def test_the_interval_is_that_of_pairs_of_one_class(num_classes: int) -> None:
-    """The variance of a mean whose errors are correlated within classes alone: the sum of all pairs' products."""
-    draw = np.random.default_rng(num_classes)
-    labels = np.repeat(np.arange(num_classes), draw.integers(1, 9, num_classes))
-    scores = draw.normal(size=num_classes)[labels] + draw.normal(size=len(labels))
-    errors = scores - scores.mean()
-    pairs = sum(errors[i] * errors[j] for i, j in np.argwhere(labels[:, None] == labels))
-    variance = pairs / len(scores) ** 2 * num_classes / (num_classes - 1)
-    half = stats.t(num_classes - 1).ppf(0.975) * variance**0.5
-    assert class_interval(torch.tensor(scores), torch.tensor(labels)) == pytest.approx(half)
-
-
-def test_it_covers_the_mean_of_all_classes_in_95_of_100_draws() -> None:
-    draw, covered = np.random.default_rng(0), 0
-    for _ in range(400):
-        labels = np.repeat(np.arange(20), 5)
-        scores = draw.normal(size=20)[labels] + draw.normal(size=100)
-        covered += abs(scores.mean()) < class_interval(torch.tensor(scores), torch.tensor(labels))
-    assert 0.92 < covered / 400 < 0.98
-
-
-def test_two_classes_have_no_interval() -> None:
-    assert class_interval(torch.tensor([0.1, 0.2, 0.4]), torch.tensor([5, 5, 9])) is None
-
-
-def test_the_scores_are_those_of_the_metrics() -> None:
-    embeddings, labels = torch.randn(60, 8), torch.arange(60) % 7
-    scores, skipped = scores_of(embeddings, labels)
-    expected = retrieval_metrics(embeddings, labels) | clustering_metrics(embeddings, labels)
-    assert skipped == expected.pop("num_skipped") == 0
-    assert {metric: score.value for metric, score in scores.items()} == pytest.approx(expected)
-    is_query = torch.arange(60) < 20
-    scores, _ = scores_of(embeddings, labels, is_query, "euclidean")
-    asked = embeddings[is_query], labels[is_query], embeddings[~is_query], labels[~is_query]
-    assert scores["map_at_r"].value == pytest.approx(retrieval_metrics(*asked, distance="euclidean")["map_at_r"])
+from levelfield.metrics import retrieval_metrics, verification_metrics
 
 
 def test_the_command_scores_another_set_and_keeps_a_ledger(fitted: Path, tmp_path: Path, run) -> None:
@@ -65,7 +24,12 @@ def test_the_command_scores_another_set_and_keeps_a_ledger(fitted: Path, tmp_pat
     (line,) = [line for line in printed.splitlines() if line.startswith("  MAP@R")]
     assert float(line.split()[1]) == pytest.approx(100 * expected["map_at_r"], abs=0.051)
     assert "±" in line
-    code, printed, _ = run("score", "--ckpt_path", best, "--data", table)
+    code, printed, _ = run("score", "--ckpt_path", best, "--data", table, "--open-set")
+    measured = verification_metrics(embedded.embeddings, labels)
+    assert "Open set: 96 pairs of one class, 1,920 of two" in printed
+    (eer,) = [line.split() for line in printed.splitlines() if line.startswith("  EER")]
+    assert eer[1:] == [f"{100 * measured.scores['eer']:.1f}", "±", f"{100 * measured.ci95['eer']:.1f}"]
+    assert "  TAR at FAR 1e-3  not given: it would rest on 1 of 1,920 pairs of two classes" in printed
     assert "score 2 of this set with this checkpoint" in printed
     lines = [json.loads(line) for line in (fitted / "ledger.jsonl").read_text().splitlines()]
     assert [(line["event"], line["data"]) for line in lines] == [("transfer", "image_table")] * 2

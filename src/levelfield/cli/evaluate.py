@@ -4,7 +4,7 @@ import itertools
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import yaml
@@ -28,6 +28,9 @@ from levelfield.training.run_folder import is_first_process
 from levelfield.training.trust import named_by_options
 from levelfield.training.unused import NOT_OF_COMMAND, idle_callbacks, is_used, keys_of_file
 from levelfield.training.words import texts_in
+
+if TYPE_CHECKING:
+    from levelfield.use.further import Further
 
 
 def main(args: list[str]) -> int:
@@ -108,14 +111,23 @@ class EvaluationCLI(TrainingCLI):
 
     def _write_card(self, kept: "EmbeddedTest", opened: dict[str, Any]) -> None:
         from levelfield.use.card import keep_scores, write_card
-        from levelfield.use.transfer import scores_of
+        from levelfield.use.scores import scores_of
 
         is_query = self.datamodule.test_subset.is_query
         asks = None if is_query is None else torch.from_numpy(is_query)
         scores, _ = scores_of(kept.embeddings, kept.labels, asks, self.model.distance, tuple(SHOWN_METRICS))
-        keep_scores(self.checkpoint_path, scores, len(kept.labels.unique()), len(kept.labels), opened)
+        sections = self._further().sections(kept.embeddings, kept.labels, asks, self.model.distance)
+        for section in sections:
+            print("\n".join(section.lines()))
+        counts = len(kept.labels.unique()), len(kept.labels)
+        keep_scores(self.checkpoint_path, scores, *counts, opened, sections)
         folder, modality = self.checkpoint_path.parent, self.datamodule.dataset.modality
         print(f"model card: {write_card(folder, self.checkpoint_path, self.checkpoint, modality)}")
+
+    def _further(self) -> "Further":
+        from levelfield.use.further import Further
+
+        return Further(open_set=self.config.test.open_set)
 
     def predict(self, **kwargs: Any) -> None:
         """Embeds every sample of the data set, without a label, into `embeddings.safetensors` beside the checkpoint."""
@@ -132,6 +144,12 @@ class EvaluationCLI(TrainingCLI):
             type=str | None,
             default=None,
             help="Why the test classes are opened again.",
+        )
+        parser.add_argument(
+            "--open_set",
+            "--open-set",
+            action="store_true",
+            help="Whether one threshold tells pairs of one class from pairs of two.",
         )
 
 

@@ -48,6 +48,7 @@ All settings are read from the checkpoint, and an option that contradicts one is
   --data.num_workers N, --trainer.devices N, --trainer.precision P
                        and whatever else changes how it is computed, not what
   --reopen-test WHY    (test) why the test classes are opened again; the ledger beside the checkpoint holds each opening
+  --open-set           (test) also whether one threshold tells pairs of one class from others: TAR at FAR, EER, AUROC
 
 validate scores the checkpoint's validation fold; test opens the test classes; predict writes embeddings.safetensors
 beside the checkpoint. --help-all lists every option of the Trainer and of model and data.

@@ -46,6 +46,7 @@ of the set take part; its own set is for levelfield test. Each time is a line of
 {CHECKPOINT_HELP}\
   --data PATH         a folder with a folder a class; a table (.csv, .parquet) with the columns path,label or
                       text,label; or a set that levelfield data list names, below LEVELFIELD_DATA
+  --open-set          also whether one threshold tells pairs of one class from others: TAR at FAR, EER, AUROC
   --skip-broken       leave out the pictures that cannot be opened, and name them
 
   levelfield score --ckpt_path best.ckpt --data my_images
@@ -110,6 +111,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_option("--device", used_by=("predict", "score", "search"))
     parser.add_option("--data", used_by=("predict", "score", "export"))
     parser.add_option("--skip-broken", used_by=("predict", "score", "search"), action="store_true")
+    parser.add_option("--open-set", used_by=("score",), action="store_true")
     parser.add_option("--output", used_by=("predict", "search", "export"), type=Path)
     parser.add_option("--gallery", used_by=("search",))
     parser.add_option("--query", used_by=("search",))
@@ -144,19 +146,23 @@ def _score(given: Any) -> int:
     from levelfield.cli.data import dataset_named
     from levelfield.data.overview import counts_of
     from levelfield.metrics.table import title_of
+    from levelfield.use.further import Further
     from levelfield.use.transfer import transfer
 
+    further = Further(open_set=given.open_set)
     dataset = dataset_named(given.data)
     encoder = _encoder(given)
     encoder.learners[0].trunk.check_takes(dataset)
     with _progress(f"embedding {given.data}") as progress:
-        found = transfer(encoder, dataset, _folder(given.ckpt_path), given.skip_broken, progress)
+        found = transfer(encoder, dataset, _folder(given.ckpt_path), given.skip_broken, progress, further)
     _say_broken(found.left_out, len(dataset.read_index().keys))
     print(counts_of(dataset.name, dataset.read_index()))
     print(_met_before(found.seen, found.num_classes))
     for metric, score in found.scores.items():
         interval = "" if score.ci95 is None else f" ± {100 * score.ci95:.1f}"
         print(f"  {title_of(metric):<12}{100 * score.value:5.1f}{interval}")
+    for section in found.further:
+        print("\n".join(section.lines()))
     print(f"Percent; ± is half a 95% interval over the {found.num_classes:,} classes.")
     if found.num_skipped:
         print(f"{found.num_skipped:,} samples have no other of their class, and ask for none.")

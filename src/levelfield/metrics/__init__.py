@@ -1,4 +1,4 @@
-"""Retrieval and clustering scores of embeddings; modules are loaded when used, for `table` needs no torch."""
+"""Retrieval, clustering and open-set scores of embeddings; modules are loaded when used, for `table` needs no torch."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -13,17 +13,21 @@ if TYPE_CHECKING:
     from levelfield.metrics.partitions import partition_scores as partition_scores
     from levelfield.metrics.pca import PCA as PCA
     from levelfield.metrics.retrieval import retrieval_metrics as retrieval_metrics
+    from levelfield.metrics.verification import Verification as Verification
+    from levelfield.metrics.verification import verification_metrics as verification_metrics
 
 _MODULES = {
     "PCA": "pca",
     "EmbeddingHealth": "health",
     "RetrievalMetrics": "distributed",
+    "Verification": "verification",
     "clustering_metrics": "clustering",
     "embedding_health": "health",
     "lag_one_autocorrelation": "health",
     "pack_bits": "distances",
     "partition_scores": "partitions",
     "retrieval_metrics": "retrieval",
+    "verification_metrics": "verification",
 }
 __all__ = [*_MODULES]
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from levelfield.metrics.partitions import Partitions
     from levelfield.metrics.scores import Places
+    from levelfield.metrics.verification import Roc
 
 
 def map_at_r(places: Places) -> Float64[Tensor, " queries"]:
@@ -157,6 +158,50 @@ def f1(partitions: Partitions) -> float:
     return partitions.ratio(2 * partitions.pairs_in_both, partitions.pairs_in_each)
 
 
+def tar_at_far(pairs: Roc, n: int) -> float:
+    """Pairs of one class that are accepted where at most one in 10^n of the others is.
+
+        max over t with FAR(t) <= 10^-n of TAR(t)    FAR(t) = P(s >= t | two classes)
+
+    When: whether two samples are of one class is decided by a threshold, and how often it may be wrong is given.
+
+    Paper: Klare et al. 2015, "Pushing the Frontiers of Unconstrained Face Detection and Recognition",
+    https://openaccess.thecvf.com/content_cvpr_2015/html/Klare_Pushing_the_Frontiers_2015_CVPR_paper.html.
+    """
+    return pairs.tar_at(float(f"1e-{n}"))
+
+
+def eer(pairs: Roc) -> float:
+    """Share of wrong decisions where as many pairs of one class are rejected as others are accepted; lower is better.
+
+        FAR(t) = 1 - TAR(t), on the lines between the thresholds
+
+    When: one number for a threshold, where neither kind of error is the worse one.
+
+    Paper: Martin et al. 1997, "The DET Curve in Assessment of Detection Task Performance",
+    https://www.isca-archive.org/eurospeech_1997/martin97b_eurospeech.html.
+    """
+    misses_T = 1 - pairs.tar_T
+    place = int((pairs.far_T >= misses_T).argmax())
+    open_before = misses_T[place - 1] - pairs.far_T[place - 1]
+    closed = open_before + pairs.far_T[place] - misses_T[place]
+    return float(pairs.far_T[place - 1] + open_before / closed * (pairs.far_T[place] - pairs.far_T[place - 1]))
+
+
+def auroc(pairs: Roc) -> float:
+    """Probability that a pair of one class is more similar than a pair of two, ties by half.
+
+        P(s > s') + P(s = s') / 2
+
+    When: all thresholds together; where classes are many it says little of the few false accepts that can be borne.
+
+    Paper: Hanley and McNeil 1982, "The meaning and use of the area under a ROC curve",
+    https://doi.org/10.1148/radiology.143.1.7063747.
+    """
+    heights_T = (pairs.tar_T[1:] + pairs.tar_T[:-1]) / 2
+    return float(((pairs.far_T[1:] - pairs.far_T[:-1]) * heights_T).sum())
+
+
 @dataclass(frozen=True)
 class Metric:
     """One row.
@@ -164,8 +209,9 @@ class Metric:
     Attributes:
         key: as results name it; `<k>` and `<n>` stand for a number.
         title: as people read it.
-        kind: `queries`, a retrieval score of each query, or `partition`, of a clustering of the embeddings.
-        score: of a `Places` and the key's number, or of a `Partitions`.
+        kind: `queries`, a retrieval score of each query, `partition`, of a clustering of the embeddings, or `pairs`, of
+            a threshold on similarities, for `levelfield test` and `score` alone.
+        score: of a `Places` and the key's number, of a `Partitions`, or of a `Roc` and the key's number.
         depth: neighbours that it looks at: as many as the `key` says, the query's `R`, or `all`.
         usual: whether a call that names no metric computes it, `recall_at_<k>` for the k of `recall_at`.
         shown: whether validation and studies compute it unasked, and tables and figures show it.
@@ -174,7 +220,7 @@ class Metric:
 
     key: str
     title: str
-    kind: Literal["queries", "partition"]
+    kind: Literal["queries", "partition", "pairs"]
     score: Callable[..., Any]
     depth: Literal["key", "R", "all"] = "key"
     usual: bool = True
@@ -194,9 +240,13 @@ METRICS = (
     Metric("nmi_geometric", "NMI, geometric", "partition", nmi_geometric, usual=False),
     Metric("ami", "AMI", "partition", ami),
     Metric("f1", "F1", "partition", f1),
+    Metric("tar_at_far_1e-<n>", "TAR at FAR 1e-<n>", "pairs", tar_at_far),
+    Metric("eer", "EER", "pairs", eer),
+    Metric("auroc", "AUROC", "pairs", auroc),
 )
 SHOWN_METRICS = {metric.key: metric.title for metric in METRICS if metric.shown}
 PARTITION_METRICS = {metric.key: metric for metric in METRICS if metric.kind == "partition"}
+PAIR_METRICS = {metric.key: metric for metric in METRICS if metric.kind == "pairs"}
 # What tells the best epoch, the best trial and the methods' ranks; and its name among a fit's scores.
 SELECTED_BY = "map_at_r"
 MONITOR = f"val/{SELECTED_BY}"
@@ -205,7 +255,7 @@ MONITOR = f"val/{SELECTED_BY}"
 def title_of(key: str) -> str:
     """What people call a key: `R@4` of `recall_at_4`; an unknown one stays."""
     found = named(key)
-    return key if found is None else re.sub("@[kn]$", lambda _: f"@{found[1][0]}", found[0].title)
+    return key if found is None else re.sub("(?<=@)[kn]$|<n>", lambda _: str(found[1][0]), found[0].title)
 
 
 def named(key: str) -> tuple[Metric, tuple[int, ...]] | None:

@@ -33,14 +33,15 @@ _NOT_OF_A_CHECKPOINT = (
     *("name", "output", "resume", "checkpoint_seconds", "seed_everything", "weights_only", "model.trunk.weights"),
     *(f"trainer.{key}" for key in sorted(TRAINER - {*OF_EVALUATION, *LIMITS.values()})),
 )
+_OF_TEST = ("reopen_test", "reopen-test", "open_set", "open-set")
 NOT_OF_COMMAND = {
     command: (
         *_NOT_OF_A_CHECKPOINT,
         *(f"trainer.{limit}" for other, limit in LIMITS.items() if other != command),
         *{
-            "validate": ("reopen_test", "reopen-test"),
+            "validate": _OF_TEST,
             "test": (),
-            "predict": ("reopen_test", "reopen-test", "return_predictions", "data.cache", "data.features"),
+            "predict": (*_OF_TEST, "return_predictions", "data.cache", "data.features"),
         }[command],
     )
     for command in LIMITS

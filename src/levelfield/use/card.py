@@ -1,6 +1,6 @@
 """A model card: what a checkpoint is, what it was trained on, what it scored; nothing that nobody measured."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,8 @@ import yaml
 from levelfield.metrics.table import title_of
 from levelfield.storage.atomic import read_json, write_atomically, write_json
 from levelfield.storage.file_hash import file_hash
-from levelfield.use.transfer import Score
+from levelfield.use.further import Section
+from levelfield.use.scores import Score
 
 CARD, SCORES = "README.md", "test_scores.json"
 LIBRARIES = ("levelfield", "torch", "lightning", "timm")
@@ -19,16 +20,24 @@ TASKS = {"image": "image-feature-extraction", "text": "sentence-similarity"}
 
 
 def keep_scores(
-    checkpoint: Path, scores: Mapping[str, Score], num_classes: int, num_samples: int, opening: Mapping[str, Any]
+    checkpoint: Path,
+    scores: Mapping[str, Score],
+    num_classes: int,
+    num_samples: int,
+    opening: Mapping[str, Any],
+    further: Sequence[Section] = (),
 ) -> None:
     """Write what a test found beside its checkpoint, for the cards that are written of it.
 
     Args:
         opening: number, time and reason, as the ledger has them.
+        further: what was asked for beside the usual scores.
     """
     found = {metric: {"value": score.value, "ci95": score.ci95} for metric, score in scores.items()}
     content = {"checkpoint": file_hash(checkpoint), "classes": num_classes, "samples": num_samples}
     opened = {key: opening[key] for key in ("opening", "time", "reason")}
+    if further:
+        content["further"] = [section.plain() for section in further]
     write_json(checkpoint.with_name(SCORES), {**content, "opened": opened, "scores": found})
 
 
@@ -82,16 +91,24 @@ def card(path: Path, checkpoint: Mapping[str, Any], modality: str | None, tested
 def _scores(tested: Mapping[str, Any]) -> str:
     if not tested:
         return "This checkpoint was not tested."
-    rows = {}
-    for metric, score in tested["scores"].items():
-        interval = "" if score["ci95"] is None else f" ± {100 * score['ci95']:.1f}"
-        rows[title_of(metric)] = f"{100 * score['value']:.1f}{interval}"
+    tables = [_table({title_of(metric): _percent(score) for metric, score in tested["scores"].items()})]
+    for section in tested.get("further", ()):
+        rows = {row["title"]: f"{_percent(row)} {row['note']}".strip() for row in section["rows"]}
+        tables += [f"{section['title']}.", _table(rows)]
     opened = tested["opened"]
+    shown = "\n\n".join(tables)
     return (
         f"{tested['classes']:,} classes, {tested['samples']:,} samples. Percent; ± is half a 95% interval over the "
-        f"classes.\n\n{_table(rows)}\n\nThe test classes were opened for this on {opened['time']}: "
+        f"classes.\n\n{shown}\n\nThe test classes were opened for this on {opened['time']}: "
         f"opening {opened['opening']}, {opened['reason']}."
     )
+
+
+def _percent(score: Mapping[str, Any]) -> str:
+    if "value" not in score:
+        return ""
+    interval = "" if score["ci95"] is None else f" ± {100 * score['ci95']:.1f}"
+    return f"{100 * score['value']:.1f}{interval}"
 
 
 def _data(data: Mapping[str, Any]) -> dict[str, str]:

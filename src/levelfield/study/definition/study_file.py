@@ -229,8 +229,8 @@ def further_metrics(path: Path, asked: Any) -> list[str]:
     names = asked if isinstance(asked, list) else [] if asked is None else [asked]
     for name in names:
         row = named(str(name))
-        if row is None or row[0].shown or min(row[1], default=1) < 1:
-            further = [metric.key for metric in METRICS if not metric.shown]
+        if row is None or row[0].shown or row[0].kind == "pairs" or min(row[1], default=1) < 1:
+            further = [metric.key for metric in METRICS if not metric.shown and metric.kind != "pairs"]
             raise UserError(f"{path}: metrics: no metric {name!r}{nearest(str(name), further)}")
     return list(names)
 

@@ -1,0 +1,75 @@
+"""Scores of a set with intervals over its classes.
+
+Shapes: Q scored queries.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from levelfield.analysis.statistics import t_quantile
+from levelfield.metrics import clustering_metrics, retrieval_metrics
+
+# Fewer classes than this say nothing of others.
+FEWEST_CLASSES = 3
+
+
+class Score(NamedTuple):
+    """A score from 0 to 1, and half the width of its 95% interval over classes; None where there is none."""
+
+    value: float
+    ci95: float | None
+
+
+def scores_of(
+    embeddings: Float[Tensor, "samples dim"],
+    labels: Int[Tensor, " samples"],
+    is_query: Bool[Tensor, " samples"] | None = None,
+    distance: str = "cosine",
+    metrics: Sequence[str] | None = None,
+) -> tuple[dict[str, Score], int]:
+    """Scores, the retrieval ones with intervals, and the number of queries that were left out.
+
+    Args:
+        is_query: which samples are searched for among the others; None searches for each among all others.
+        distance: of `retrieval_metrics`.
+        metrics: retrieval metrics; None takes every usual one, and those of a clustering.
+    """
+    asked, gallery = (embeddings, labels), dict[str, Any]()
+    if is_query is not None:
+        asked = (embeddings[is_query], labels[is_query])
+        gallery = {"gallery": embeddings[~is_query], "gallery_labels": labels[~is_query]}
+    found = retrieval_metrics(*asked, **gallery, metrics=metrics, distance=distance, per_query=True)
+    skipped = int(found.pop("num_skipped"))
+    scores = {}
+    for metric, values in found.items():
+        assert isinstance(values, Tensor)
+        scored = ~values.isnan()
+        scores[metric] = Score(float(values[scored].mean()), class_interval(values[scored], asked[1][scored]))
+    clustered = {} if metrics is not None else clustering_metrics(embeddings, labels)
+    return scores | {metric: Score(value, None) for metric, value in clustered.items()}, skipped
+
+
+def class_interval(scores_Q: Float[Tensor, " queries"], labels_Q: Int[Tensor, " queries"]) -> float | None:
+    """Half the width of the 95% interval of the mean of queries, whose classes are a sample of all that there could be.
+
+    With C classes, Q queries and mean m, the variance is C / (C - 1) sum over c of (sum of s - m over the queries of
+    c)^2 / Q^2, and the quantile Student's with C - 1 degrees of freedom: queries of one class resemble each other.
+
+    Source: Liang and Zeger, Longitudinal data analysis using generalized linear models, Biometrika 1986, for a mean.
+
+    Returns:
+        None for fewer than 3 classes.
+    """
+    _, place_Q = labels_Q.unique(return_inverse=True)
+    num_classes = int(place_Q.max()) + 1
+    if num_classes < FEWEST_CLASSES:
+        return None
+    errors_Q = scores_Q.double() - scores_Q.double().mean()
+    sums_C = torch.zeros(num_classes, dtype=torch.float64).index_add_(0, place_Q, errors_Q)
+    variance = num_classes / (num_classes - 1) * float(sums_C.square().sum()) / len(scores_Q) ** 2
+    return t_quantile(num_classes - 1) * math.sqrt(variance)

@@ -1,0 +1,195 @@
+"""Values against loops over all pairs in float64, the bootstrap against one over lists of pairs."""
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+
+from levelfield.metrics import verification, verification_metrics
+from levelfield.metrics.table import title_of
+
+
+def all_pairs(embeddings, labels, gallery=None, gallery_labels=None, likeness=None):
+    """Each pair's similarity, rounded to what is told apart, and the two classes."""
+    likeness = likeness or (lambda one, other: float(one @ other / one.norm() / other.norm()))
+    embeddings = embeddings.double()
+    if gallery is None:
+        places = itertools.combinations(range(len(labels)), 2)
+        pairs = [(embeddings[i], embeddings[j], int(labels[i]), int(labels[j])) for i, j in places]
+    else:
+        asked = list(zip(gallery.double(), gallery_labels.tolist(), strict=True))
+        pairs = [
+            (one, other, own, theirs)
+            for one, own in zip(embeddings, labels.tolist(), strict=True)
+            for other, theirs in asked
+        ]
+    return [(round(likeness(one, other) * 2**21), own, theirs) for one, other, own, theirs in pairs]
+
+
+def loop(pairs, exponents=(1, 2)):
+    """The definitions, one threshold at a time."""
+    same = [value for value, own, theirs in pairs if own == theirs]
+    other = [value for value, own, theirs in pairs if own != theirs]
+    rates = [(0.0, 0.0)]
+    for threshold in sorted({value for value, *_ in pairs}, reverse=True):
+        accepted = [sum(value >= threshold for value in values) for values in (other, same)]
+        rates.append((Fraction(accepted[0], len(other)), Fraction(accepted[1], len(same))))
+    scores = {
+        f"tar_at_far_1e-{n}": float(max(tar for far, tar in rates if far <= Fraction(1, 10**n))) for n in exponents
+    }
+    for (far, tar), (next_far, next_tar) in itertools.pairwise(rates):
+        if next_far >= 1 - next_tar:
+            share = (1 - tar - far) / ((next_far - far) + (next_tar - tar))
+            scores["eer"] = float(far + share * (next_far - far))
+            break
+    wins = sum((one > theirs) + 0.5 * (one == theirs) for one in same for theirs in other)
+    return scores | {"auroc": wins / len(same) / len(other)}
+
+
+def case(seed, size=30):
+    """Unequal classes; every third with exact ties; every second with a gallery."""
+    draw = torch.Generator().manual_seed(seed)
+    dim = 16 if seed % 3 == 0 else 5
+    centres = torch.randn(7, dim, generator=draw)
+
+    def items(count):
+        labels = (torch.rand(count, generator=draw) ** 2 * 7).long()
+        embeddings = centres[labels] + torch.randn(count, dim, generator=draw)
+        return (embeddings.sign() if seed % 3 == 0 else embeddings), labels * 5 - 9
+
+    return (*items(size), *items(size - 9)) if seed % 2 else items(size)
+
+
+NAMES = ("tar_at_far_1e-1", "tar_at_far_1e-2", "eer", "auroc")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_equals_a_loop_over_all_pairs(seed, monkeypatch):
+    monkeypatch.setattr(verification, "FEWEST_ERRORS", 1)
+    sets = case(seed)
+    budget = 2**20 if seed % 4 < 2 else 2**10  # a few rows at a time
+    found = verification_metrics(*sets, metrics=NAMES, draws=0, memory_budget=budget)
+    pairs = all_pairs(*sets)
+    assert found.scores == pytest.approx(loop(pairs), abs=1e-9)
+    assert (found.num_same, found.num_other) == (sum(a == b for _, a, b in pairs), sum(a != b for _, a, b in pairs))
+    for exponent in (1, 2):
+        threshold = found.thresholds[f"tar_at_far_1e-{exponent}"] * 2**21
+        others = [value >= threshold for value, own, theirs in pairs if own != theirs]
+        assert 0 <= sum(others) <= len(others) / 10**exponent
+    assert set(found.ci95.values()) == {None}
+
+
+@pytest.mark.parametrize("distance", ["euclidean", "hamming"])
+def test_other_distances_rank_alike(distance, monkeypatch):
+    monkeypatch.setattr(verification, "FEWEST_ERRORS", 1)
+    embeddings, labels = case(2 if distance == "euclidean" else 0)
+    bound = 2 * float(embeddings.double().norm(dim=1).max())
+    likeness = {
+        "euclidean": lambda one, other: 1 - float((one - other).norm()) / bound,
+        "hamming": lambda one, other: float((one.sign() * other.sign()).mean()),
+    }[distance]
+    found = verification_metrics(embeddings, labels, metrics=NAMES, distance=distance, draws=0)
+    assert found.scores == pytest.approx(loop(all_pairs(embeddings, labels, likeness=likeness)), abs=1e-9)
+    others = torch.triu(labels[:, None] != labels, 1).nonzero().tolist()
+    apart = {
+        "euclidean": lambda i, j: float((embeddings[i].double() - embeddings[j].double()).norm()),
+        "hamming": lambda i, j: int((embeddings[i] != embeddings[j]).sum()),
+    }[distance]
+    largest = found.thresholds["tar_at_far_1e-1"] + (1e-5 if distance == "euclidean" else 0)
+    accepted = sum(apart(i, j) <= largest for i, j in others)
+    assert len(others) / 40 < accepted <= len(others) / 10
+
+
+def test_the_scale_of_raw_embeddings_does_not_count():
+    embeddings, labels = case(4)
+    small, large = (
+        verification_metrics(
+            embeddings.double() * scale, labels, metrics=("eer", "auroc"), distance="euclidean", draws=0
+        )
+        for scale in (2.0**-90, 2.0**90)
+    )
+    assert small.scores == large.scores
+
+
+def test_the_interval_is_that_of_classes_drawn_over_lists_of_pairs():
+    embeddings, labels = case(4, size=120)
+    found = verification_metrics(embeddings, labels, metrics=("tar_at_far_1e-1", "eer", "auroc"), draws=400)
+    pairs, draw = all_pairs(embeddings, labels), np.random.default_rng(0)
+    _, own, theirs = (np.array(column) for column in zip(*sorted(pairs, reverse=True), strict=True))
+    classes, found_by_loop = np.unique(labels.numpy()), {name: [] for name in found.scores}
+    for _ in range(400):
+        times = dict.fromkeys(classes.tolist(), 0)
+        for each in draw.choice(classes, len(classes)).tolist():
+            times[each] += 1
+        same = np.array([times[a] if a == b else 0 for a, b in zip(own, theirs, strict=True)])
+        other = np.array([times[a] * times[b] if a != b else 0 for a, b in zip(own, theirs, strict=True)])
+        tar, far = same.cumsum() / same.sum(), other.cumsum() / other.sum()
+        found_by_loop["tar_at_far_1e-1"].append(np.interp(0.1, far, tar))
+        found_by_loop["eer"].append(far[(far >= 1 - tar).argmax()])
+        found_by_loop["auroc"].append(np.trapezoid(tar, far))
+    for name, drawn in found_by_loop.items():
+        low, high = np.quantile(drawn, (0.025, 0.975))
+        assert found.ci95[name] == pytest.approx((high - low) / 2, rel=0.15), name
+    again = verification_metrics(embeddings, labels, metrics=("eer",), draws=400)
+    assert again.ci95["eer"] == found.ci95["eer"], "the draws follow from the seed"
+
+
+def test_many_classes_are_drawn_in_groups_to_a_like_interval(monkeypatch):
+    draw = torch.Generator().manual_seed(0)
+    labels = torch.arange(40).repeat_interleave(4)
+    spread = torch.rand(40, 1, generator=draw) * 2
+    embeddings = torch.randn(40, 6, generator=draw)[labels] + spread[labels] * torch.randn(160, 6, generator=draw)
+    single = verification_metrics(embeddings, labels, metrics=("auroc",), draws=200)
+    monkeypatch.setattr(verification, "MAX_UNITS", 25)
+    grouped = verification_metrics(embeddings, labels, metrics=("auroc",), draws=200)
+    assert grouped.scores == single.scores
+    assert grouped.ci95["auroc"] != single.ci95["auroc"]
+    assert grouped.ci95["auroc"] == pytest.approx(single.ci95["auroc"], rel=0.4)
+
+
+def test_a_rate_says_where_the_pairs_are_too_few_for_it():
+    draw = torch.Generator().manual_seed(1)
+    labels = torch.arange(100) // 10
+    embeddings = torch.randn(10, 8, generator=draw)[labels] + torch.randn(100, 8, generator=draw)
+    found = verification_metrics(embeddings, labels, draws=20)
+    assert list(found.scores) == ["tar_at_far_1e-2", "eer", "auroc"]
+    assert found.num_other == 4500
+    assert found.not_given["tar_at_far_1e-3"] == ("it would rest on 4 of 4,500 pairs of two classes, and 30 are needed")
+    assert set(found.not_given) == {f"tar_at_far_1e-{n}" for n in (3, 4, 5, 6)}
+    assert title_of("tar_at_far_1e-3") == "TAR at FAR 1e-3"
+
+
+def test_equal_embeddings_are_accepted_together():
+    labels = torch.arange(40) % 4
+    found = verification_metrics(torch.ones(40, 3), labels, metrics=("tar_at_far_1e-1", "eer", "auroc"), draws=0)
+    assert found.scores == {"tar_at_far_1e-1": 0.0, "eer": 0.5, "auroc": 0.5}
+    assert found.thresholds == {}, "no threshold accepts one pair in ten"
+    apart = torch.eye(4)[labels]
+    found = verification_metrics(apart, labels, metrics=("tar_at_far_1e-1", "eer", "auroc"), draws=10)
+    assert found.scores == {"tar_at_far_1e-1": 1.0, "eer": 0.0, "auroc": 1.0}
+    assert found.ci95 == dict.fromkeys(found.scores, 0.0)
+
+
+def test_two_classes_have_no_interval():
+    embeddings = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
+    assert verification_metrics(embeddings, torch.arange(20) % 2, metrics=("eer",)).ci95 == {"eer": None}
+
+
+@pytest.mark.parametrize(
+    ("embeddings", "labels", "further", "complaint"),
+    [
+        (torch.randn(4, 2), torch.arange(4), {}, "no pair of one class among the 4"),
+        (torch.randn(4, 2), torch.zeros(4).long(), {}, "no pair of two classes"),
+        (torch.randn(4, 2), torch.arange(4) % 2, {"metrics": ("map_at_r",)}, "no such metric 'map_at_r'"),
+        (torch.randn(4, 2), torch.arange(4) % 2, {"metrics": ("tar_at_far_1e-0",)}, "no such metric"),
+        (torch.randn(4, 2), torch.arange(4) % 2, {"metrics": "eer"}, "is one string"),
+        (torch.randn(4, 2), torch.arange(4) % 2, {"distance": "l1"}, "no such distance 'l1'"),
+        (torch.full((4, 2), torch.nan), torch.arange(4) % 2, {}, "NaN or infinite"),
+        (torch.randn(4, 2), torch.arange(4) % 2, {"gallery": torch.randn(3, 2)}, "pass both or neither"),
+    ],
+)
+def test_mistakes_are_named(embeddings, labels, further, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        verification_metrics(embeddings, labels, **further)
