@@ -37,6 +37,7 @@ ARGUMENTS = {
     "ContrastiveLoss": [{}, {"hinge_power": 2}],
     "SignalToNoiseRatioContrastiveLoss": [{}, {"regularizer_weight": 0.3}],
     "NTXentLoss": [{}, {"probability_floor": 1e-3}],
+    "RecallAtKLoss": [{}, {"similarity_mixup": True}],
     "SoftTripleLoss": [{}, {"reg_weight": 0.2}, {"class_fraction": 0.6}],
     "ProxyTripletLoss": [{}, {"reduction": "mean"}],
     "ProxyNCALoss": [{}, {"exclude_positive": True}],
@@ -58,7 +59,8 @@ def cases() -> dict[str, tuple[nn.Module, str, str | None]]:
         for arguments in ARGUMENTS.get(loss.__name__, [{}]):
             sizes = {"num_classes": 12, "embedding_size": 6} if needs_classes(loss) else {}
             told = ", ".join(f"{name}={value}" for name, value in arguments.items())
-            choices = list(MINERS)[: 5 if loss is losses.TripletMarginLoss else 2] if loss.rows_are_independent else []
+            shared = loss(**sizes, **arguments).rows_are_independent
+            choices = list(MINERS)[: 5 if loss is losses.TripletMarginLoss else 2] if shared else []
             for labels in LABELS:
                 for chosen in [None, *choices] if labels == "uneven" else [None]:
                     torch.manual_seed(3)

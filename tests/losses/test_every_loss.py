@@ -230,7 +230,7 @@ def test_references_that_are_the_other_half_equal_a_choice_of_the_cross_pairs(na
     (a1, p), (a2, n) = same.nonzero(as_tuple=True), (~same).nonzero(as_tuple=True)
     loss = make(name).double()
     joined = loss(torch.cat([case.x, case.ref]), torch.cat([case.y, case.ref_y]), (a1, p + N, a2, n + N))
-    if name in {"MultiSimilarityLoss", "RankedListLoss"}:  # the mean is over all anchors, mined or not
+    if name in {"MultiSimilarityLoss", "RankedListLoss", "SigmoidPairLoss"}:  # a mean over all anchors, mined or not
         joined = joined * (N + len(case.ref_y)) / N
     torch.testing.assert_close(joined, loss(case.x, case.y, None, case.ref, case.ref_y))
 

@@ -18,8 +18,10 @@ OPTIONS = {
     "MarginLoss": [ARGUMENTS["MarginLoss"], {}, {"pairs": True}, {"learn_beta": True, "nu": 0.1}],
     "NPairsLoss": [{}, {"l2_reg": 0.1, "symmetric": True}],
     "NTXentLoss": [{}, {"probability_floor": 1e-20}],
+    "PNPLoss": [{"variant": "Dq", "anneal": 0.1}],
     "PrototypicalLoss": [{}, {"squared": False, "normalize": True}, {"num_support": 1}],
     "ProxyNCALoss": [{}, {"exclude_positive": True}],
+    "RecallAtKLoss": [{"rank_temperature": 0.1}],
     "SoftTripleLoss": [{}, {"reg_weight": 0.2}],
     "TripletMarginLoss": [
         {}, {"power": 2}, {"swap": True}, {"smooth_loss": True}, {"triplets_per_anchor": "semihard"},

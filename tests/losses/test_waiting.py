@@ -24,6 +24,7 @@ WAITS = {
     "CentroidTripletLoss": "a centroid for each class that is there",
     "PrototypicalLoss": "a prototype for each class that is there",
     "StructuredClusteringLoss": "a medoid for each class that is there, and a search that ends where it finds nothing",
+    **dict.fromkeys(("SmoothAPLoss", "PNPLoss", "ROADMAPLoss", "RecallAtKLoss"), "ranks of so many as an anchor has"),
     "TripletMarginLoss-swap": "distances of each positive pair to all others: so many as there are pairs",
     "TripletMarginLoss-smooth_loss": "likewise",
     "AngularLoss-normalize,alpha": "likewise: raw embeddings have no bound, which a product of matrices needs",

@@ -18,12 +18,17 @@ from levelfield.losses.n_pairs import NPairsLoss
 from levelfield.losses.normalized_softmax import NormalizedSoftmaxLoss
 from levelfield.losses.ntxent import NTXentLoss
 from levelfield.losses.pairs import PairLoss
+from levelfield.losses.pnp import PNPLoss
 from levelfield.losses.prototypical import PrototypicalLoss
 from levelfield.losses.proxy_anchor import ProxyAnchorLoss
 from levelfield.losses.proxy_nca import ProxyNCALoss
 from levelfield.losses.proxy_triplet import ProxyTripletLoss
 from levelfield.losses.ranked_list import RankedListLoss
+from levelfield.losses.recall_at_k import RecallAtKLoss
+from levelfield.losses.roadmap import ROADMAPLoss
+from levelfield.losses.sigmoid_pair import SigmoidPairLoss
 from levelfield.losses.signal_to_noise_ratio import SignalToNoiseRatioContrastiveLoss
+from levelfield.losses.smooth_ap import SmoothAPLoss
 from levelfield.losses.soft_nearest_neighbor import SoftNearestNeighborLoss
 from levelfield.losses.soft_triple import SoftTripleLoss
 from levelfield.losses.sphereface import SphereFaceLoss
@@ -51,13 +56,18 @@ __all__ = [
     "NPairsLoss",
     "NTXentLoss",
     "NormalizedSoftmaxLoss",
+    "PNPLoss",
     "PairLoss",
     "PrototypicalLoss",
     "ProxyAnchorLoss",
     "ProxyNCALoss",
     "ProxyTripletLoss",
+    "ROADMAPLoss",
     "RankedListLoss",
+    "RecallAtKLoss",
+    "SigmoidPairLoss",
     "SignalToNoiseRatioContrastiveLoss",
+    "SmoothAPLoss",
     "SoftNearestNeighborLoss",
     "SoftTripleLoss",
     "SphereFaceLoss",

@@ -1,0 +1,83 @@
+"""Recall@k surrogate loss."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints, check_above_0
+from levelfield.losses.pairs import PairLoss, cosines, mean_over, pair_weights
+from levelfield.losses.soft_ranks import SigmoidStep, levels_of_positives, soft_counts
+from levelfield.losses.triplets import positive_pairs
+from levelfield.numerics import unit
+
+
+class RecallAtKLoss(PairLoss):
+    """One minus the recall among an anchor's k nearest, for several k, ranks and their threshold by sigmoids.
+
+        L = mean_{i with P(i)} mean_{k in K} 1 - (1/#P(i)) sum_{p in P(i)} G_1(k - R_ip)
+        R_ip = 1 + sum_{j != i, j != p} G_2(s_ij - s_ip)    G_t(x) = 1 / (1 + e^(-x/T_t))
+
+    s is the cosine, j any other sample. The loss is not 0 at a perfect ranking: below k = #P no recall is 1. The
+    authors' code has min(k, #P) in the place of #P, which weighs small k more. With (N, D) embeddings and (N,) labels
+    it gives a scalar.
+
+    Args:
+        recall_at: K, whole numbers from 1.
+        recall_temperature: T_1, in ranks, above 0.
+        rank_temperature: T_2, in units of cosine, above 0.
+        similarity_mixup: SiMix: of each two samples i, j of a class one more stands in the batch, a u_i + (1 - a) u_j,
+            not made unit again, so that its similarities are mixtures of theirs; a is drawn evenly from [0, 1] (torch's
+            global generator). Takes no miner and no `ref_emb`; processes compute it whole.
+
+    For batches larger than memory: `chunk_size` of the learner, as the paper's second pass.
+
+    Cost: pairs x B, some rows of it at a time; with `similarity_mixup` of the batch and its pairs. When: recall is what
+    counts; large batches.
+    Paper: Patel et al. 2022, "Recall@k Surrogate Loss with Large Batches and Similarity Mixup", arXiv:2108.11179.
+
+    Not for `torch.compile(fullgraph=True)`: the most positives of any anchor set the shapes.
+    """
+
+    count_repeats = False
+    rows_are_independent = True
+
+    def __init__(
+        self,
+        recall_at: tuple[int, ...] = (1, 2, 4, 8, 16),
+        recall_temperature: float = 1.0,
+        rank_temperature: float = 0.01,
+        similarity_mixup: bool = False,
+    ) -> None:
+        super().__init__()
+        check_above_0(recall_temperature=recall_temperature, rank_temperature=rank_temperature)
+        if not recall_at or min(recall_at) < 1:
+            raise ValueError(f"recall_at={recall_at} must be whole numbers from 1, one or more")
+        self.recall_at = recall_at
+        self.recall_temperature = recall_temperature
+        self.rank_temperature = rank_temperature
+        self.similarity_mixup = similarity_mixup
+        if similarity_mixup:
+            self.rows_are_independent = False
+
+    def compute(
+        self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
+    ) -> Float[Tensor, ""]:
+        if not self.similarity_mixup:
+            return super().compute(embeddings, labels, indices_tuple, ref_emb, ref_labels)
+        if indices_tuple is not None or ref_emb is not None:
+            raise ValueError("similarity_mixup=True mixes the samples of the batch; it takes no miner and no ref_emb")
+        points, dtype = unit(embeddings), embeddings.dtype
+        i, j = positive_pairs(pair_weights(labels, None, None, dtype)[0].triu())
+        shares = torch.rand(len(i), 1, dtype=dtype, device=points.device)
+        points = torch.cat([points, shares * points[i] + (1 - shares) * points[j]])
+        return self.pair_loss(cosines(points, points), *pair_weights(torch.cat([labels, labels[i]]), None, None, dtype))
+
+    def pair_loss(
+        self, matrix: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
+    ) -> Float[Tensor, ""]:
+        levels, present = levels_of_positives(matrix, positives)
+        step = SigmoidStep(self.rank_temperature)
+        ranks = 0.5 + soft_counts(matrix, levels, positives + negatives, step)  # 1/2 is itself: G(0)
+        hits = torch.stack([((k - ranks) / self.recall_temperature).sigmoid() for k in self.recall_at]).mean(0)
+        count = present.sum(1)
+        return mean_over(1 - (present * hits).sum(1) / count.clamp_min(1), (count > 0).to(matrix.dtype))

@@ -1,0 +1,44 @@
+"""Sigmoid pair loss."""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from levelfield.losses.base import check_above_0
+from levelfield.losses.pairs import PairLoss
+
+
+class SigmoidPairLoss(PairLoss):
+    """Each pair by itself told same or different by its cosine, with a scale and a bias that are learnt.
+
+        L = (1/B) sum_{(i,j)} log(1 + e^(-z_ij (t s_ij + b)))    z_ij = 1 for a positive pair, -1 for a negative one
+
+    s is the cosine; the labels say which pairs are positive, where the paper has the pairing of images and texts, and
+    no sample is compared with itself. B counts the anchors. t is learnt as its logarithm: give both a learning rate of
+    their own and no weight decay. With (N, D) embeddings and (N,) labels it gives a scalar.
+
+    Args:
+        scale: what t begins with, above 0.
+        bias: what b begins with; far below 0, for most pairs are negative.
+
+    Cost: B^2. When: many classes in a batch; no sum over a row has to fit a temperature.
+    Paper: Zhai et al. 2023, "Sigmoid Loss for Language Image Pre-Training", arXiv:2303.15343.
+    """
+
+    rows_are_independent = True
+
+    def __init__(self, scale: float = 10.0, bias: float = -10.0) -> None:
+        super().__init__()
+        check_above_0(scale=scale)
+        self.log_scale = nn.Parameter(torch.tensor(math.log(scale)))
+        self.bias = nn.Parameter(torch.tensor(float(bias)))
+
+    def pair_loss(
+        self, matrix: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
+    ) -> Float[Tensor, ""]:
+        logits = self.log_scale.to(matrix.dtype).exp() * matrix + self.bias.to(matrix.dtype)
+        terms = softplus(torch.where(positives > 0, -logits, logits))
+        return (terms * (positives + negatives)).sum(1).mean()

@@ -1,0 +1,46 @@
+"""Smooth-AP loss."""
+
+from jaxtyping import Float
+from torch import Tensor
+
+from levelfield.losses.base import check_above_0
+from levelfield.losses.pairs import PairLoss, mean_over
+from levelfield.losses.soft_ranks import SigmoidStep, levels_of_positives, soft_counts
+
+
+class SmoothAPLoss(PairLoss):
+    """One minus the average precision of each anchor's ranking, whose ranks are counted by sigmoids.
+
+        L = mean_{i with P(i)} 1 - (1/#P(i)) sum_{p in P(i)} R+_ip / (R+_ip + sum_{n in N(i)} G(s_in - s_ip))
+        R+_ip = 1 + sum_{q in P(i), q != p} G(s_iq - s_ip)    G(x) = 1 / (1 + e^(-x/T))
+
+    s is the cosine. The anchor is not in its own ranking, as the equation has it; the authors' code counts it as a
+    positive, which `ref_emb=embeddings` does too. With (N, D) embeddings and (N,) labels it gives a scalar.
+
+    Args:
+        temperature: T, above 0.
+
+    Cost: pairs x B, some rows of it at a time. When: to optimise the ranking itself; large batches.
+    Paper: Brown et al. 2020, "Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval", arXiv:2007.12163.
+
+    Not for `torch.compile(fullgraph=True)`: the most positives of any anchor set the shapes.
+    """
+
+    count_repeats = False
+    rows_are_independent = True
+
+    def __init__(self, temperature: float = 0.01) -> None:
+        super().__init__()
+        check_above_0(temperature=temperature)
+        self.temperature = temperature
+
+    def pair_loss(
+        self, matrix: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
+    ) -> Float[Tensor, ""]:
+        step = SigmoidStep(self.temperature)
+        levels, present = levels_of_positives(matrix, positives)
+        same = 0.5 + soft_counts(levels, levels, present.to(matrix.dtype), step)  # 1/2 is itself: G(0)
+        others = soft_counts(matrix, levels, negatives, step)
+        count = present.sum(1)
+        losses = 1 - (present * same / (same + others)).sum(1) / count.clamp_min(1)
+        return mean_over(losses, (count > 0).to(matrix.dtype))
