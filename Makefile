@@ -17,7 +17,7 @@ quickstart: $(VENV)/installed
 	$(BIN)/levelfield study run configs/study/quickstart.yaml --executor.workers 2
 	$(BIN)/python scripts/readme_picture.py --checkpoint outputs/quickstart/jobs/ntxent/run0/fold0/best.ckpt \
 		--output outputs/quickstart_neighbours.png
-	@echo "(levelfield is $(BIN)/levelfield; my_loss.py is in README.md)"
+	@echo "(levelfield is $(BIN)/levelfield; my_loss.py is in docs/first_steps.md)"
 
 test: $(VENV)/installed-dev
 	$(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder

@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT / "src"))
 # Of a page, the pages below it by caption.
 CONTENTS = {
     "README": {
-        "Results": ["docs/results/README", "docs/papers/README"],
+        "Begin": ["docs/first_steps", "docs/which_loss", "docs/results/README", "docs/papers/README"],
         "Use": [
             "docs/own_data",
             "docs/text",
@@ -41,7 +41,14 @@ CONTENTS = {
         ],
         "Parts": ["docs/losses", "docs/metrics", "docs/trunks", "docs/input", "docs/features", "docs/scale"],
         "Reference": ["docs/api/README"],
-        "Project": ["docs/architecture", "docs/security", "benchmarks/README", "CONTRIBUTING", "CHANGELOG"],
+        "Project": [
+            "docs/architecture",
+            "docs/security",
+            "benchmarks/README",
+            "CONTRIBUTING",
+            "CHANGELOG",
+            "docs/cite",
+        ],
     },
     "docs/results/README": {"": ["*", "*/*"]},
     "docs/papers/README": {"": ["*", "*/*"]},
@@ -57,6 +64,7 @@ myst_heading_anchors = 4
 highlight_language = "bash"  # of blocks that are set in
 html_theme = "furo"
 html_copy_source = False
+smartquotes = False  # two dashes begin an option
 autodoc_member_order = "bysource"
 autodoc_inherit_docstrings = False  # those of Lightning and torch
 autodoc_preserve_defaults = True
@@ -104,6 +112,8 @@ def as_rst(app: Sphinx, what: str, name: str, thing: object, options: object, li
             made += [".. code-block:: text", "", line]
             literal = True
         else:
+            if line.startswith("Paper") and made[-1:] != [""]:
+                made.append("")
             made.append(line if literal or blank or line.lstrip().startswith((">>>", "...")) else _escaped(line))
     lines[:] = made
 
@@ -117,6 +127,7 @@ def _in_doctest(made: list[str]) -> bool:
 def _escaped(line: str) -> str:
     parts = MARKED.split(line)
     plain = [re.sub(r"([*|])|(?<=\w)_(?!\w)", lambda found: "\\" + found[0], part) for part in parts[::2]]
+    plain = [re.sub(r"^( +\w+: [A-Za-z])\.$", r"\1\\.", part) for part in plain]  # "C." would begin a list
     plain = [re.sub(r"arXiv:(\d+\.\d+)", r"`arXiv:\1 <https://arxiv.org/abs/\1>`__", part) for part in plain]
     code = [f"`{part}`" for part in parts[1::2]] + [""]
     return "".join(before + marked for before, marked in zip(plain, code, strict=True))

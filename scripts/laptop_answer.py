@@ -2,7 +2,8 @@
 
     python scripts/laptop_answer.py
 
-Sets that are not there yet are left out, and the page says how many of the seven it rests on.
+It renews what else follows from them: the table in README.md, docs/results/README.md and docs/which_loss.md. Sets that
+are not there yet are left out, and each page says on how many of the seven it rests.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from laptop_choice import choice_page
+from laptop_gallery import gallery_pages
 from laptop_noise import components_section, noise_section, search_section
 from laptop_order import better_section, foretell_section, order_section, rank_section, score_section
-from laptop_sets import RESULTS, SETS, LaptopSet, finished_sets
+from laptop_sets import RESULTS, ROOT, SETS, LaptopSet, finished_sets
 from laptop_transfer import transfer_section
 from laptop_variants import finetuned_section, follow_up_sections
 
@@ -76,6 +79,11 @@ ORIGIN = [
 ]
 
 
+def other_pages(sets: Sequence[LaptopSet], root: Path = ROOT) -> dict[Path, str]:
+    """The other pages that follow from the sets, as they would be."""
+    return {**gallery_pages(sets, root), root / "docs" / "which_loss.md": choice_page(sets)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder with a folder a set")
@@ -86,6 +94,9 @@ def main() -> None:
             f"{folder} holds no finished set; collect one: python scripts/laptop_results.py outputs/laptop/NAME"
         )
     write_atomically(folder / "README.md", page(sets, folder).encode())
+    if folder == RESULTS:
+        for path, text in other_pages(sets).items():
+            write_atomically(path, text.encode())
     print(f"{folder / 'README.md'}: {len(sets)} of {len(SETS)} sets")
 
 

@@ -1,5 +1,6 @@
 """CITATION.cff says of levelfield what the package says of itself."""
 
+import re
 import tomllib
 
 import yaml
@@ -18,3 +19,20 @@ def test_the_citation_is_of_this_version():
         assert work["title"]
         assert all("name" in author or "family-names" in author for author in work["authors"])
     assert cited["message"]
+
+
+def test_the_page_shows_the_same_as_bibtex():
+    cited = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())
+    page = (REPOSITORY / "docs" / "cite.md").read_text()
+    own, protocol = (
+        dict(re.findall(r"^  (\w+) = \{(.*)\}", entry, re.M)) for entry in re.findall(r"^@.*?^\}", page, re.M | re.S)
+    )
+    assert own["title"] == cited["title"]
+    assert own["version"] == str(cited["version"])
+    assert own["license"] == cited["license"]
+    assert own["author"] == "{" + cited["authors"][0]["name"] + "}"
+    (reference,) = cited["references"]
+    names = (f"{author['family-names']}, {author['given-names']}" for author in reference["authors"])
+    assert protocol["author"] == " and ".join(names)
+    assert (protocol["title"], protocol["year"]) == (reference["title"], str(reference["year"]))
+    assert (protocol["booktitle"], protocol["url"]) == (reference["collection-title"], reference["url"])

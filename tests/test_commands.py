@@ -28,16 +28,19 @@ from levelfield.study.archive import write_archive
 from levelfield.study.record import StudyRecord
 from levelfield.training.build import build
 
-PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+FRONT = [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md")]
+PAGES = [*FRONT, *sorted((REPOSITORY / "docs").rglob("*.md"))]
 # What stands for the options that a page has named before, or leaves to the reader.
 ELLIPSIS = "--config configs/data/glyphs.yaml --model.loss ContrastiveLoss"
 PLACEHOLDERS = {"FILE": "quickstart", "NAME": "cub200", "DIR": "DIR"}
-README = PAGES[0].read_text()
-MY_LOSS = next(block for block in re.findall(r"```python\n(.*?)```", README, re.S) if "class MyLoss" in block)
+# A set whose study is kept.
+SET = "grocery_store"
+FIRST_STEPS = (REPOSITORY / "docs" / "first_steps.md").read_text()
+MY_LOSS = next(block for block in re.findall(r"```python\n(.*?)```", FIRST_STEPS, re.S) if "class MyLoss" in block)
 
 
 def commands(page: Path) -> Iterator[str]:
-    """The lines of a page's blocks of commands, those that go on joined, and what it says of levelfield in a line."""
+    """The lines of a page's blocks of commands, those that go on joined, and the commands that it says in a line."""
     text = page.read_text()
     blocks = re.findall(r"^```bash\n(.*?)^```", text, re.M | re.S)
     plain = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
@@ -49,7 +52,7 @@ def commands(page: Path) -> Iterator[str]:
             word = line.split()[0] if line.strip() else ""
             if word in RULES or (shutil.which(word) and not line.startswith(("from ", " "))):
                 yield line
-    for said in re.findall(r"`(levelfield [^`]*)`", text):
+    for said in re.findall(r"`((?:levelfield|make|python) [^`]*)`", plain):
         yield " ".join(said.replace("[", "").replace("]", "").split())
 
 
@@ -57,7 +60,8 @@ def commands(page: Path) -> Iterator[str]:
 def place(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> Path:
     """A folder with all that the commands name: own data and modules, checkpoints, finished studies."""
     folder = tmp_path_factory.mktemp("place")
-    (folder / "configs").symlink_to(REPOSITORY / "configs")
+    for name in ("configs", "docs"):
+        (folder / name).symlink_to(REPOSITORY / name)
     own_texts(folder)
     for name in ("my_texts.csv", "questions.csv"):
         (folder / name).write_text((folder / "texts.csv").read_text())
@@ -276,7 +280,8 @@ RULES = {
     "git": of_the_reader,
     "cd": of_the_reader,
 }
-ALL = [pytest.param(line, id=f"{page.stem}: {line}") for page in PAGES for line in dict.fromkeys(commands(page))]
+FIRST_SAID = {line: page for page in reversed(PAGES) for line in commands(page)}  # what several pages say, runs once
+ALL = [pytest.param(line, id=f"{page.relative_to(REPOSITORY)}: {line}") for line, page in FIRST_SAID.items()]
 
 
 def test_they_are_found() -> None:
@@ -293,7 +298,8 @@ def test_it_works(line: str, run: Callable, place: Path, monkeypatch: pytest.Mon
     for name in ("study.run.run_study", "study.dry_run.costs.dry_run", *written):
         monkeypatch.setattr(f"levelfield.{name}", would_run)
     given = ELLIPSIS.split(" --model.loss")[0] if "--model.loss " in line else ELLIPSIS
-    words = [PLACEHOLDERS.get(word, word) for word in shlex.split(line.replace("...", given), comments=True)]
+    line = line.replace("/SET", f"/{SET}").replace("...", given)
+    words = [PLACEHOLDERS.get(word, word) for word in shlex.split(line, comments=True)]
     for alone in (part.split("\0") for part in "\0".join(words).split("\0&&\0")):
         assert alone[0] in RULES, f"{alone[0]}: no rule of this file says how this command is tested"
         RULES[alone[0]](alone[1:], run, place)

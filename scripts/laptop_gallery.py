@@ -1,0 +1,122 @@
+"""The finished laptop sets where people look first: the table in README.md and the gallery, docs/results/README.md."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+from laptop_sets import ROOT, SETS, LaptopSet
+from laptop_words import table
+
+from levelfield.metrics.table import SELECTED_BY
+from levelfield.study.definition.spec import BASELINE
+from levelfield.study.definition.study_file import find_study
+
+MARKS = ("<!-- results: made by scripts/laptop_answer.py -->\n", "<!-- -->")
+TITLES = {
+    "grocery_store": "Grocery Store",
+    "banking77": "Banking77",
+    "glyphs": "Glyphs",
+    "clinc150": "CLINC150",
+    "typefaces": "Typefaces",
+    "news20": "20 Newsgroups",
+    "omniglot": "Omniglot",
+}
+LDA = f"{BASELINE}[lda]"
+COLUMNS = {BASELINE: "untrained", LDA: "LDA", "contrastive": "contrastive", "triplet_margin": "triplet"}
+
+
+def said_of(name: str) -> str:
+    """`81 fine grocery classes, 41 of them unseen`, from the first line of the set's study file."""
+    first = find_study(f"laptop/{name}").read_text(encoding="utf-8").partition("\n")[0]
+    return first.partition(": ")[2].partition(";")[0].removesuffix(".")
+
+
+def summary(each: LaptopSet) -> dict[str, tuple[float, str]]:
+    """Of each row of `summary.csv` its separated test MAP@R, and how it is said: `26.0 ± 0.2`, percent."""
+    found = {}
+    with open(each.folder / "summary.csv", newline="", encoding="utf-8") as text:
+        for line in csv.DictReader(text):
+            if (line["embedding"], line["metric"]) == ("separated", SELECTED_BY):
+                half = f" ± {100 * float(line['ci95']):.1f}" if line["ci95"] else ""
+                found[line["method"]] = float(line["mean"]), f"{100 * float(line['mean']):.1f}{half}"
+    return found
+
+
+def best_of(each: LaptopSet) -> str:
+    scores = summary(each)
+    return max(each.methods, key=lambda method: scores[method][0])
+
+
+def score_table(sets: Sequence[LaptopSet]) -> list[str]:
+    """A row a set that is in: untrained, by LDA, the two classics, the best loss."""
+    rows = []
+    for each in sets:
+        scores, best = summary(each), best_of(each)
+        link = f"[{TITLES[each.name]}](docs/results/README.md#{TITLES[each.name].lower().replace(' ', '-')})"
+        said = [scores[method][1] for method in COLUMNS]
+        rows.append([f"{link}: {said_of(each.name)}", *said, f"{scores[best][1]} `{best}`"])
+    return table(["data set", *COLUMNS.values(), "best of 14 losses"], rows)
+
+
+def in_so_far(sets: Sequence[LaptopSet]) -> str:
+    missing = [TITLES[name] for name in SETS if name not in {each.name for each in sets}]
+    if not missing:
+        return f"All {len(SETS)} sets are in."
+    return f"{len(sets)} of {len(SETS)} sets are in; {', '.join(missing)} will follow."
+
+
+def with_table(readme: str, sets: Sequence[LaptopSet]) -> str:
+    """README.md with its table made anew."""
+    before, begin, rest = readme.partition(MARKS[0])
+    _, end, after = rest.partition(MARKS[1])
+    if not end:
+        raise SystemExit(f"README.md has no place for the table of results: {MARKS[0].strip()} ... {MARKS[1]}")
+    return "\n".join([f"{before}{begin}", *score_table(sets), "", in_so_far(sets), "", f"{end}{after}"])
+
+
+def gallery(sets: Sequence[LaptopSet]) -> str:
+    """The page that shows what there is, a section a set."""
+    lines = [
+        "# Results",
+        "",
+        "Written by `python scripts/laptop_answer.py`, which takes up each set that is added.",
+        "",
+        "- [The Reality Check on a laptop](laptop/README.md): 14 losses, each searched with 50 trials and run ten "
+        f"times, on a frozen trunk; twelve questions and what the studies answer. {in_so_far(sets)}",
+        "- [Which loss should I try?](../which_loss.md): the same figures for somebody who has to begin.",
+        "- [Studies that train the trunk](trained_trunks.md): short ones, of a smaller protocol.",
+        "- [The papers](../papers/README.md): what follows from their published numbers, and what is the same here.",
+        "",
+        "Neighbours of letters that were never trained on, before and after training "
+        "(`levelfield study run glyphs_finetune`); neighbours of a picture from disk are in "
+        "[From a checkpoint to use](../use.md):",
+        "",
+        "![Unseen letters and their eight nearest neighbours, before and after training](../neighbours.png)",
+    ]
+    for each in sets:
+        scores, best = summary(each), best_of(each)
+        folder = f"laptop/{each.name}"
+        lines += [
+            "",
+            f"## {TITLES[each.name]}",
+            "",
+            f"{said_of(each.name)[0].upper()}{said_of(each.name)[1:]}. The best of the 14 losses, `{best}`, has MAP@R "
+            f"{scores[best][1]} on the unseen classes, the untrained trunk's PCA {scores[BASELINE][1]}, LDA "
+            f"{scores[LDA][1]}, `contrastive` {scores['contrastive'][1]}. [The study's page]({folder}/index.html), "
+            f"[summary.csv]({folder}/summary.csv), [trials.csv]({folder}/trials.csv), "
+            f"[all of it]({folder}/study.tar.xz).",
+            "",
+            f"![Scores of {TITLES[each.name]} with their intervals]({folder}/scores.svg)",
+        ]
+    return "\n".join([*lines, ""])
+
+
+def gallery_pages(sets: Sequence[LaptopSet], root: Path = ROOT) -> dict[Path, str]:
+    """README.md and the gallery as they would be."""
+    readme = root / "README.md"
+    return {
+        readme: with_table(readme.read_text(encoding="utf-8"), sets),
+        root / "docs" / "results" / "README.md": gallery(sets),
+    }
