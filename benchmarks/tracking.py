@@ -20,7 +20,7 @@ from levelfield.training.build import build
 
 TRACKERS: dict[str, dict[str, Any]] = {
     "W&B": {
-        "class_path": "lightning.pytorch.loggers.WandbLogger",
+        "class_path": "levelfield.training.trackers.BatchedWandbLogger",
         "init_args": {"project": "levelfield", "offline": True},
     },
     "TensorBoard": {

@@ -1,11 +1,14 @@
 """What W&B's offline files hold: a log of LevelDB's format, whose records are W&B's own protocol messages."""
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 BLOCK, HEADER = 32768, 7
+# `finish` returns before W&B's process has written the last of it; a run that was killed has no end to wait for.
+LONGEST_WAIT = 5
 # Of a record in pieces, the last one, or of a whole one.
 ENDS = (1, 4)
 
@@ -30,7 +33,11 @@ class OfflineRun(NamedTuple):
 
 
 def offline_runs(folder: Path) -> list[OfflineRun]:
-    """All runs below a folder, in the order of their paths."""
+    """All runs below a folder, in the order of their paths, once they are written."""
+    latest = time.monotonic() + LONGEST_WAIT
+    for path in folder.glob("**/offline-run-*/run-*.wandb"):
+        while not _has_ended(path) and time.monotonic() < latest:
+            time.sleep(0.02)
     return [read_run(path) for path in sorted(folder.glob("**/offline-run-*/run-*.wandb"))]
 
 
@@ -58,6 +65,14 @@ def read_run(path: Path) -> OfflineRun:
         elif kind == "request" and record.request.HasField("log_artifact"):
             artifacts.append(record.request.log_artifact.artifact)
     return OfflineRun(run, history, config, summary_of, summary, artifacts)
+
+
+def _has_ended(path: Path) -> bool:
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    content = path.read_bytes()
+    kinds = [Record.FromString(record).WhichOneof("record_type") for record in _records(content)] if content else []
+    return "exit" in kinds
 
 
 def _items(items: Any) -> dict[str, Any]:

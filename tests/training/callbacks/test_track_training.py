@@ -20,7 +20,10 @@ from levelfield.training.active_pairs import active_pairs, mined_pairs
 from levelfield.training.build import build
 from levelfield.training.callbacks import TrackTraining
 
-WANDB = {"class_path": "lightning.pytorch.loggers.WandbLogger", "init_args": {"offline": True, "project": "p"}}
+WANDB = {
+    "class_path": "levelfield.training.trackers.BatchedWandbLogger",
+    "init_args": {"offline": True, "project": "p"},
+}
 BOARD = {"class_path": "lightning.pytorch.loggers.TensorBoardLogger", "init_args": {"save_dir": "elsewhere"}}
 OF_EACH_FIT = {
     *("train/loss", "train/samples_per_second", "train/active_samples"),

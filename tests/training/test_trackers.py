@@ -1,0 +1,43 @@
+"""What waits to be sent to W&B comes in order, with the time that it is of."""
+
+import time
+
+import pytest
+from wandb_files import offline_runs
+
+from levelfield.training import trackers
+from levelfield.training.trackers import QUIET, BatchedWandbLogger
+
+
+def test_rows_come_in_order_each_with_its_step_and_time(tmp_path, monkeypatch):
+    logger = BatchedWandbLogger(project="p", save_dir=tmp_path, offline=True, settings=QUIET)
+    began = []
+    for step in range(3):
+        began.append(time.time())
+        logger.log_metrics({"a": step / 2, "b": 1.0}, step=step)
+        time.sleep(0.05)
+    sent = time.time()
+    logger.experiment.log({"by hand": 1})  # after those that waited
+    monkeypatch.setattr(trackers, "LONGEST_WAIT", 0)
+    logger.log_metrics({"a": 7.0}, step=9)  # at once
+    assert logger._waiting == []
+    logger.experiment.finish()
+
+    [told] = offline_runs(tmp_path)
+    assert told.series("a") == {0: 0.0, 1: 0.5, 2: 1.0, 9: 7.0}
+    assert [sorted(key for key in row if not key.startswith("_")) for row in told.history] == [
+        *[["a", "b", "trainer/global_step"]] * 3,
+        ["by hand", "trainer/global_step"],  # the last one told, of W&B itself
+        ["a", "trainer/global_step"],
+    ]
+    times = [row["_timestamp"] for row in told.history]
+    assert times[:3] == pytest.approx(began, abs=0.04)
+    assert times[3] >= sent
+
+
+def test_a_prefix_is_put_before_the_keys_alone(tmp_path):
+    logger = BatchedWandbLogger(project="p", save_dir=tmp_path, offline=True, settings=QUIET, prefix="mine")
+    logger.log_metrics({"a": 1.0}, step=0)
+    logger.experiment.finish()
+    [told] = offline_runs(tmp_path)
+    assert told.keys == {"mine-a", "trainer/global_step"}
