@@ -102,7 +102,7 @@ def by_loss(sets: Sequence[LaptopSet]) -> list[str]:
             f"{100 * gap:.1f}{' =' if same else ''}" for gap, same in zip(behind[method], level[method], strict=True)
         ]
         short = [short_search(each, method) for each in sets]
-        rows.append([f"`{method}`", loss_of(sets[0], method), *cells, mean_with(behind[method], signed=False)])
+        rows.append([f"`{method}`", *cells, mean_with(behind[method], signed=False)])
         rows[-1].append(mean_with(short, signed=False))
     always = [m for m in order if all(level[m])]
     sometimes = [m for m in order if any(level[m]) and m not in always]
@@ -121,21 +121,15 @@ def by_loss(sets: Sequence[LaptopSet]) -> list[str]:
         "Holm's correction over all 91 pairs), their mean over the sets; and by how many points of validation MAP@R "
         f"the best of a search's first {SHORT} trials is behind the best of its 50, the price of a short search:",
         "",
-        *table(["", "class", *(TITLES[each.name] for each in sets), "mean", f"{SHORT} trials"], rows),
+        *table(["", *(TITLES[each.name] for each in sets), "mean", f"{SHORT} trials"], rows),
         "",
-        "What each needs and when it is meant for is in [Losses and miners](losses.md).",
+        "`configs/method/NAME.yaml` is what `fit` takes of each; what it computes and when it is meant for is in "
+        "[Losses and miners](losses.md).",
     ]
 
 
 def named(methods: Sequence[str]) -> str:
     return ", ".join(f"`{method}`" for method in methods) or "none"
-
-
-def loss_of(each: LaptopSet, method: str) -> str:
-    """`MultiSimilarityLoss`, `MultiSimilarityMiner`: the classes of a method."""
-    model = each.spec.methods[method]["model"]
-    parts = [model[part]["class_path"].rpartition(".")[2] for part in ("loss", "miner") if model.get(part)]
-    return ", ".join(f"`{part}`" for part in parts)
 
 
 def short_search(each: LaptopSet, method: str) -> float:

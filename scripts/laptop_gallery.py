@@ -84,7 +84,7 @@ def gallery(sets: Sequence[LaptopSet]) -> str:
         "Written by `python scripts/laptop_answer.py`, which takes up each set that is added.",
         "",
         "- [The Reality Check on a laptop](laptop/README.md): 14 losses, each searched with 50 trials and run ten "
-        f"times, on a frozen trunk; twelve questions and what the studies answer. {in_so_far(sets)}",
+        f"times, on a frozen trunk; questions and what the studies answer. {in_so_far(sets)}",
         "- [Which loss should I try?](../which_loss.md): the same figures for somebody who has to begin.",
         "- [Studies that train the trunk](trained_trunks.md): short ones, of a smaller protocol.",
         "- [The papers](../papers/README.md): what follows from their published numbers, and what is the same here.",
