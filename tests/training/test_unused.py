@@ -13,7 +13,7 @@ from levelfield.training.unused import NOT_OF_COMMAND, TRAINER, idle_callbacks, 
 # What the parser of `validate`, `test` and `predict` takes that is neither the model's, the data's nor the Trainer's.
 USED = {
     "validate": {"ckpt_path", "verbose"},
-    "test": {"ckpt_path", "verbose", "reopen_test", "open_set"},
+    "test": {"ckpt_path", "verbose", "reopen_test", "open_set", "rerank"},
     "predict": {"ckpt_path"},
 }
 OF_THE_PARSER = {"help", "help_all", "config", "print_config"}
@@ -149,7 +149,11 @@ def test_every_option_of_a_command_that_takes_a_checkpoint_is_used_or_refused(co
 @pytest.mark.parametrize(
     ("command", "option"),
     [
-        *((command, option) for command in ("validate", "predict") for option in ("--reopen-test=x", "--open-set")),
+        *(
+            (command, option)
+            for command in ("validate", "predict")
+            for option in ("--reopen-test=x", "--open-set", "--rerank=dba")
+        ),
         *(("predict", option) for option in ("--data.cache=true", "--data.features.views=1", "--return_predictions=1")),
         ("validate", "--trainer.limit_test_batches=1"),
     ],

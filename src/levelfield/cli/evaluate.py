@@ -100,6 +100,7 @@ class EvaluationCLI(TrainingCLI):
 
     def test(self, **kwargs: Any) -> None:
         """Opens the test classes, which the ledger beside the checkpoint records before any test label is used."""
+        further = self._further()
         record = RecordOpening(reopen=self.config.test.reopen_test)
         kept = EmbeddedTest()
         self.trainer.callbacks += [record, kept]  # type: ignore[attr-defined]
@@ -107,16 +108,16 @@ class EvaluationCLI(TrainingCLI):
         if record.ledger is not None and record.opening is not None:
             print(f"opening {record.opening} of the test classes, recorded in {record.ledger.path}")
             opened = next(each for each in record.ledger.openings if each["opening"] == record.opening)
-            self._write_card(kept, opened)
+            self._write_card(kept, opened, further)
 
-    def _write_card(self, kept: "EmbeddedTest", opened: dict[str, Any]) -> None:
+    def _write_card(self, kept: "EmbeddedTest", opened: dict[str, Any], further: "Further") -> None:
         from levelfield.use.card import keep_scores, write_card
         from levelfield.use.scores import scores_of
 
         is_query = self.datamodule.test_subset.is_query
         asks = None if is_query is None else torch.from_numpy(is_query)
         scores, _ = scores_of(kept.embeddings, kept.labels, asks, self.model.distance, tuple(SHOWN_METRICS))
-        sections = self._further().sections(kept.embeddings, kept.labels, asks, self.model.distance)
+        sections = further.sections(kept.embeddings, kept.labels, asks, self.model.distance)
         for section in sections:
             print("\n".join(section.lines()))
         counts = len(kept.labels.unique()), len(kept.labels)
@@ -125,9 +126,11 @@ class EvaluationCLI(TrainingCLI):
         print(f"model card: {write_card(folder, self.checkpoint_path, self.checkpoint, modality)}")
 
     def _further(self) -> "Further":
-        from levelfield.use.further import Further
+        from levelfield.use.further import Further, rerankings
 
-        return Further(open_set=self.config.test.open_set)
+        further = Further(open_set=self.config.test.open_set, rerank=rerankings(self.config.test.rerank or ()))
+        further.check(self.model.distance)
+        return further
 
     def predict(self, **kwargs: Any) -> None:
         """Embeds every sample of the data set, without a label, into `embeddings.safetensors` beside the checkpoint."""
@@ -151,6 +154,7 @@ class EvaluationCLI(TrainingCLI):
             action="store_true",
             help="Whether one threshold tells pairs of one class from pairs of two.",
         )
+        parser.add_argument("--rerank", action="append", help="A way to rank anew, with scores of its own.")
 
 
 class EmbeddingWriter(Callback):

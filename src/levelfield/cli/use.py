@@ -47,6 +47,8 @@ of the set take part; its own set is for levelfield test. Each time is a line of
   --data PATH         a folder with a folder a class; a table (.csv, .parquet) with the columns path,label or
                       text,label; or a set that levelfield data list names, below LEVELFIELD_DATA
   --open-set          also whether one threshold tells pairs of one class from others: TAR at FAR, EER, AUROC
+  --rerank WAY        also the scores after ranking anew: k_reciprocal, alpha_qe or dba, with settings as in
+                      alpha_qe:neighbors=5,alpha=3 (docs/metrics.md); several times
   --skip-broken       leave out the pictures that cannot be opened, and name them
 
   levelfield score --ckpt_path best.ckpt --data my_images
@@ -62,6 +64,8 @@ folder beside it (.levelfield; in LEVELFIELD_CACHE where that cannot be written)
                       text a line
   --query WHAT        the file of a picture, or a text
   --top K             how many answers (default: 10)
+  --rerank WAY        rank anew: k_reciprocal, alpha_qe or dba, with settings as in alpha_qe:neighbors=5,alpha=3
+                      (docs/metrics.md); the gallery's items are compared with each other for it, but for alpha_qe
   --output FILE       .png: a sheet of the pictures (default for pictures: answers.png); .html: a page
   --skip-broken       leave out the pictures that cannot be opened, and name them
 
@@ -112,6 +116,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_option("--data", used_by=("predict", "score", "export"))
     parser.add_option("--skip-broken", used_by=("predict", "score", "search"), action="store_true")
     parser.add_option("--open-set", used_by=("score",), action="store_true")
+    parser.add_option("--rerank", used_by=("score", "search"), action="append", default=[])
     parser.add_option("--output", used_by=("predict", "search", "export"), type=Path)
     parser.add_option("--gallery", used_by=("search",))
     parser.add_option("--query", used_by=("search",))
@@ -146,12 +151,13 @@ def _score(given: Any) -> int:
     from levelfield.cli.data import dataset_named
     from levelfield.data.overview import counts_of
     from levelfield.metrics.table import title_of
-    from levelfield.use.further import Further
+    from levelfield.use.further import Further, rerankings
     from levelfield.use.transfer import transfer
 
-    further = Further(open_set=given.open_set)
+    further = Further(open_set=given.open_set, rerank=rerankings(given.rerank))
     dataset = dataset_named(given.data)
     encoder = _encoder(given)
+    further.check(encoder.distance)
     encoder.learners[0].trunk.check_takes(dataset)
     with _progress(f"embedding {given.data}") as progress:
         found = transfer(encoder, dataset, _folder(given.ckpt_path), given.skip_broken, progress, further)
@@ -171,12 +177,18 @@ def _score(given: Any) -> int:
 
 
 def _search(given: Any) -> int:
+    from levelfield.metrics.reranking import name_of
     from levelfield.use.answers import check_output, write_answers
+    from levelfield.use.further import Further, rerankings
     from levelfield.use.gallery import SHOWN, Gallery, query_of
 
     if given.top < 1:
         raise UserError(f"--top {given.top}: give 1 or more")
+    ways = rerankings(given.rerank)
+    if len(ways) > 1:
+        raise UserError(f"--rerank is given {len(ways)} times: a search ranks in one way")
     encoder = _encoder(given)
+    Further(rerank=ways).check(encoder.distance)
     samples = encoder.samples(given.gallery)
     query = query_of(encoder, given.query, samples)
     output = given.output or (Path("answers.png") if query.modality == "image" else None)
@@ -189,8 +201,9 @@ def _search(given: Any) -> int:
     _say_broken(gallery.left_out, len(samples.keys))
     print(f"{len(gallery.rows_GD):,} {samples.modality}s, {gallery.embedded:,} of them embedded now: {gallery.file}")
     itself = query.keys[0] if query.modality == "image" else None
-    answers = gallery.answers(asked, given.top, encoder.distance, itself)
-    print(f"{SHOWN[encoder.distance]}  nearest to {given.query}")
+    answers = gallery.answers(asked, given.top, encoder.distance, itself, *ways)
+    by = f", ranked anew by {name_of(ways[0])}" if ways else ""
+    print(f"{SHOWN[encoder.distance]}  nearest to {given.query}{by}")
     for answer in answers:
         print(f"{answer.likeness:.4f}  {answer.name}{f'  ({answer.label})' if answer.label else ''}")
     if output is not None:

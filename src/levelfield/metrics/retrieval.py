@@ -4,6 +4,7 @@ Shapes: Q queries, G gallery items, S scored queries.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float, Int64, Integer, Num
@@ -14,6 +15,9 @@ from levelfield.metrics.distances import DISTANCES, at_one_scale
 from levelfield.metrics.query_scores import DEFAULT_MEMORY_BUDGET, count_relevant, score_queries
 from levelfield.metrics.scores import Wanted
 from levelfield.seeds import seed_of
+
+if TYPE_CHECKING:
+    from levelfield.metrics.reranking import Reranking
 
 BACKENDS = ("torch", "faiss")
 
@@ -31,6 +35,7 @@ def retrieval_metrics(
     num_queries: int | None = None,
     seed: int = 0,
     backend: str = "torch",
+    rerank: "Reranking | None" = None,
     memory_budget: int = DEFAULT_MEMORY_BUDGET,
 ) -> dict[str, float] | dict[str, Tensor]:
     """Score how well each embedding retrieves the others that share its label.
@@ -54,6 +59,7 @@ def retrieval_metrics(
             the mean's 95% interval (normal approximation, for a sample without replacement).
         seed: of that sample.
         backend: `torch`, or `faiss` for the search of neighbours (cosine; neither `map` nor `mrr`).
+        rerank: rank anew, by one of `levelfield.metrics.reranking` (cosine).
         memory_budget: bytes that similarities and what is made of them may take at a time, beside a float32 copy of the
             embeddings and, for the bfloat16 first pass, another of half its size.
 
@@ -79,6 +85,8 @@ def retrieval_metrics(
         raise ValueError(f"no such backend {backend!r}; known are {', '.join(BACKENDS)}")
     if backend == "faiss" and (distance != "cosine" or wanted.needs_full_ranking):
         raise ValueError("backend='faiss' finds neighbours by cosine; it has neither map, mrr nor another distance")
+    if rerank is not None and (distance != "cosine" or backend != "torch"):
+        raise ValueError("re-ranking is by cosine and backend='torch'")
     if num_queries is not None and num_queries < 2:
         raise ValueError(f"num_queries={num_queries}: an interval needs at least 2")
     packed = distance == "hamming"
@@ -114,17 +122,21 @@ def retrieval_metrics(
     prepare, similarity = DISTANCES[distance]
     if distance == "euclidean":
         embeddings, gallery = at_one_scale(embeddings, gallery)
-    held = prepare(embeddings)
+    asking = prepare(embeddings)
+    asked = asking if excludes_self else prepare(gallery)
+    if rerank is not None:
+        asking, asked, similarity = rerank(asking, asked, excludes_self, memory_budget)
     scores = score_queries(
-        held,
+        asking,
         labels,
-        held if excludes_self else prepare(gallery),
+        asked,
         gallery_labels,
         scored,
         num_relevant,
         wanted,
         similarity=similarity,
         excludes_self=excludes_self,
+        is_symmetric=rerank is None,
         use_faiss=backend == "faiss",
         memory_budget=memory_budget,
     )

@@ -15,7 +15,7 @@ from levelfield.errors import UserError
 from levelfield.runtime.shipped import find_configuration, nearest_configuration
 
 # Options of which each counts, however often they are given.
-REPEATED = ("--config", "--trust", "--add-method", "--archive", "--trunk")
+REPEATED = ("--config", "--trust", "--add-method", "--archive", "--trunk", "--rerank")
 LEARNER = "model.learner"  # where a configuration names a learner of one's own
 
 

@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from levelfield.errors import UserError
 from levelfield.metrics import verification_metrics
-from levelfield.metrics.table import title_of
-from levelfield.use.scores import Score
+from levelfield.metrics.reranking import Reranking, name_of, parse_reranking
+from levelfield.metrics.table import SHOWN_METRICS, title_of
+from levelfield.use.scores import Score, scores_of
 
 # What the least similarity that is accepted is called, by distance.
 THRESHOLDS = {
@@ -53,9 +55,20 @@ class Further:
 
     Attributes:
         open_set: AUROC, EER and TAR at FAR.
+        rerank: ways to rank anew, each with scores of its own.
     """
 
     open_set: bool = False
+    rerank: tuple[Reranking, ...] = ()
+
+    def check(self, distance: str) -> None:
+        """Whether it can be had of a checkpoint with this distance.
+
+        Raises:
+            UserError: it ranks anew, which is by cosine.
+        """
+        if self.rerank and distance != "cosine":
+            raise UserError(f"--rerank is by cosine, and the checkpoint's distance is {distance}: leave it out")
 
     def sections(
         self,
@@ -73,7 +86,8 @@ class Further:
         sets: Sequence[Tensor] = (embeddings, labels)
         if is_query is not None:
             sets = (embeddings[is_query], labels[is_query], embeddings[~is_query], labels[~is_query])
-        return [_open_set(sets, distance)] if self.open_set else []
+        ways = [_reranked(way, embeddings, labels, is_query) for way in self.rerank]
+        return [*([_open_set(sets, distance)] if self.open_set else []), *ways]
 
 
 def _open_set(sets: Sequence[Tensor], distance: str) -> Section:
@@ -85,6 +99,24 @@ def _open_set(sets: Sequence[Tensor], distance: str) -> Section:
         rows.append(Row(title_of(metric), Score(value, found.ci95[metric]), note))
     rows += [Row(title_of(metric), None, f"not given: {why}") for metric, why in found.not_given.items()]
     return Section(f"Open set: {found.num_same:,} pairs of one class, {found.num_other:,} of two", tuple(rows))
+
+
+def _reranked(way: Reranking, embeddings: Tensor, labels: Tensor, is_query: Tensor | None) -> Section:
+    scores, _ = scores_of(embeddings, labels, is_query, metrics=tuple(SHOWN_METRICS), rerank=way)
+    rows = tuple(Row(title_of(metric), score) for metric, score in scores.items())
+    return Section(f"Ranked anew by {name_of(way)}", rows)
+
+
+def rerankings(texts: Sequence[str]) -> tuple[Reranking, ...]:
+    """Ways to rank anew, each as `--rerank` takes it.
+
+    Raises:
+        UserError: there is none of that name, or it has no such setting.
+    """
+    try:
+        return tuple(parse_reranking(text) for text in texts)
+    except ValueError as error:
+        raise UserError(f"--rerank: {error}") from None
 
 
 def _percent(row: Row) -> str:

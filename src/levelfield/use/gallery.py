@@ -22,6 +22,8 @@ from levelfield.data.datasets.images import image_suffixes
 from levelfield.data.places import own_file
 from levelfield.errors import FileRefused, UserError
 from levelfield.metrics.distances import DISTANCES
+from levelfield.metrics.query_scores import DEFAULT_MEMORY_BUDGET
+from levelfield.metrics.reranking import Reranking
 from levelfield.runtime.cache_root import cache_root
 from levelfield.storage.atomic import write_atomically
 from levelfield.use.encoder import Embedded, Encoder
@@ -99,16 +101,27 @@ class Gallery:
             file = _store(beside, elsewhere, [wanted[place] for place in kept], rows)
         return cls(_chosen(samples, kept), rows, file, len(new) - len(left_out), left_out)
 
-    def answers(self, query: Embedded, top: int, distance: str, itself: Path | None = None) -> list[Answer]:
+    def answers(
+        self,
+        query: Embedded,
+        top: int,
+        distance: str,
+        itself: Path | None = None,
+        rerank: Reranking | None = None,
+    ) -> list[Answer]:
         """The items that are nearest to a query, nearest first; equal ones in the gallery's order.
 
         Args:
             query: of one sample.
             distance: `cosine`, `euclidean` or `hamming`.
             itself: the file of the query, which is no answer.
+            rerank: the answers come in this order, with their cosines; by cosine alone.
         """
-        order, values = self._nearest(query.embeddings, min(top + 1, len(self.rows_GD)), distance)
-        order = [place for place in order if itself is None or self.samples.keys[place].resolve() != itself.resolve()]
+        if rerank is None:
+            order, values = self._nearest(query.embeddings, min(top + 1, len(self.rows_GD)), distance)
+            order = [place for place in order if not self._is(place, itself)]
+        else:
+            order, values = self._ranked_anew(query.embeddings, itself, rerank)
         bits = 8 * math.ceil(self.rows_GD.shape[1] / 8)
         shown = {
             "cosine": lambda value: value,
@@ -119,6 +132,23 @@ class Gallery:
         return [
             Answer(self.samples.names[at], labels[at], shown(values[at]), self.samples.keys[at]) for at in order[:top]
         ]
+
+    def _is(self, place: int, itself: Path | None) -> bool:
+        return itself is not None and bool(self.samples.keys[place].resolve() == itself.resolve())
+
+    def _ranked_anew(
+        self, query: Float[Tensor, "1 dim"], itself: Path | None, rerank: Reranking
+    ) -> tuple[list[int], dict[int, float]]:
+        """The places of all but the query's own, and their cosines."""
+        held, similarity = DISTANCES["cosine"]
+        places = torch.tensor([place for place in range(len(self.rows_GD)) if not self._is(place, itself)]).long()
+        if len(places) == 0:
+            return [], {}
+        asked, rows = held(query), held(self.rows_GD)[places]
+        anew = rerank(asked, rows, False, DEFAULT_MEMORY_BUDGET)
+        every = anew.similarity(anew.queries_ND, anew.gallery_GD)[0]
+        order = places[every.argsort(descending=True, stable=True)].tolist()
+        return order, dict(zip(places.tolist(), similarity(asked, rows)[0].tolist(), strict=True))
 
     def _nearest(self, query: Float[Tensor, "1 dim"], count: int, distance: str) -> tuple[list[int], dict[int, float]]:
         """The places of the nearest, and their similarities."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from levelfield.analysis.statistics import t_quantile
 from levelfield.metrics import clustering_metrics, retrieval_metrics
+from levelfield.metrics.reranking import Reranking
 
 # Fewer classes than this say nothing of others.
 FEWEST_CLASSES = 3
@@ -31,6 +32,7 @@ def scores_of(
     is_query: Bool[Tensor, " samples"] | None = None,
     distance: str = "cosine",
     metrics: Sequence[str] | None = None,
+    rerank: Reranking | None = None,
 ) -> tuple[dict[str, Score], int]:
     """Scores, the retrieval ones with intervals, and the number of queries that were left out.
 
@@ -38,12 +40,13 @@ def scores_of(
         is_query: which samples are searched for among the others; None searches for each among all others.
         distance: of `retrieval_metrics`.
         metrics: retrieval metrics; None takes every usual one, and those of a clustering.
+        rerank: of `retrieval_metrics`.
     """
     asked, gallery = (embeddings, labels), dict[str, Any]()
     if is_query is not None:
         asked = (embeddings[is_query], labels[is_query])
         gallery = {"gallery": embeddings[~is_query], "gallery_labels": labels[~is_query]}
-    found = retrieval_metrics(*asked, **gallery, metrics=metrics, distance=distance, per_query=True)
+    found = retrieval_metrics(*asked, **gallery, metrics=metrics, distance=distance, rerank=rerank, per_query=True)
     skipped = int(found.pop("num_skipped"))
     scores = {}
     for metric, values in found.items():

@@ -1,0 +1,342 @@
+"""Rankings that look at the neighbours' neighbours, or search by several items at once: cosine, in bounded memory.
+
+Each takes the queries and the gallery as rows of length 1 and gives what is ranked in their place. Where the queries
+are the gallery's own items, a query is no neighbour of itself, and the others' neighbourhoods hold it as any item.
+
+Shapes: N queries, G gallery items, M items of both (or G where they are the same), B rows of one block, K neighbours,
+D dimensions, E entries of a sparse matrix.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int64, Num
+from torch import Tensor
+
+from levelfield.metrics.distances import full_precision, normalize, product
+from levelfield.metrics.ranking import block_starts, tie_free_keys
+
+# Of a similarity: itself, its key, and what of both is selected.
+SIMILARITY_BYTES = 32
+# Values of a block's temporaries.
+BLOCK_VALUES = 2**22
+
+
+class Reranked(NamedTuple):
+    """What is ranked in place of queries and gallery, and their similarity; larger is nearer, as of the `DISTANCES`."""
+
+    queries_ND: Num[Tensor, "queries any"]
+    gallery_GD: Num[Tensor, "gallery any"]
+    similarity: Callable[..., Tensor] = product
+
+
+class Reranking(Protocol):
+    """A way to rank anew."""
+
+    def __call__(
+        self,
+        queries_ND: Float[Tensor, "queries dim"],
+        gallery_GD: Float[Tensor, "gallery dim"],
+        excludes_self: bool,
+        memory_budget: int,
+    ) -> Reranked: ...
+
+
+@dataclass(frozen=True)
+class AlphaQueryExpansion:
+    """The query and its nearest, weighted by their similarities, ask together.
+
+        q' = q + sum over the n nearest g of max(0, q g)^alpha g
+
+    Cost: a second product. When: the nearest are mostly right; it draws in what is like them. With alpha = 0 all count
+    alike (average query expansion).
+
+    Args:
+        neighbors: n, best below the size of a class.
+        alpha: how much less the less similar count.
+
+    Paper: Radenovic et al. 2018, "Fine-tuning CNN Image Retrieval with No Human Annotation", arXiv:1711.02512.
+    """
+
+    neighbors: int = 10
+    alpha: float = 3.0
+
+    def __post_init__(self) -> None:
+        _refuse_below(self, neighbors=1, alpha=0)
+
+    def __call__(
+        self,
+        queries_ND: Float[Tensor, "queries dim"],
+        gallery_GD: Float[Tensor, "gallery dim"],
+        excludes_self: bool,
+        memory_budget: int,
+    ) -> Reranked:
+        cosines_NK, items_NK = nearest(queries_ND, gallery_GD, self.neighbors, excludes_self, memory_budget)
+        weights_NK = cosines_NK.clamp(min=0) ** self.alpha
+        return Reranked(_summed(queries_ND, gallery_GD, items_NK, weights_NK), gallery_GD)
+
+
+@dataclass(frozen=True)
+class DatabaseAugmentation:
+    """Each item of the gallery stands with its nearest in the gallery, by falling weights; the queries stay.
+
+        g' = sum over r < k of (k - r)/k g_r, g_0 = g and g_r its r-th nearest
+
+    Cost: a product of the gallery with itself, once. When: the gallery has several items a class and many queries come.
+
+    Args:
+        neighbors: k, the item itself among them; best at most the size of a class.
+
+    Papers: Arandjelovic and Zisserman 2012, "Three things everyone should know to improve object retrieval",
+    https://www.robots.ox.ac.uk/~vgg/publications/2012/Arandjelovic12/; this form Gordo et al. 2017, "End-to-end
+    Learning of Deep Visual Representations for Image Retrieval", arXiv:1610.07940.
+    """
+
+    neighbors: int = 10
+
+    def __post_init__(self) -> None:
+        _refuse_below(self, neighbors=1)
+
+    def __call__(
+        self,
+        queries_ND: Float[Tensor, "queries dim"],
+        gallery_GD: Float[Tensor, "gallery dim"],
+        excludes_self: bool,
+        memory_budget: int,
+    ) -> Reranked:
+        _, items_GK = nearest(gallery_GD, gallery_GD, self.neighbors - 1, True, memory_budget)
+        ranks_K = torch.arange(1, items_GK.shape[1] + 1, device=items_GK.device)
+        weights_GK = (1 - ranks_K.double() / self.neighbors).expand(len(items_GK), -1)
+        return Reranked(queries_ND, _summed(gallery_GD, gallery_GD, items_GK, weights_GK))
+
+
+@dataclass(frozen=True)
+class KReciprocal:
+    """Two items are near if they are among each other's nearest and share such neighbours.
+
+        d* = (1 - weight) d_J + weight d    d = 1 - cosine
+        d_J = 1 - sum min(V_p, V_g) / sum max(V_p, V_g)
+
+    V_p is exp(-d) on R*(p), averaged over the k2 nearest of p. R*(p) are the items among the k1 nearest of p that have
+    p among theirs, R(p, k1), with R(q, k1/2) of each such q if two thirds of it are in R(p, k1). As in the authors'
+    program an item is its own first neighbour, beyond the k1 and within the k2, and neighbours are those among queries
+    and gallery together: other queries than p take part. Unlike there, and as in the paper, V_p is not divided by its
+    sum, and d not by the largest.
+
+    Cost: a product of all with all, and for each query some thousand sums. When: classes have many items, k1 of them or
+    more.
+
+    Args:
+        k1: how many neighbours may be reciprocal.
+        k2: over how many V is averaged; 1 for itself alone.
+        weight: of the plain distance, lambda in the paper.
+
+    Paper: Zhong et al. 2017, "Re-ranking Person Re-identification with k-reciprocal Encoding", arXiv:1701.08398.
+    """
+
+    k1: int = 20
+    k2: int = 6
+    weight: float = 0.3
+
+    def __post_init__(self) -> None:
+        _refuse_below(self, k1=1, k2=1, weight=0)
+        if self.weight > 1 or self.k2 > self.k1 + 1:
+            raise ValueError(f"{_said(self)}: weight must be at most 1, and k2 at most k1 + 1")
+
+    def __call__(
+        self,
+        queries_ND: Float[Tensor, "queries dim"],
+        gallery_GD: Float[Tensor, "gallery dim"],
+        excludes_self: bool,
+        memory_budget: int,
+    ) -> Reranked:
+        rows_MD = gallery_GD if excludes_self else torch.cat([queries_ND, gallery_GD])
+        device, num_queries = rows_MD.device, 0 if excludes_self else len(queries_ND)
+        _, others_MK = nearest(rows_MD, rows_MD, self.k1, True, memory_budget)
+        itself_M1 = torch.arange(len(rows_MD), device=device)[:, None]
+        encoded = Encoded(rows_MD, torch.cat([itself_M1, others_MK], dim=1), self)
+        items_M1 = itself_M1 if excludes_self else itself_M1[num_queries:]
+        return Reranked(itself_M1[: len(queries_ND)], items_M1, encoded.similarity)
+
+
+class Encoded:
+    """The vectors V of all items, sparse, and the distances d* between them."""
+
+    def __init__(
+        self, rows_MD: Float[Tensor, "items dim"], neighbors_MK: Int64[Tensor, "items neighbors"], settings: KReciprocal
+    ) -> None:
+        from scipy.sparse import csr_array
+
+        self.rows_MD, self.weight = rows_MD, settings.weight
+        num_items = len(rows_MD)
+        places = [each.cpu().numpy() for each in expanded(neighbors_MK, settings.k1)]
+        own = csr_array((np.ones(len(places[0])), (places[0], places[1])), shape=(num_items, num_items))
+        own.sum_duplicates()
+        rows_E = np.repeat(np.arange(num_items), np.diff(own.indptr))
+        own.data = np.exp(_cosines(rows_MD, rows_E, own.indices) - 1)
+        if settings.k2 > 1:
+            kept = neighbors_MK[:, : settings.k2].cpu().numpy()
+            starts = np.arange(num_items + 1) * kept.shape[1]
+            own = csr_array((np.full(kept.size, 1 / kept.shape[1]), kept.ravel(), starts), shape=own.shape) @ own
+        self.vectors, self.holders = own, own.T.tocsr()
+        self.sums_M = np.asarray(own.sum(axis=1)).ravel()
+
+    def similarity(
+        self, queries_B1: Int64[Tensor, "block 1"], items_G1: Int64[Tensor, "gallery 1"], out: Tensor | None = None
+    ) -> Float[Tensor, "block gallery"]:
+        """-d* of items by their numbers, float32."""
+        queries_B, items_G = queries_B1[:, 0], items_G1[:, 0]
+        cosines_BG = product(self.rows_MD[queries_B], self.rows_MD[items_G])
+        if out is None:
+            out = torch.empty_like(cosines_BG)
+        asked_G = items_G.cpu().numpy()
+        for row, query in enumerate(queries_B.tolist()):
+            shared_G = self._shared(query)[asked_G]
+            jaccard_G = 1 - shared_G / (self.sums_M[query] + self.sums_M[asked_G] - shared_G)
+            distances_G = 1 - cosines_BG[row].double()
+            jaccard = torch.from_numpy(jaccard_G).to(distances_G.device)
+            out[row] = -((1 - self.weight) * jaccard + self.weight * distances_G)
+        return out
+
+    def _shared(self, query: int) -> Float[np.ndarray, " items"]:
+        """Sum of the minima of V of an item and of each item; what holds none of its entries is not looked at."""
+        here = slice(self.vectors.indptr[query], self.vectors.indptr[query + 1])
+        columns, values = self.vectors.indices[here], self.vectors.data[here]
+        starts, stops = self.holders.indptr[columns], self.holders.indptr[columns + 1]
+        lengths = stops - starts
+        places_E = np.arange(lengths.sum()) + np.repeat(starts - (lengths.cumsum() - lengths), lengths)
+        least_E = np.minimum(self.holders.data[places_E], np.repeat(values, lengths))
+        return np.bincount(self.holders.indices[places_E], least_E, minlength=len(self.sums_M))
+
+
+RERANKINGS: dict[str, type] = {
+    "k_reciprocal": KReciprocal,
+    "alpha_qe": AlphaQueryExpansion,
+    "dba": DatabaseAugmentation,
+}
+
+
+def parse_reranking(text: str) -> Reranking:
+    """A way by its name, with settings: `k_reciprocal`, `alpha_qe:neighbors=5,alpha=2`.
+
+    Raises:
+        ValueError: no such name or setting, or a value that it cannot have.
+    """
+    name, _, given = text.partition(":")
+    if name not in RERANKINGS:
+        raise ValueError(f"no re-ranking {name!r}; known are {', '.join(RERANKINGS)}")
+    kind = RERANKINGS[name]
+    types = {field.name: int if isinstance(field.default, int) else float for field in fields(kind)}
+    settings = {}
+    for part in filter(None, given.split(",")):
+        key, _, value = part.partition("=")
+        if key not in types:
+            raise ValueError(f"{name} has no setting {key!r}; it has {', '.join(types)}")
+        try:
+            settings[key] = types[key](value)
+        except ValueError:
+            raise ValueError(f"{name}: {key}={value} is no {'whole ' * (types[key] is int)}number") from None
+    made: Reranking = kind(**settings)
+    return made
+
+
+def name_of(reranking: Reranking) -> str:
+    """As `parse_reranking` reads it, with all settings."""
+    name = next(name for name, kind in RERANKINGS.items() if isinstance(reranking, kind))
+    return f"{name}:{_said(reranking)}"
+
+
+def nearest(
+    queries_ND: Float[Tensor, "queries dim"],
+    gallery_GD: Float[Tensor, "gallery dim"],
+    count: int,
+    excludes_self: bool,
+    memory_budget: int,
+) -> tuple[Float[Tensor, "queries neighbors"], Int64[Tensor, "queries neighbors"]]:
+    """Cosines and numbers of the nearest, nearest first, equal ones by index; of fewer items all."""
+    count = min(count, len(gallery_GD) - int(excludes_self))
+    cosines_NK = queries_ND.new_empty((len(queries_ND), count))
+    items_NK = torch.empty(cosines_NK.shape, dtype=torch.int64, device=queries_ND.device)
+    block = memory_budget // (SIMILARITY_BYTES * len(gallery_GD))
+    with full_precision(queries_ND.device):
+        for start, stop in block_starts(len(queries_ND), block):
+            similarities_BG = product(queries_ND[start:stop], gallery_GD)
+            if excludes_self:
+                similarities_BG[:, start:stop].fill_diagonal_(-torch.inf)
+            items_NK[start:stop] = tie_free_keys(similarities_BG).topk(count, dim=1).indices
+            cosines_NK[start:stop] = similarities_BG.gather(1, items_NK[start:stop])
+    return cosines_NK, items_NK
+
+
+def expanded(
+    neighbors_MK: Int64[Tensor, "items neighbors"], k1: int
+) -> tuple[Int64[Tensor, " entries"], Int64[Tensor, " entries"]]:
+    """Item and member of each R*, some more than once; `neighbors_MK` are an item and its k1 nearest."""
+    half_MH = neighbors_MK[:, : k1 // 2 + 1]
+    within_MK, half_within_MH = reciprocal(neighbors_MK), reciprocal(half_MH)
+    items, members = [], []
+    width = neighbors_MK.shape[1]
+    for rows_B in torch.arange(len(neighbors_MK), device=neighbors_MK.device).split(
+        max(1, BLOCK_VALUES // (width * width * half_MH.shape[1]))
+    ):
+        own_BK, is_own_BK = neighbors_MK[rows_B], within_MK[rows_B]
+        further_BKH, is_further_BKH = half_MH[own_BK], half_within_MH[own_BK]
+        is_shared_BKH = ((further_BKH[..., None] == own_BK[:, None, None]) & is_own_BK[:, None, None]).any(-1)
+        num_shared_BK = (is_shared_BKH & is_further_BKH).sum(-1)
+        joins_BK = is_own_BK & (3 * num_shared_BK >= 2 * is_further_BKH.sum(-1))
+        for found, is_found in ((own_BK, is_own_BK), (further_BKH, is_further_BKH & joins_BK[..., None])):
+            places = is_found.nonzero()
+            items.append(rows_B[places[:, 0]])
+            members.append(found[is_found])
+    return torch.cat(items), torch.cat(members)
+
+
+def reciprocal(neighbors_MK: Int64[Tensor, "items neighbors"]) -> Bool[Tensor, "items neighbors"]:
+    """Which of each item's neighbours have the item among theirs."""
+    numbers_M = torch.arange(len(neighbors_MK), device=neighbors_MK.device)
+    blocks = numbers_M.split(max(1, BLOCK_VALUES // neighbors_MK.shape[1] ** 2))
+    return torch.cat([(neighbors_MK[neighbors_MK[rows_B]] == rows_B[:, None, None]).any(-1) for rows_B in blocks])
+
+
+def _summed(
+    rows_ND: Float[Tensor, "items dim"],
+    gallery_GD: Float[Tensor, "gallery dim"],
+    items_NK: Int64[Tensor, "items neighbors"],
+    weights_NK: Float[Tensor, "items neighbors"],
+) -> Float[Tensor, "items dim"]:
+    """Each row with its weighted neighbours, in float64, brought to length 1."""
+    sums_ND = torch.empty_like(rows_ND)
+    room = max(1, BLOCK_VALUES // max(1, items_NK.shape[1] * rows_ND.shape[1]))
+    for start in range(0, len(rows_ND), room):
+        here = slice(start, start + room)
+        neighbors_BKD = gallery_GD[items_NK[here]].double()
+        sums_BD = rows_ND[here].double() + (weights_NK[here, :, None] * neighbors_BKD).sum(dim=1)
+        sums_ND[here] = normalize(sums_BD)
+    return sums_ND
+
+
+def _cosines(
+    rows_MD: Float[Tensor, "items dim"], one_E: np.ndarray, other_E: np.ndarray
+) -> Float[np.ndarray, " pairs"]:
+    found = []
+    room = max(1, BLOCK_VALUES // rows_MD.shape[1])
+    for start in range(0, len(one_E), room):
+        pair = (torch.from_numpy(each[start : start + room]).long().to(rows_MD.device) for each in (one_E, other_E))
+        first_PD, second_PD = (rows_MD[each].double() for each in pair)
+        found.append((first_PD * second_PD).sum(dim=1).cpu().numpy())
+    return np.concatenate(found)
+
+
+def _said(settings: Any) -> str:
+    return ",".join(f"{key}={value:g}" for key, value in asdict(settings).items())
+
+
+def _refuse_below(settings: Any, **least: float) -> None:
+    for key, smallest in least.items():
+        value = getattr(settings, key)
+        if not math.isfinite(value) or value < smallest:
+            raise ValueError(f"{key}={value}: it must be at least {smallest}")
