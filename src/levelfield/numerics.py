@@ -1,8 +1,10 @@
-"""Float arithmetic that losses, miners and metrics share: unit vectors at any scale, products in true float32.
+"""Float arithmetic that losses, miners and metrics share: unit vectors at any scale, points of a Poincare ball, and
+products in true float32.
 
 Shapes: N and M points, D dimensions; a star stands for any leading dimensions.
 """
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +18,11 @@ _backends: Any = torch.backends
 PRODUCTS: list[tuple[Any, Any]] = []
 if hasattr(torch.backends.cuda.matmul, "fp32_precision"):
     PRODUCTS = [(_backends.cuda.matmul, _backends.cudnn), (_backends.mkldnn.matmul, _backends.mkldnn)]
+
+# The Poincare ball of losses and retrieval, as Ermolov et al. 2022 have it: c, and the norm that vectors are clipped to
+# before they are mapped into it.
+CURVATURE = 0.1
+CLIP_RADIUS = 2.3
 
 
 def unit(vectors: Float[Tensor, "*N D"]) -> Float[Tensor, "*N D"]:
@@ -46,6 +53,15 @@ class _Unit(torch.autograd.Function):
             shrunk = of_inverse * inverse.square() * directions
             gradient = -shrunk if gradient is None else gradient - shrunk
         return gradient
+
+
+def in_ball(vectors: Float[Tensor, "*N D"]) -> Float[Tensor, "*N D"]:
+    """Rows clipped to `CLIP_RADIUS`, then mapped into the Poincare ball of `CURVATURE` by the exponential map at 0.
+
+    Times sqrt(c), which makes them points of the unit ball: tanh(sqrt(c) norm(x)) x / norm(x).
+    """
+    norms = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True, dtype=torch.float64).clamp(max=CLIP_RADIUS)
+    return unit(vectors) * (math.sqrt(CURVATURE) * norms).tanh().to(vectors.dtype)
 
 
 def rounding_of(vectors: Float[Tensor, "*N D"]) -> float:

@@ -33,6 +33,8 @@ ARGUMENTS: list[tuple[str, dict[str, Any]]] = [
     ("ProxyNCALoss", {"softmax_scale": 9.0}),
     ("ProxyNCALoss", {"softmax_scale": 9.0, "exclude_positive": True}),
     ("ProxyAnchorLoss", {}),
+    ("AdaFaceLoss", {}),
+    ("MagFaceLoss", {"lower_norm": 2.0, "upper_norm": 8.0}),
 ]
 FRACTIONS = (1.0, 0.5, 0.2)
 
@@ -75,7 +77,8 @@ def run(name: str, arguments: dict[str, Any], batch: str, fraction: float, mined
         "began": began,
         "sparse": of_weights.is_sparse,
     }
-    loss.load_state_dict({"class_weights": began.double()} if loss.shard.rank == 0 else loss.state_dict())
+    whole = {"class_weights": began.double()} if loss.shard.rank == 0 else {}
+    loss.load_state_dict({**loss.state_dict(), **whole})
     return {**found, "loaded": loss.shard.whole(loss.class_weights.detach())}
 
 

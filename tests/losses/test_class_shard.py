@@ -46,7 +46,7 @@ def expected(name, arguments, batch, fraction, mined):
 @pytest.mark.processes
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_value_and_gradients_are_those_of_the_plain_loss(results, world_size):
-    assert len({name for name, _ in ARGUMENTS}) == 7
+    assert len({name for name, _ in ARGUMENTS}) == 9
     for name, case in cases().items():
         wanted = expected(*case)
         found = results[world_size][0][name]

@@ -54,3 +54,18 @@ def test_rows_whose_probability_underflows_stay_where_the_peer_drops_them():
     x, y = torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 1])
     assert float(loss(x, y).detach()) == pytest.approx(200)  # (0 + 400) / 2
     assert peer(x, y) == 0
+
+
+def test_proxy_nca_plus_plus_is_a_scale_of_one_over_its_temperature():
+    """Teh et al. 2020: e^(-d(x, f(x)) / T) over the sum of all proxies', d the squared distance of unit vectors."""
+    loss, T = ProxyNCALoss(6, 5, softmax_scale=9.0).double(), 1 / 9
+    case = class_batch("raw")
+
+    def probability(i):
+        close = torch.stack([(-(case.u(i) - w / w.norm()).square().sum() / T).exp() for w in loss.class_weights])
+        return close[int(case.y[i])] / close.sum()
+
+    def equation(case):
+        return sum(-probability(i).log() for i in range(len(case.y))) / len(case.y)
+
+    assert_equals_loop(loss, equation, case, loss.class_weights)

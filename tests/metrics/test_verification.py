@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from levelfield.losses.hyperbolic_cross_entropy import poincare_distances
 from levelfield.metrics import verification, verification_metrics
 from levelfield.metrics.table import title_of
+from levelfield.numerics import CLIP_RADIUS, in_ball
 
 
 def all_pairs(embeddings, labels, gallery=None, gallery_labels=None, likeness=None):
@@ -81,14 +83,19 @@ def test_equals_a_loop_over_all_pairs(seed, monkeypatch):
     assert set(found.ci95.values()) == {None}
 
 
-@pytest.mark.parametrize("distance", ["euclidean", "hamming"])
+def poincare(one, other):
+    return float(poincare_distances(in_ball(one.double()[None]), in_ball(other.double()[None])))
+
+
+@pytest.mark.parametrize("distance", ["euclidean", "hamming", "poincare"])
 def test_other_distances_rank_alike(distance, monkeypatch):
     monkeypatch.setattr(verification, "FEWEST_ERRORS", 1)
-    embeddings, labels = case(2 if distance == "euclidean" else 0)
+    embeddings, labels = case(0 if distance == "hamming" else 2)
     bound = 2 * float(embeddings.double().norm(dim=1).max())
     likeness = {
         "euclidean": lambda one, other: 1 - float((one - other).norm()) / bound,
         "hamming": lambda one, other: float((one.sign() * other.sign()).mean()),
+        "poincare": lambda one, other: 1 - poincare(one, other) / (2 * CLIP_RADIUS),
     }[distance]
     found = verification_metrics(embeddings, labels, metrics=NAMES, distance=distance, draws=0)
     assert found.scores == pytest.approx(loop(all_pairs(embeddings, labels, likeness=likeness)), abs=1e-9)
@@ -96,8 +103,9 @@ def test_other_distances_rank_alike(distance, monkeypatch):
     apart = {
         "euclidean": lambda i, j: float((embeddings[i].double() - embeddings[j].double()).norm()),
         "hamming": lambda i, j: int((embeddings[i] != embeddings[j]).sum()),
+        "poincare": lambda i, j: poincare(embeddings[i], embeddings[j]),
     }[distance]
-    largest = found.thresholds["tar_at_far_1e-1"] + (1e-5 if distance == "euclidean" else 0)
+    largest = found.thresholds["tar_at_far_1e-1"] + (0 if distance == "hamming" else 1e-5)
     accepted = sum(apart(i, j) <= largest for i, j in others)
     assert len(others) / 40 < accepted <= len(others) / 10
 

@@ -13,7 +13,9 @@ from tiny_text import own_texts
 
 import levelfield
 from levelfield.cli.main import main
+from levelfield.losses.hyperbolic_cross_entropy import poincare_distances
 from levelfield.metrics.distances import pack_bits
+from levelfield.numerics import in_ball
 from levelfield.use.encoder import Embedded, Encoder
 from levelfield.use.gallery import Gallery
 from levelfield.use.samples import Samples
@@ -138,12 +140,16 @@ def test_with_and_without_faiss_the_answers_are_the_same() -> None:
         assert [answer.likeness for answer in with_faiss] == pytest.approx(likeness, abs=1e-6)
 
 
-@pytest.mark.parametrize("distance", ["euclidean", "hamming"])
+@pytest.mark.parametrize("distance", ["euclidean", "hamming", "poincare"])
 def test_other_distances_are_shown_as_such(distance: str) -> None:
     rows, query = torch.randn(20, 12), torch.randn(1, 12)
     names = tuple(map(str, range(20)))
     gallery = Gallery(Samples(names, names, "text"), rows, Path(), 20, ())
-    expected = torch.cdist(query, rows)[0] if distance == "euclidean" else ((rows > 0) != (query > 0)).sum(1).float()
+    expected = {
+        "euclidean": torch.cdist(query, rows)[0],
+        "hamming": ((rows > 0) != (query > 0)).sum(1).float(),
+        "poincare": poincare_distances(in_ball(query), in_ball(rows))[0],
+    }[distance]
     found = gallery.answers(Embedded(query, ("query",), None, (0,)), 5, distance)
     assert [answer.likeness for answer in found] == pytest.approx(expected.sort().values[:5].tolist(), abs=1e-5)
     assert pack_bits(rows).shape == (20, 2)

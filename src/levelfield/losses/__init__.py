@@ -1,5 +1,6 @@
 """Losses: `loss(embeddings, labels, indices_tuple=None, ref_emb=None, ref_labels=None)` gives a scalar."""
 
+from levelfield.losses.adaface import AdaFaceLoss
 from levelfield.losses.angular import AngularLoss
 from levelfield.losses.arcface import ArcFaceLoss
 from levelfield.losses.base import MetricLoss
@@ -10,7 +11,9 @@ from levelfield.losses.contrastive import ContrastiveLoss
 from levelfield.losses.cosface import CosFaceLoss
 from levelfield.losses.cross_batch_memory import CrossBatchMemory
 from levelfield.losses.fast_ap import FastAPLoss
+from levelfield.losses.hyperbolic_cross_entropy import HyperbolicCrossEntropyLoss
 from levelfield.losses.lifted_structure import LiftedStructureLoss
+from levelfield.losses.magface import MagFaceLoss
 from levelfield.losses.margin import MarginLoss
 from levelfield.losses.meta_class import MetaClassLoss
 from levelfield.losses.multi_similarity import MultiSimilarityLoss
@@ -39,6 +42,7 @@ from levelfield.losses.triplet_margin import TripletMarginLoss
 from levelfield.losses.tuplet_margin import TupletMarginLoss
 
 __all__ = [
+    "AdaFaceLoss",
     "AngularLoss",
     "ArcFaceLoss",
     "CentroidTripletLoss",
@@ -48,7 +52,9 @@ __all__ = [
     "CosFaceLoss",
     "CrossBatchMemory",
     "FastAPLoss",
+    "HyperbolicCrossEntropyLoss",
     "LiftedStructureLoss",
+    "MagFaceLoss",
     "MarginLoss",
     "MetaClassLoss",
     "MetricLoss",

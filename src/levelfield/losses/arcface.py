@@ -62,13 +62,14 @@ class ArcFaceLoss(ClassificationLoss):
         return self.scale * add_angle(cosines, labels, math.radians(self.margin))
 
 
-def add_angle(cosines: Float[Tensor, "N C"], labels: Int[Tensor, " N"], margin: float) -> Float[Tensor, "N C"]:
+def add_angle(
+    cosines: Float[Tensor, "N C"], labels: Int[Tensor, " N"], margin: float | Float[Tensor, "N 1"]
+) -> Float[Tensor, "N C"]:
     """The cosines with `margin` radians added to the angle of each row's own class."""
     cos = cosines.gather(1, labels[:, None])
     sin = safe_sqrt(1 - cos.square())
-    turned = torch.where(
-        cos >= -math.cos(margin), cos * math.cos(margin) - sin * math.sin(margin), cos - margin * math.sin(margin)
-    )
+    cos_m, sin_m = (margin.cos(), margin.sin()) if isinstance(margin, Tensor) else (math.cos(margin), math.sin(margin))
+    turned = torch.where(cos >= -cos_m, cos * cos_m - sin * sin_m, cos - margin * sin_m)
     return cosines.scatter(1, labels[:, None], turned)
 
 

@@ -1,4 +1,4 @@
-"""Similarities by which neighbours are ranked: cosine, Euclidean, Hamming. Larger is nearer, float32.
+"""Similarities by which neighbours are ranked: cosine, Euclidean, Hamming, Poincare. Larger is nearer, float32.
 
 Shapes: B queries of one block, G gallery items, D dimensions, Y bytes of packed bits, T items of one tile,
 R rows of one.
@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Num, UInt8
 from torch import Tensor
 
-from levelfield.numerics import true_float32, unit
+from levelfield.numerics import CLIP_RADIUS, CURVATURE, in_ball, true_float32, unit
 
 # Matrix products of fewer rows may round differently from those of larger blocks.
 MIN_BLOCK = 32
@@ -52,6 +52,23 @@ def euclidean_similarity(
         gallery_TD = gallery_TD.double()
         products_BT = product(queries_BD, gallery_TD)
         return products_BT.sub_(half_norms_B1).sub_(gallery_TD.square().sum(dim=1) / 2)
+
+    return by_tiles(tile, len(queries_BD), gallery_GD, out)
+
+
+def poincare_similarity(
+    queries_BD: Float[Tensor, "block dim"], gallery_GD: Float[Tensor, "gallery dim"], out: Tensor | None = None
+) -> Float[Tensor, "block gallery"]:
+    """Less the Poincare distance of `points_of_ball`, 2 / sqrt(c) asinh sqrt(|q - g|^2 / ((1 - |q|^2) (1 - |g|^2)))."""
+    queries_BD = queries_BD.double()
+    squares_B1 = queries_BD.square().sum(dim=1, keepdim=True)
+
+    def tile(gallery_TD: Tensor) -> Tensor:
+        gallery_TD = gallery_TD.double()
+        squares_T = gallery_TD.square().sum(dim=1)
+        apart_BT = (squares_B1 + squares_T).sub_(product(queries_BD, gallery_TD), alpha=2).clamp_(min=0)
+        rooms_BT = (1 - squares_B1) * (1 - squares_T)
+        return apart_BT.div_(rooms_BT).sqrt_().asinh_().mul_(-2 / math.sqrt(CURVATURE))
 
     return by_tiles(tile, len(queries_BD), gallery_GD, out)
 
@@ -112,6 +129,17 @@ def raw(embeddings: Num[Tensor, "items dim"]) -> Float[Tensor, "items dim"]:
     return embeddings.detach().float()
 
 
+def points_of_ball(embeddings: Num[Tensor, "items dim"]) -> Float[Tensor, "items dim"]:
+    """The embeddings in the Poincare ball of unit radius, in float32, whatever their scale (`in_ball`)."""
+    points_ND = torch.empty(embeddings.shape, device=embeddings.device)
+    for rows_RD, points_RD in zip(embeddings.detach().split(TILE), points_ND.split(TILE), strict=True):
+        rows_RD = rows_RD.double()
+        # Squares of the largest numbers would be infinite; what is divided stays beyond the radius that clips it.
+        beyond_R1 = (rows_RD.abs().amax(dim=1, keepdim=True) / CLIP_RADIUS).clamp_min(1)
+        points_RD.copy_(in_ball(rows_RD / beyond_R1))
+    return points_ND
+
+
 def at_one_scale(*sets: Float[Tensor, "items dim"]) -> list[Float[Tensor, "items dim"]]:
     """The sets times one power of two, if squares of differences might not fit float32 otherwise; it ranks alike."""
     largest = max(float(embeddings.abs().max()) for embeddings in sets)
@@ -136,4 +164,5 @@ DISTANCES = {
     "cosine": (normalize, product),
     "euclidean": (raw, euclidean_similarity),
     "hamming": (packed, hamming_similarity),
+    "poincare": (points_of_ball, poincare_similarity),
 }

@@ -34,7 +34,7 @@ class RetrievalMetrics(Metric):
     Args:
         metrics: names as in `retrieval_metrics`; `recall` is that at 1, 2, 4 and 8.
         num_samples: how many different samples the epoch must bring; None leaves that unchecked.
-        distance: `cosine`, `euclidean` or `hamming`, as in `retrieval_metrics`.
+        distance: `cosine`, `euclidean`, `hamming` or `poincare`, as in `retrieval_metrics`.
         is_query: which samples are searched for, by their index in the data set, among those that are not; None
             searches for each among all others.
         num_queries: score a random sample of the queries that have a match against the whole gallery, and add

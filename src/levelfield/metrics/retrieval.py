@@ -53,7 +53,8 @@ def retrieval_metrics(
             and `mrr`.
         recall_at: the k of recall@k.
         distance: `cosine`; `euclidean`, for embeddings that are not normalised; `hamming`, on signs packed into bits,
-            ceil(D / 8) bytes an item (embeddings of uint8 are taken to be packed already, see `pack_bits`).
+            ceil(D / 8) bytes an item (embeddings of uint8 are taken to be packed already, see `pack_bits`);
+            `poincare`, of raw embeddings mapped into the ball of `HyperbolicCrossEntropyLoss`.
         per_query: return the score of each query instead of the mean, NaN for the queries left out.
         num_queries: score a random sample of the queries that have a match, and add `<metric>_ci95`, half the width of
             the mean's 95% interval (normal approximation, for a sample without replacement).

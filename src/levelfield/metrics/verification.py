@@ -21,6 +21,7 @@ from levelfield.metrics.checks import check_embeddings
 from levelfield.metrics.distances import DISTANCES, at_one_scale, full_precision
 from levelfield.metrics.query_scores import DEFAULT_MEMORY_BUDGET
 from levelfield.metrics.table import PAIR_METRICS, Metric, named
+from levelfield.numerics import CLIP_RADIUS
 from levelfield.seeds import seed_of
 
 # Similarities are rounded to multiples of 1 / STEPS.
@@ -79,8 +80,8 @@ class Verification:
     Attributes:
         scores: fractions by metric.
         ci95: half the width of each score's 95% interval over classes; None with fewer than 3 classes.
-        thresholds: of each TAR, the least similarity that is accepted: cosine; of `euclidean` the largest distance, of
-            `hamming` the most bits that differ. Missing where no pair can be accepted.
+        thresholds: of each TAR, the least similarity that is accepted: cosine; of `euclidean` and `poincare` the
+            largest distance, of `hamming` the most bits that differ. Missing where no pair can be accepted.
         not_given: why a metric has no score: the pairs are too few for it.
         num_same: pairs of one class.
         num_other: pairs of two classes.
@@ -119,7 +120,7 @@ def verification_metrics(
         gallery: (G, D) items, where the embeddings are not compared among themselves.
         gallery_labels: (G,) their labels.
         metrics: any of `tar_at_far_1e-<n>`, `eer` and `auroc`; None for all, the first with n from 2 to 6.
-        distance: `cosine`, `euclidean` or `hamming`, as in `retrieval_metrics`.
+        distance: `cosine`, `euclidean`, `hamming` or `poincare`, as in `retrieval_metrics`.
         draws: of the bootstrap; 0 for no interval.
         seed: of the draws and of the groups.
         memory_budget: bytes that the similarities looked at together may take, beside the histograms (about 200 MB).
@@ -274,6 +275,9 @@ def _likeness(
             return similarity(*blocks).mul_(-2).clamp_(min=0).sqrt_().div_(-bound).add_(1)
 
         return nearness, lambda value: bound * (1 - value)
+    if distance == "poincare":
+        farthest = 4 * CLIP_RADIUS  # between points opposite at the radius that clips them
+        return lambda *blocks: similarity(*blocks).mul_(2 / farthest).add_(1), lambda value: farthest * (1 - value) / 2
     return similarity, lambda value: value
 
 

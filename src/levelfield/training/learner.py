@@ -66,7 +66,7 @@ class MetricLearner(LightningModule):
         miner: chooses the pairs or triplets of a batch that the loss sees.
         normalize: whether embeddings are L2-normalised before the loss and for retrieval.
         distance: what retrieval ranks by; euclidean is for methods whose embeddings stay raw, hamming keeps the signs
-            alone, a bit each.
+            alone, a bit each, poincare is `HyperbolicCrossEntropyLoss`'s, of raw embeddings mapped into its ball.
         freeze_batch_norm: keeps the trunk's batch norm layers in eval mode; their scale and shift still train.
         freeze_trunk: the trunk stays as it is, in eval mode and without gradients; only embedder and loss learn.
         optimizer: class; its groups carry the rates below.
@@ -111,7 +111,7 @@ class MetricLearner(LightningModule):
         embedding_size: int = 128,
         miner: Miner | nn.Module | None = None,
         normalize: bool = True,
-        distance: Literal["cosine", "euclidean", "hamming"] = "cosine",
+        distance: Literal["cosine", "euclidean", "hamming", "poincare"] = "cosine",
         freeze_batch_norm: bool = True,
         optimizer: OptimizerFactory = adamw,
         trunk_lr: float = 1e-4,

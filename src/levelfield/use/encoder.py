@@ -120,8 +120,8 @@ class Encoder:
         self.transforms = transforms or _one(known, self.origin, "transforms")
         distance = _one([learner.distance for learner in self.learners], self.origin, "distances")
         several = len(self.learners) > 1
-        # Side by side they are of unit length, and euclidean ranks as cosine does.
-        self.distance = "cosine" if several and distance == "euclidean" else distance
+        # Side by side they are of unit length, where both rank as cosine does.
+        self.distance = "cosine" if several and distance in ("euclidean", "poincare") else distance
         self.module: nn.Module = SideBySide(self.learners, self._share_a_trunk()) if several else self.learners[0]
         self.module.to(self.device).eval()
         self.hash = [file_hash(path) for path in self.paths]

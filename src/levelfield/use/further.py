@@ -18,6 +18,7 @@ THRESHOLDS = {
     "cosine": "cosine at least {:.4f}",
     "euclidean": "distance at most {:.4f}",
     "hamming": "at most {:d} different bits",
+    "poincare": "distance at most {:.4f}",
 }
 
 

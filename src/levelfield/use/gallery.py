@@ -30,7 +30,7 @@ from levelfield.use.encoder import Embedded, Encoder
 from levelfield.use.samples import HIDDEN, KINDS, Samples
 
 # What the similarity by each distance is shown as.
-SHOWN = {"cosine": "cosine", "euclidean": "distance", "hamming": "different bits"}
+SHOWN = {"cosine": "cosine", "euclidean": "distance", "hamming": "different bits", "poincare": "distance"}
 
 
 class Answer(NamedTuple):
@@ -113,7 +113,7 @@ class Gallery:
 
         Args:
             query: of one sample.
-            distance: `cosine`, `euclidean` or `hamming`.
+            distance: `cosine`, `euclidean`, `hamming` or `poincare`.
             itself: the file of the query, which is no answer.
             rerank: the answers come in this order, with their cosines; by cosine alone.
         """
@@ -127,6 +127,7 @@ class Gallery:
             "cosine": lambda value: value,
             "euclidean": lambda value: math.sqrt(max(0.0, -2 * value)),
             "hamming": lambda value: (bits - value) / 2,
+            "poincare": lambda value: -value,
         }[distance]
         labels = self.samples.labels or ("",) * len(self.samples.names)
         return [

@@ -19,7 +19,7 @@ from levelfield.training.embed import EmbeddedSet
 
 # Samples up to which k-means runs its exact iterations; what it takes must not depend on what is installed.
 EXACT_SAMPLES = 20_000
-Distance = Literal["cosine", "euclidean", "hamming"]
+Distance = Literal["cosine", "euclidean", "hamming", "poincare"]
 QUERIES = "is_query"
 DATA_KEY = "data"
 
@@ -82,7 +82,7 @@ def score_run(spec: StudySpec, method: str, folds: list[EmbeddedTest]) -> dict[s
     distance: Distance = model.get("distance", "cosine")
     wanted = (*SHOWN_METRICS, *spec.metrics)
     separated = [score_samples(fold.samples.embeddings, labels, is_query, distance, wanted) for fold in folds]
-    # Folds side by side are of unit length, so that euclidean ranks as cosine does.
+    # Folds side by side are of unit length, where euclidean and poincare rank as cosine does.
     signs_or_cosine: Distance = "hamming" if distance == "hamming" else "cosine"
     found: dict[str, Any] = {
         "separated": [{metric: float(fold[metric]) for metric in wanted} for fold in separated],

@@ -1,0 +1,115 @@
+"""AdaFace loss."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, no_grad
+
+from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints, check_above_0
+from levelfield.losses.classification import ClassificationLoss, WeightInit
+from levelfield.losses.pairs import safe_sqrt
+from levelfield.numerics import inner_products, unit
+
+# Of the spread of norms, as in the authors' code: norms that are all but equal are equal.
+LEAST_SPREAD = 1e-3
+
+
+class AdaFaceLoss(ClassificationLoss):
+    """Softmax classification with a margin that follows the embedding's norm, as a sign of the sample's quality.
+
+        L = mean_i CE( S f_ic, y_i )    f_ic = cos(theta_ic - m z_i) - (m z_i + m) for the own class, cos theta_ic else
+        z_i = clip( (norm(x_i) - mean) / (std + 0.001) h, -1, 1 )
+
+    A norm far below the mean, z = -1, has ArcFace's margin, one at the mean CosFace's, one far above, z = 1, a margin
+    that weighs hard samples more. z is a constant for the gradient. Mean and standard deviation of the norms run over
+    the batches in training, from the first batch's (the authors' code begins at 20 and 100). Angles stay in [0, 180]
+    degrees. Embeddings come with their norms (`normalize: false` in the learner): of unit length this is CosFace. With
+    (N, D) embeddings and (N,) labels in 0..num_classes-1 it gives a scalar.
+
+    Args:
+        num_classes: C.
+        embedding_size: D.
+        margin: m, in radians and in units of cosine, at least 0.
+        scale: S, above 0.
+        concentration: h, above 0; by 1/3 two thirds of the z lie in +-1/3.
+        momentum: how much of the running mean and standard deviation a batch leaves, in [0, 1).
+        class_fraction: share of the classes in play at each step (`ClassificationLoss`).
+        weight_init: how the class weights begin (`ClassificationLoss`).
+        shard_classes: for class weights larger than memory (`ClassificationLoss`).
+
+    Cost: B C. When: samples of very unlike quality; raw embeddings.
+    Paper: Kim et al. 2022, "AdaFace: Quality Adaptive Margin for Face Recognition", arXiv:2204.00964.
+    """
+
+    rows_are_independent = True
+    norm_mean: Tensor
+    norm_std: Tensor
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        margin: float = 0.4,
+        scale: float = 64.0,
+        concentration: float = 0.333,
+        momentum: float = 0.99,
+        class_fraction: float = 1.0,
+        weight_init: WeightInit = "normal",
+        shard_classes: bool = False,
+    ) -> None:
+        super().__init__(
+            num_classes, embedding_size, class_fraction, weight_init=weight_init, shard_classes=shard_classes
+        )
+        check_above_0(scale=scale, concentration=concentration)
+        if margin < 0 or not 0 <= momentum < 1:
+            raise ValueError(f"margin={margin} must be at least 0 and momentum={momentum} lie in [0, 1)")
+        self.margin = margin
+        self.scale = scale
+        self.concentration = concentration
+        self.momentum = momentum
+        self.register_buffer("norm_mean", torch.zeros(()))  # 0 until a batch was seen
+        self.register_buffer("norm_std", torch.zeros(()))
+
+    def compute(
+        self,
+        embeddings: Points,
+        labels: Labels,
+        indices_tuple: Choice,
+        ref_emb: RefPoints,
+        ref_labels: RefLabels,
+        rows: slice | None = None,
+    ) -> Float[Tensor, ""]:
+        if self.training:
+            self._observe(_norms(embeddings))
+        return super().compute(embeddings, labels, indices_tuple, ref_emb, ref_labels, rows)
+
+    def class_logits(
+        self, embeddings: Float[Tensor, "N D"], class_weights: Float[Tensor, "C D"], labels: Int[Tensor, " N"]
+    ) -> Float[Tensor, "N C"]:
+        cosines = inner_products(unit(embeddings), unit(class_weights))
+        own, quality = cosines.gather(1, labels[:, None]), self.quality(embeddings)[:, None]
+        angle = -self.margin * quality
+        turned = own * angle.cos() - safe_sqrt(1 - own.square()) * angle.sin()
+        turned = torch.where((angle < 0) & (own > angle.cos()), 1.0, turned)
+        turned = torch.where((angle > 0) & (own < -angle.cos()), -1.0, turned)
+        return self.scale * cosines.scatter(1, labels[:, None], turned - self.margin * (1 + quality))
+
+    @no_grad()
+    def quality(self, embeddings: Float[Tensor, "N D"]) -> Float[Tensor, " N"]:
+        """z of each embedding, by the running mean and standard deviation; 0 before any batch was seen."""
+        deviations = (_norms(embeddings) - self.norm_mean) / (self.norm_std + LEAST_SPREAD)
+        z = (deviations * self.concentration).clamp(-1, 1).to(embeddings.dtype)
+        return torch.where(self.norm_mean > 0, z, 0.0)
+
+    @no_grad()
+    def _observe(self, norms: Float[Tensor, " N"]) -> None:
+        """The batch enters the running mean and standard deviation, unless it holds a number that is not finite."""
+        now = torch.stack([norms.mean(), norms.std(correction=min(1, len(norms) - 1))])
+        before = torch.stack([self.norm_mean, self.norm_std]).to(now.dtype)
+        kept = torch.where(before[0] > 0, self.momentum * before + (1 - self.momentum) * now, now)
+        kept = torch.where(now.isfinite().all(), kept, before)
+        self.norm_mean.copy_(kept[0])
+        self.norm_std.copy_(kept[1])
+
+
+def _norms(embeddings: Float[Tensor, "N D"]) -> Float[Tensor, " N"]:
+    return torch.linalg.vector_norm(embeddings.detach(), dim=1, dtype=torch.float64)

@@ -1,0 +1,60 @@
+"""Hyperbolic cross-entropy loss."""
+
+import math
+
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from levelfield.losses.base import check_above_0
+from levelfield.losses.pairs import PairLoss, mean_over, safe_sqrt, squared_distances, weighted_logsumexp
+from levelfield.numerics import CURVATURE, in_ball, rounding_of
+
+
+def poincare_distances(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
+    """Distances in the Poincare ball of points as `in_ball` has them; exactly 0 between those that coincide."""
+    rooms = (1 - anchors.square().sum(1, keepdim=True)) * (1 - others.square().sum(1))
+    apart = safe_sqrt(squared_distances(anchors, others) / rooms, rounding_of(anchors))
+    return apart.asinh() * (2 / math.sqrt(CURVATURE))
+
+
+class HyperbolicCrossEntropyLoss(PairLoss):
+    """Each positive pair against the anchor's negatives, by distances in a Poincare ball.
+
+        L = mean_{(i,p)} -log( e^(-D_ip/T) / (e^(-D_ip/T) + sum_{n in N(i)} e^(-D_in/T)) )
+        D_ij = (2/sqrt(c)) artanh( sqrt(c) norm(-z_i (+) z_j) )    z = tanh(sqrt(c) norm(v)) v / (sqrt(c) norm(v))
+        v = min(1, r / norm(x)) x
+
+    (+) is the addition of Moebius, c = 0.1 the ball's curvature and r = 2.3 the clipping radius, the paper's values.
+    With two samples a class this is the paper's equation; of more, an anchor's other positives are not below the line,
+    as in the authors' code, which takes two samples of each class at a time. Embeddings come with their norms and are
+    ranked by D (`normalize: false`, `distance: poincare` in the learner). With (N, D) embeddings and (N,) labels it
+    gives a scalar.
+
+    Args:
+        temperature: T, above 0.
+
+    Cost: B^2. When: classes of classes, which hyperbolic space has room for; raw embeddings.
+    Paper: Ermolov et al. 2022, "Hyperbolic Vision Transformers: Combining Improvements in Metric Learning",
+    arXiv:2203.10833.
+    """
+
+    rows_are_independent = True
+    matrix = staticmethod(poincare_distances)
+
+    def __init__(self, temperature: float = 0.2) -> None:
+        super().__init__()
+        check_above_0(temperature=temperature)
+        self.temperature = temperature
+
+    def points(
+        self, embeddings: Float[Tensor, "N D"], ref_emb: Float[Tensor, "M D"] | None
+    ) -> tuple[Float[Tensor, "N D"], Float[Tensor, "M D"]]:
+        anchors = in_ball(embeddings)
+        return anchors, anchors if ref_emb is None else in_ball(ref_emb)
+
+    def pair_loss(
+        self, matrix: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
+    ) -> Float[Tensor, ""]:
+        logits = matrix / -self.temperature
+        return mean_over(softplus(weighted_logsumexp(logits, negatives)[:, None] - logits), positives)

@@ -1,0 +1,102 @@
+"""MagFace loss."""
+
+import math
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from levelfield.losses.arcface import add_angle, check_angle
+from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints, sample_weights
+from levelfield.losses.classification import ClassificationLoss, WeightInit
+from levelfield.numerics import inner_products, unit
+
+
+class MagFaceLoss(ClassificationLoss):
+    """ArcFace with a margin that grows with the embedding's norm, which a regulariser pulls up: the norm tells quality.
+
+        L = mean_i CE( S cos(theta_ic + m(a_i) [c = y_i]), y_i ) + reg (1/a_i + a_i / u_a^2)
+        a_i = norm(x_i) clipped to [l_a, u_a]    m(a) = l_m + (u_m - l_m) (a - l_a) / (u_a - l_a)
+
+    A norm outside of [l_a, u_a] has no gradient, as in the authors' code: choose l_a below the norms that training
+    begins with. Beyond 180 degrees as in `ArcFaceLoss`. Embeddings come with their norms (`normalize: false` in the
+    learner). With a miner, samples weigh in both parts. With (N, D) embeddings and (N,) labels in 0..num_classes-1 it
+    gives a scalar.
+
+    Args:
+        num_classes: C.
+        embedding_size: D.
+        lower_norm: l_a, above 0.
+        upper_norm: u_a, above l_a.
+        lower_margin: l_m, in degrees, in [0, 180]; the paper's 0.45 radians.
+        upper_margin: u_m, in degrees, from l_m to 180; the paper's 0.8 radians.
+        scale: S, above 0.
+        regularizer_weight: reg, lambda_g in the paper, at least 0.
+        class_fraction: share of the classes in play at each step (`ClassificationLoss`).
+        weight_init: how the class weights begin (`ClassificationLoss`).
+        shard_classes: for class weights larger than memory (`ClassificationLoss`).
+
+    Cost: B C. When: a norm that tells poor samples is wanted; raw embeddings.
+    Paper: Meng et al. 2021, "MagFace: A Universal Representation for Face Recognition and Quality Assessment",
+    arXiv:2103.06627.
+    """
+
+    rows_are_independent = True
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        lower_norm: float = 10.0,
+        upper_norm: float = 110.0,
+        lower_margin: float = 25.8,
+        upper_margin: float = 45.8,
+        scale: float = 64.0,
+        regularizer_weight: float = 35.0,
+        class_fraction: float = 1.0,
+        weight_init: WeightInit = "normal",
+        shard_classes: bool = False,
+    ) -> None:
+        super().__init__(
+            num_classes, embedding_size, class_fraction, weight_init=weight_init, shard_classes=shard_classes
+        )
+        check_angle(lower_margin, scale)
+        check_angle(upper_margin, scale)
+        if not 0 < lower_norm < upper_norm or lower_margin > upper_margin or regularizer_weight < 0:
+            raise ValueError(
+                f"lower_norm={lower_norm} must lie between 0 and upper_norm={upper_norm}, lower_margin={lower_margin} "
+                f"not above upper_margin={upper_margin}, and regularizer_weight={regularizer_weight} be at least 0"
+            )
+        self.lower_norm = lower_norm
+        self.upper_norm = upper_norm
+        self.lower_margin = lower_margin
+        self.upper_margin = upper_margin
+        self.scale = scale
+        self.regularizer_weight = regularizer_weight
+
+    def compute(
+        self,
+        embeddings: Points,
+        labels: Labels,
+        indices_tuple: Choice,
+        ref_emb: RefPoints,
+        ref_labels: RefLabels,
+        rows: slice | None = None,
+    ) -> Float[Tensor, ""]:
+        loss = super().compute(embeddings, labels, indices_tuple, ref_emb, ref_labels, rows)
+        norms = self._norms(embeddings)
+        terms = (1 / norms + norms / self.upper_norm**2) * sample_weights(embeddings, indices_tuple)
+        return loss + self.regularizer_weight * (terms if rows is None else terms[rows]).mean()
+
+    def class_logits(
+        self, embeddings: Float[Tensor, "N D"], class_weights: Float[Tensor, "C D"], labels: Int[Tensor, " N"]
+    ) -> Float[Tensor, "N C"]:
+        lower, upper = math.radians(self.lower_margin), math.radians(self.upper_margin)
+        share = (self._norms(embeddings) - self.lower_norm) / (self.upper_norm - self.lower_norm)
+        margin = (lower + (upper - lower) * share)[:, None]
+        return self.scale * add_angle(inner_products(unit(embeddings), unit(class_weights)), labels, margin)
+
+    def _norms(self, embeddings: Float[Tensor, "N D"]) -> Float[Tensor, " N"]:
+        """a."""
+        norms = torch.linalg.vector_norm(embeddings, dim=1, dtype=torch.float64)
+        return norms.clamp(self.lower_norm, self.upper_norm).to(embeddings.dtype)
