@@ -1,13 +1,20 @@
 """What the figures draw, where it is computed and not only placed."""
 
+import numpy as np
 import pytest
 
 from levelfield.analysis.comparison import compare_all
 from levelfield.analysis.results import ResultRow, SummaryRow
 from levelfield.report.figures.differences import differences_figure
 from levelfield.report.figures.search import best_so_far
+from levelfield.report.figures.search_importance import importance_figure
+from levelfield.report.figures.search_parallel import parallel_figure
+from levelfield.report.figures.search_slices import slices_figure
+from levelfield.report.figures.similarities import similarities_figure
 from levelfield.report.figures.style import style, to_svg
 from levelfield.report.figures.sweep import sweep_figure
+from levelfield.report.figures.validation import Curve, said_autocorrelation
+from levelfield.study.search.space import Choice, Range
 from levelfield.study.search.suggest import Trial
 
 
@@ -79,3 +86,64 @@ def test_a_sweep_is_a_curve_a_method_and_a_line_for_what_is_not_swept() -> None:
             "model.trunk", [SummaryRow(f"a[{n}]", "separated", "map_at_r", 0.1, None, 1) for n in "xy"]
         )
         assert list(named.axes[0].lines[0].get_xdata()) == [0, 1]
+
+
+SPACE = {
+    "model.loss.init_args.margin": Range(0.0, 90.0),
+    "model.loss_lr": Range(1e-4, 1.0, scale="log"),
+    "data.batch_size": Choice(({"data.batch_size": 32}, {"data.batch_size": 64})),
+}
+
+
+def tried(number: int, margin: float, rate: float, size: int, value: float | None) -> Trial:
+    return Trial(number, dict(zip(SPACE, (margin, rate, size), strict=True)), value)
+
+
+TRIED = [tried(0, 45, 1e-2, 32, 0.2), tried(1, 90, 1.0, 64, 0.3), tried(2, 0, 1e-4, 32, None)]
+
+
+def test_slices_have_a_panel_an_argument_in_its_scale_and_ring_the_chosen_trial() -> None:
+    with style():
+        figure = slices_figure({"arcface": (SPACE, TRIED)}, {"arcface": 1})
+    assert [axes.get_title() for axes in figure.axes] == [
+        "arcface\nloss.margin",
+        "arcface\nloss_lr",
+        "arcface\ndata.batch_size",
+    ]
+    assert [axes.get_xscale() for axes in figure.axes] == ["linear", "log", "linear"]
+    points, ring = figure.axes[0].lines[:2]
+    assert (list(points.get_xdata()), list(points.get_ydata())) == ([45, 90], [20, 30])
+    assert (list(ring.get_xdata()), list(ring.get_ydata())) == ([90], [30])
+
+
+def test_parallel_coordinates_lie_between_the_bounds_and_the_chosen_trial_is_drawn_last() -> None:
+    with style():
+        (axes,) = parallel_figure({"arcface": (SPACE, TRIED)}, {"arcface": 1}).axes
+    lines = [line for line in axes.lines if len(line.get_xdata()) == 4]
+    assert [[round(float(y), 6) for y in line.get_ydata()] for line in lines] == [[0.5, 0.5, 0, 0], [1, 1, 1, 1]]
+
+
+def test_importance_is_a_bar_an_argument() -> None:
+    with style():
+        (axes,) = importance_figure({"arcface": {"model.loss_lr": 0.75, "model.loss.init_args.margin": 0.25}}).axes
+    assert [bar.get_width() for bar in axes.patches] == [75, 25]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["arcface: loss_lr", "arcface: loss.margin"]
+
+
+def test_histograms_are_told_apart_by_their_separation() -> None:
+    apart = (np.array([0.8, 0.9]), np.array([0.1, 0.2, 0.3]))
+    alike = (np.array([0.1, 0.9]), np.array([0.1, 0.9]))
+    with style():
+        figure = similarities_figure({"good": apart, "chance": alike})
+    assert [axes.get_title() for axes in figure.axes] == ["good  1.000", "chance  0.500"]
+    for axes in figure.axes:
+        for heights, edges, _ in (patch.get_data() for patch in axes.patches):
+            assert float((heights * np.diff(edges)).sum()) == pytest.approx(1)
+
+
+def test_the_autocorrelation_is_the_mean_over_curves_that_have_one() -> None:
+    # Deviations -1, 0, 1: (0 + 0) / 2 = 0. Deviations -1.5, -0.5, 0.5, 1.5: (0.75 - 0.25 + 0.75) / 5 = 0.25.
+    curves = [Curve(0, [1, 2, 3], [0.1, 0.2, 0.3], 3), Curve(1, [1, 2, 3, 4], [0.1, 0.2, 0.3, 0.4], 4)]
+    short_or_flat = [Curve(0, [1, 2], [0.1, 0.2], 2), Curve(0, [1, 2, 3], [0.1] * 3, 1)]
+    assert said_autocorrelation([*curves, curves[1], *short_or_flat]) == ", r 0.17"
+    assert said_autocorrelation(short_or_flat) == ""

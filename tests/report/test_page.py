@@ -11,13 +11,19 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from levelfield.cli.main import main
 from levelfield.report.page import write_report
+from levelfield.report.scored_samples import NOT_AT_HAND, OTHER_SAMPLES, ScoredSamples, scored_samples
 from levelfield.storage.ledger import Ledger
+from levelfield.study.archive import unpack_study, write_archive
 from levelfield.study.record import StudyRecord
+from levelfield.study.tested import read_test
 
-FIGURES = ("scores", "differences", "search", "validation")
+# In the page's order.
+FIGURES = ("scores", "differences", "similarities", "search", "search_parallel", "search_slices", "validation")
 VOID = ("meta", "br", "img")
 
 
@@ -57,8 +63,8 @@ def test_the_page_holds_the_study(study: Path) -> None:
     page, pieces = written(study)
     text = "\n".join(pieces)
     files = {path.name: path.read_bytes() for path in (study / "report").iterdir()}
-    assert set(files) == {"index.html", *(f"{name}.svg" for name in FIGURES)}
-    embedded = [base64.b64decode(content) for content in re.findall(r"base64,([^\"]+)", page)]
+    assert set(files) == {"index.html", "map.json", *(f"{name}.svg" for name in FIGURES)}
+    embedded = [base64.b64decode(content) for content in re.findall(r"svg\+xml;base64,([^\"]+)", page)]
     assert embedded == [files[f"{name}.svg"] for name in FIGURES]
     assert str(study) not in page
 
@@ -167,6 +173,9 @@ def test_an_unfinished_study_has_a_page_too(study: Path) -> None:
     assert "Unfinished: 21 of 22 jobs are done." in pieces
     assert "The test classes have not been opened." in pieces
     assert "Who is better" not in pieces
+    assert list(study.glob("jobs/*/run*/fold*/embeddings.safetensors")), "of the opening that is no more in the ledger"
+    assert "What is retrieved" not in pieces
+    assert not (study / "report/similarities.svg").exists()
 
 
 def test_a_run_that_failed_is_listed(study: Path) -> None:
@@ -178,3 +187,46 @@ def test_a_run_that_failed_is_listed(study: Path) -> None:
     path.write_text(json.dumps({**broken, "failure": "out of memory"}))
     _, pieces = written(study)
     assert "arcface run 1 fold 0: out of memory" in pieces
+
+
+def program_of(page: str) -> dict:
+    found = re.search(r'id="samples">(.*?)</script>', page)
+    assert found is not None
+    return json.loads(found.group(1))
+
+
+def test_the_page_shows_what_the_stored_embeddings_retrieve(study: Path) -> None:
+    page, _pieces = written(study)
+    told = program_of(page)
+    stored = load_file(study / "jobs/contrastive/run0/fold0/embeddings.safetensors")
+    unit = torch.nn.functional.normalize(stored["embeddings"].double())
+    for query in told["gallery"]:
+        similar = unit @ unit[query["sample"]]
+        similar[query["sample"]] = -2
+        assert query["neighbours"]["contrastive"] == similar.argsort(descending=True)[:8].tolist()
+    assert [query["group"] for query in told["gallery"]] == ["best"] * 3 + ["median"] * 3 + ["worst"] * 3
+    assert set(told["methods"]) == {"pretrained", "contrastive", "arcface"}
+    assert told["shown"][-1] == "pretrained"
+    assert {told["labels"][str(each)] for each in range(256)} == set(range(16))
+    pictures = {int(number) for number in re.findall(r"\.s(\d+)\{background", page)}
+    assert pictures == set(range(256)), "all test samples are on the map"
+    assert len(told["map"]["points"][told["shown"][0]]) == 256
+    assert "levelfield study verify outputs/toy" in page
+
+
+def test_samples_that_are_not_those_that_were_scored_are_not_shown(study: Path) -> None:
+    record = StudyRecord.begun(study)
+    (data,) = {read_test(record, "arcface", run)["data"]["fingerprint"] for run in (0, 1)}  # type: ignore[index]
+    assert isinstance(scored_samples(record, data), ScoredSamples)
+    assert scored_samples(record, "another") == OTHER_SAMPLES
+    config = record.spec.methods["contrastive"]
+    config["data"]["dataset"] = {"class_path": "Omniglot", "init_args": {"root": str(study / "nowhere")}}
+    assert scored_samples(record, data) == NOT_AT_HAND
+
+
+def test_an_archived_study_says_that_it_shows_no_samples(study: Path, tmp_path: Path) -> None:
+    archive = write_archive(StudyRecord.begun(study), tmp_path / "toy.tar.xz")
+    unpack_study(archive, tmp_path / "unpacked")
+    _, pieces = written(tmp_path / "unpacked")
+    assert any(piece.startswith("The stored test embeddings are not here") for piece in pieces)
+    assert "Map and similarities" not in pieces

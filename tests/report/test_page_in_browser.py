@@ -7,8 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from chromium import axe, browser_tab, chromium
+from chromium import Tab, axe, browser_tab, chromium
 
+from levelfield.experiment import Study
 from levelfield.report.page import write_report
 from levelfield.study.record import StudyRecord
 
@@ -16,11 +17,13 @@ COLUMN = "[...document.querySelectorAll('.scores tbody:first-of-type tr:not(.gro
 WHITE = "rgb(255, 255, 255)"
 
 
-@pytest.fixture(scope="module")
-def page(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=["toy", pytest.param("quickstart", marks=pytest.mark.full)])
+def page(request: pytest.FixtureRequest, finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     chromium()
-    study = Path(shutil.copytree(finished, tmp_path_factory.mktemp("seen") / "study"))
-    return write_report(StudyRecord.begun(study))
+    folder = tmp_path_factory.mktemp("seen") / "study"
+    if request.param == "quickstart":
+        return Study("quickstart", output=folder).run(workers=2).report()
+    return write_report(StudyRecord.begun(Path(shutil.copytree(finished, folder))))
 
 
 def test_the_page_works_in_a_browser(page: Path) -> None:
@@ -65,10 +68,58 @@ async def looked_at(page: Path) -> None:
         for width in (390, 1280):
             await tab.resize(width)
             assert await tab.run("document.documentElement.scrollWidth") <= width, "the page is not scrolled sideways"
+        await samples_are_seen(tab)
         assert await tab.run("[...document.images].every(picture => picture.complete && picture.naturalWidth > 0)")
         assert (await tab.pdf()).startswith(b"%PDF")
         assert tab.problems == []
         assert len(tab.requests) == 1
+
+
+async def samples_are_seen(tab: Tab) -> None:
+    """Pictures load, another method is chosen, and the map is read by mouse and by keys."""
+    decode = (
+        "Promise.all([...document.querySelectorAll('.picture')].map(async each => { const picture = new Image();"
+        "picture.src = getComputedStyle(each).backgroundImage.slice(5, -2); await picture.decode();"
+        "return picture.naturalWidth; }))"
+    )
+    widths = await tab.run(decode)
+    assert len(widths) > 9 * 9
+    assert min(widths) > 0
+    wrong = "document.querySelectorAll('#gallery .miss').length"
+    rows = "[...document.querySelectorAll('#gallery .query')].map(each => each.querySelectorAll('.strip').length)"
+    before = await tab.run(wrong)
+    assert await tab.run(rows) == [3] * 9
+    await tab.run(
+        "(() => { const each = document.querySelector('select[data-row]'); each.value = 'pretrained';"
+        "each.dispatchEvent(new Event('change')); })()"
+    )
+    assert await tab.run(rows) == [2] * 9
+    assert await tab.run(wrong) < before
+
+    await tab.run("document.querySelector('svg[data-map]').scrollIntoView({block: 'center'})")
+    box = await tab.run(
+        "(() => { const { x, y, width, height } = document.querySelector('svg[data-map] path').getBoundingClientRect();"
+        "return [x + width / 2, y + height / 2]; })()"
+    )
+    await tab.move(*box)
+    assert await tab.run("document.querySelectorAll('.here').length") == 2, "the sample in both maps"
+    told = json.loads(await tab.run("document.getElementById('samples').textContent"))
+    index = int(await tab.run("document.querySelector('.here').dataset.index"))
+    on_map = [told["labels"][str(sample)] for sample in told["map"]["samples"]]
+    assert await tab.run("document.querySelectorAll('.same').length") == 2 * on_map.count(on_map[index]), (
+        "and its class"
+    )
+    assert await tab.run("document.querySelector('#tip .picture') !== null")
+    await tab.move(1, 1)
+    assert await tab.run("document.getElementById('tip').hidden")
+    await tab.run("document.querySelector('svg[data-map]').focus()")
+    seen = set()
+    for _ in range(3):
+        await tab.press("ArrowRight")
+        seen.add(await tab.run("document.querySelector('.here')?.dataset.index"))
+    assert len(seen) > 1, "the keys move from sample to sample"
+    await tab.press("Escape")
+    assert await tab.run("document.getElementById('tip').hidden")
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -5,19 +5,18 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-
 from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows, summarise, to_csv
+from levelfield.analysis.stored_embeddings import stored_embeddings
 from levelfield.storage.file_hash import file_hash
 from levelfield.storage.ledger import LEDGER
 from levelfield.study.environment import mixed_lines
 from levelfield.study.execution.worker import fixed_threads
 from levelfield.study.integrity import NOT_ARCHIVED, changed_files, changed_scores, result_hashes
-from levelfield.study.jobs.job import EMBEDDINGS_FILE, RESULT, Job, failed, folds_of, job_seed
+from levelfield.study.jobs.job import RESULT, failed, folds_of, job_seed
 from levelfield.study.jobs.state import StudyState
 from levelfield.study.record import StudyRecord
 from levelfield.study.same_study import changed_code
-from levelfield.study.sealed_test.scores import EmbeddedTest, score_run
+from levelfield.study.sealed_test.scores import score_run
 from levelfield.study.tested import ONE_PCA_KEY, check_ledger, read_tests, tested_path
 
 # Differing lines of a table that are shown; the others are counted.
@@ -119,7 +118,7 @@ def _recomputed(record: StudyRecord, stored: Tests, problems: list[str]) -> Test
             continue
         folds = []
         for job in folds_of(record.spec, method, run):
-            embedded = _embeddings(record, job, tested["opening"])
+            embedded = stored_embeddings(record, job, tested["opening"])
             if isinstance(embedded, str):
                 problems.append(embedded)
             else:
@@ -127,22 +126,6 @@ def _recomputed(record: StudyRecord, stored: Tests, problems: list[str]) -> Test
         if len(folds) == record.spec.folds:
             found[method, run] = score_run(record.spec, method, folds)
     return found
-
-
-def _embeddings(record: StudyRecord, job: Job, opening: int) -> EmbeddedTest | str:
-    """A job's test embeddings, or why they cannot be used."""
-    path = job.path / EMBEDDINGS_FILE
-    if job not in record.state.results:
-        return f"{job.path}/{RESULT}: missing, though its run was tested; resume the study to do the job again"
-    origin = {"checkpoint": record.state.results[job]["checkpoint"], "opening": str(opening)}
-    try:
-        embedded = EmbeddedTest.load(record.folder / path, origin)
-    except SafetensorError as error:
-        return f"{path}: damaged ({error})"
-    if embedded is None:
-        there = (record.folder / path).exists()
-        return f"{path}: {'made from another checkpoint or in another opening' if there else 'missing'}"
-    return embedded
 
 
 def _differing_scores(path: Path, stored: Mapping[str, Any], recomputed: Mapping[str, Any]) -> Iterator[str]:

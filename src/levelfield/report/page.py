@@ -13,6 +13,7 @@ from levelfield.analysis.selection import selected
 from levelfield.analysis.verdicts import CAVEAT, all_in_words
 from levelfield.metrics.table import SELECTED_BY, SHOWN_METRICS, title_of
 from levelfield.report.conditions_and_origin import compared, origin, said_setting
+from levelfield.report.cost_and_commands import commands, costs
 from levelfield.report.figures import Results, report_figures
 from levelfield.report.figures.style import style, to_svg
 from levelfield.report.score_bars import cells_of, scale_of
@@ -38,12 +39,14 @@ SECTIONS = {
     "table": "Scores on unseen classes",
     "compared": "What was compared",
     "comparisons": "Who is better",
+    "retrieval": "What is retrieved",
+    "map": "Map and similarities",
     "searches": "Search",
+    "costs": "Cost",
     "papers": "Published numbers",
     "ledger": "Openings of the test classes",
     "origin": "Where the numbers come from",
 }
-ALWAYS = ("ledger",)
 # More sentences than this are folded away below the figure.
 MANY = 30
 
@@ -72,11 +75,12 @@ def write_report(record: StudyRecord) -> Path:
 
 def _sections(contents: Mapping[str, Any], own: Sequence[str]) -> dict[str, str]:
     """Anchor to title of each section that the page has, in order; `own` are those of figures without another."""
+    always = ["ledger", *(["retrieval"] if contents["ledger"] else []), *(["map"] if contents["retrieval"] else [])]
     found: dict[str, str] = {}
     for name, title in SECTIONS.items():
-        if name == "papers":
+        if name == "costs":
             found |= {section: section for section in own}
-        if name in ALWAYS or contents[name]:
+        if name in always or contents.get(name):
             found[name] = title
     return found
 
@@ -90,6 +94,8 @@ def draw_figures(results: Results) -> dict[str, bytes]:
 
 def _contents(record: StudyRecord, rows: Sequence[ResultRow], changed: Mapping[Path, str]) -> dict[str, Any]:
     """Everything the template shows but the figures."""
+    from levelfield.report.retrieval import retrieval_of  # with torch, which `study status` can spare
+
     spec, state, ledger = record.spec, record.state, record.ledger
     test, folds = summarise(rows), spec.folds_of("trial")
     reasons = [opening["reason"] for opening in ledger.openings]
@@ -107,11 +113,14 @@ def _contents(record: StudyRecord, rows: Sequence[ResultRow], changed: Mapping[P
         "notes": [*(note for note in notes if note != reopened), *mixed_lines(record), *gap_lines(changed)],
         "caveat": CAVEAT,
         "comparisons": _verdicts(spec, rows),
+        "retrieval": retrieval_of(record, rows),
         "many": MANY,
         "conditions": differing_conditions(spec),
         "budget": f"{spec.search.trials} trials a method ({spec.search.sampler}), each on all {folds} folds"
         + f"; of each the best {spec.search.final} trained again with other seeds" * bool(spec.search.final),
         "searches": _searches(record) if spec.search.trials else [],
+        "costs": costs(record),
+        "commands": commands(record, list(rows)),
         "papers": _papers(record, test),
         "failed_runs": [(str(job), why) for job, why in state.failures("run").items()],
         "without_setting": state.without_setting(),

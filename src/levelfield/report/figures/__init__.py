@@ -36,12 +36,14 @@ class ReportFigure:
         alt: What it shows, for those who cannot see it.
         draw: Gives the figure, or None where the study has nothing to draw in it.
         panels: Whether it is made of small panels and may be narrower than the page.
+        note: What stands below it: how it is read.
     """
 
     section: str
     alt: str
     draw: "Callable[[Results], Figure | None]"
     panels: bool = False
+    note: str = ""
 
 
 def report_figures() -> dict[str, ReportFigure]:

@@ -1,0 +1,146 @@
+"""What an embedding retrieves of the test samples: nearest neighbours, its best and worst queries, classes it confuses.
+
+Shapes: Q queries, G gallery items, K neighbours.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from levelfield.metrics import retrieval_metrics
+from levelfield.metrics.distances import DISTANCES, full_precision
+from levelfield.metrics.table import SELECTED_BY
+from levelfield.seeds import seed_of
+from levelfield.study.sealed_test.scores import EmbeddedTest
+
+# Queries that are scored, drawn if there are more: to choose a few to show, no more are needed.
+MOST_QUERIES = 4000
+BLOCK = 512
+GROUPS = ("best", "median", "worst")
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """Two classes of which one's samples find the other's first.
+
+    Args:
+        classes: Their labels.
+        count: Queries of either class whose nearest neighbour is of the other.
+        queries: Queries of both that were looked at.
+        examples: Such queries, each with its nearest neighbour; positions.
+    """
+
+    classes: tuple[int, int]
+    count: int
+    queries: int
+    examples: list[tuple[int, int]]
+
+
+class Retrieval:
+    """The test samples as one model ranks them; a sample is named by its position among the embeddings.
+
+    Args:
+        embedded: Stored test embeddings.
+        distance: `cosine`, `euclidean` or `hamming`.
+    """
+
+    def __init__(self, embedded: EmbeddedTest, distance: str = "cosine") -> None:
+        self.distance = distance
+        self.embeddings = embedded.samples.embeddings
+        self.labels = embedded.samples.labels.numpy()
+        everything = np.arange(len(self.labels))
+        asked = embedded.is_query
+        self.excludes_self = asked is None
+        self.queries = everything if asked is None else np.flatnonzero(asked.numpy())
+        self.gallery = everything if asked is None else np.flatnonzero(~asked.numpy())
+        prepare, self._similarity = DISTANCES[distance]
+        self._held = prepare(self.embeddings)
+
+    def nearest(self, queries: Sequence[int] | Int[np.ndarray, " Q"], count: int) -> Int[np.ndarray, "Q K"]:
+        """The `count` nearest gallery items of each query, nearest first; of equals the first in order."""
+        queries, count = np.asarray(queries), min(count, len(self.gallery) - self.excludes_self)
+        found = []
+        gallery = self._held[torch.from_numpy(self.gallery)]
+        for start in range(0, len(queries), BLOCK):
+            block = queries[start : start + BLOCK]
+            with full_precision(gallery.device):
+                similar = self._similarity(self._held[torch.from_numpy(block)], gallery)
+            if self.excludes_self:
+                similar[torch.arange(len(block)), torch.from_numpy(block)] = -torch.inf
+            order = similar.topk(count, dim=1).indices if count > 1 else similar.argmax(1, keepdim=True)
+            found.append(self.gallery[order.numpy()])
+        return np.concatenate(found) if found else np.empty((0, count), np.int64)
+
+    @cached_property
+    def scores(self) -> Float[np.ndarray, " Q"]:
+        """MAP@R of each query; NaN for one without a match, and for those that were not drawn of very many."""
+        labels = torch.from_numpy(self.labels)
+        asked = (self.embeddings, labels)
+        if not self.excludes_self:
+            queries, gallery = torch.from_numpy(self.queries), torch.from_numpy(self.gallery)
+            asked = (self.embeddings[queries], labels[queries], self.embeddings[gallery], labels[gallery])  # type: ignore[assignment]
+        drawn = {"num_queries": MOST_QUERIES} if len(self.queries) > MOST_QUERIES else {}
+        found = retrieval_metrics(*asked, metrics=(SELECTED_BY,), distance=self.distance, per_query=True, **drawn)  # type: ignore[arg-type]
+        scores = found[SELECTED_BY]
+        assert isinstance(scores, Tensor)
+        return scores.numpy()
+
+    def examples(self, count: int) -> dict[str, list[int]]:
+        """`count` of the best, of the median and of the worst queries, each of another class while there are enough."""
+        known = np.flatnonzero(np.isfinite(self.scores))
+        shuffled = known[np.random.default_rng(seed_of("shown queries")).permutation(len(known))]
+        upward = shuffled[np.argsort(self.scores[shuffled], kind="stable")]
+        middle = upward[np.argsort(np.abs(np.arange(len(upward)) - (len(upward) - 1) / 2), kind="stable")]
+        orders = {"best": upward[::-1], "median": middle, "worst": upward}
+        taken: set[int] = set()
+        found = {}
+        for group in GROUPS:
+            chosen = self._of_other_classes(orders[group], count, taken)
+            taken |= set(chosen)
+            found[group] = [int(self.queries[place]) for place in chosen]
+        return found
+
+    def _of_other_classes(self, order: Int[np.ndarray, " Q"], count: int, taken: set[int]) -> list[int]:
+        chosen: dict[int, int] = {}
+        for place in order:
+            label = int(self.labels[self.queries[place]])
+            if int(place) not in taken and label not in chosen:
+                chosen[label] = int(place)
+            if len(chosen) == count:
+                break
+        return list(chosen.values())
+
+    @cached_property
+    def _first(self) -> tuple[Int[np.ndarray, " Q"], Int[np.ndarray, " Q"]]:
+        """The scored queries, and the nearest neighbour of each."""
+        asked = self.queries[np.isfinite(self.scores)]
+        return asked, self.nearest(asked, 1)[:, 0]
+
+    def confusions(self, count: int, examples: int) -> list[Confusion]:
+        """The `count` pairs of classes that are confused most, with at most so many examples each."""
+        asked, first = self._first
+        wrong = self.labels[asked] != self.labels[first]
+        pairs = list(self._pairs(asked[wrong], first[wrong]))
+        counted = Counter(pairs)
+        of_class = Counter(self.labels[asked].tolist())
+        found = []
+        for pair, number in sorted(counted.items(), key=lambda item: (-item[1], item[0]))[:count]:
+            of_pair = [each for each, other in enumerate(pairs) if other == pair][:examples]
+            shown = [(int(asked[wrong][each]), int(first[wrong][each])) for each in of_pair]
+            found.append(Confusion(pair, number, of_class[pair[0]] + of_class[pair[1]], shown))
+        return found
+
+    def confused(self, classes: tuple[int, int]) -> int:
+        """Queries of either of two classes whose nearest neighbour is of the other."""
+        asked, first = self._first
+        return sum(pair == classes for pair in self._pairs(asked, first))
+
+    def _pairs(self, asked: Int[np.ndarray, " Q"], first: Int[np.ndarray, " Q"]) -> Iterator[tuple[int, int]]:
+        for a, b in zip(self.labels[asked].tolist(), self.labels[first].tolist(), strict=True):
+            yield (a, b) if a < b else (b, a)

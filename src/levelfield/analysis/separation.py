@@ -1,0 +1,37 @@
+"""How far the similarities of same-class pairs lie from those of other pairs, without a threshold."""
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+
+from levelfield.metrics.distances import full_precision, normalize, product
+
+
+def pair_similarities(
+    embeddings: Float[torch.Tensor, "samples embedding"], labels: Int[np.ndarray, " samples"]
+) -> tuple[Float[np.ndarray, " same"], Float[np.ndarray, " other"]]:
+    """Cosines of the pairs of one class, and of the pairs of two, each pair once."""
+    unit = normalize(embeddings)
+    with full_precision(unit.device):
+        similarities = product(unit, unit).numpy()
+    above = np.triu_indices(len(labels), k=1)
+    cosines, same = similarities[above], (labels[:, None] == labels)[above]
+    return cosines[same], cosines[~same]
+
+
+def separation(same: Float[np.ndarray, " same"], other: Float[np.ndarray, " other"]) -> float:
+    """Probability that a pair of one class is more alike than a pair of two, ties counting half.
+
+    This is the area under the curve of true against false accepts over all thresholds: 0.5 is chance, 1 is two
+    histograms that do not overlap.
+
+    Raises:
+        ValueError: no pair of one kind.
+
+    Source: Hanley and McNeil 1982, "The meaning and use of the area under a ROC curve", Radiology 143, 29-36.
+    """
+    if not len(same) or not len(other):
+        raise ValueError(f"{len(same)} pairs of one class and {len(other)} of two: both are needed")
+    ranked = np.sort(other)
+    below, up_to = (np.searchsorted(ranked, same, side=side) for side in ("left", "right"))
+    return float((below + up_to).sum() / (2 * len(same) * len(other)))

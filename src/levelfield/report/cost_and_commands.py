@@ -1,0 +1,82 @@
+"""What a study's trainings took, and the commands that give it again."""
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from levelfield.analysis.conclusion import best_method
+from levelfield.analysis.results import ResultRow
+from levelfield.runtime.shipped import shipped_files
+from levelfield.study.definition.spec import StudySpec, is_baseline
+from levelfield.study.definition.study_file import load_spec
+from levelfield.study.jobs.job import CONFIG, folds_of
+from levelfield.study.progress import duration
+from levelfield.study.record import StudyRecord
+
+STAGES = {"trial": "search", "final": "search", "run": "runs"}
+
+
+def costs(record: StudyRecord) -> list[dict[str, Any]]:
+    """A row a method with its trainings and the time they took, then one of all; what was tested is not counted."""
+    found: dict[str, dict[str, Any]] = {}
+    for job, result in record.state.results.items():
+        for name in (job.method, "all"):
+            row = found.setdefault(name, {"method": name, "trainings": 0, "search": 0.0, "runs": 0.0})
+            row["trainings"] += 1
+            row[STAGES[job.stage]] += result.get("seconds", 0.0)
+    rows = [found[name] for name in [*(name for name in found if name != "all"), "all"] if name in found]
+    for row in rows:
+        seconds = row["search"] + row["runs"]
+        row["each"] = f"{seconds / row['trainings']:.1f} s"
+        row |= {name: duration(row[name]) if row[name] else "-" for name in ("search", "runs")}
+        row["hours"] = f"{seconds / 3600:.2f}"
+    return rows
+
+
+def commands(record: StudyRecord, rows: list[ResultRow]) -> list[dict[str, str]]:
+    """What each does and its words, for somebody who has this page and a terminal."""
+    results = record.state.results
+    known = next((each["provenance"] for each in results.values() if each.get("provenance")), None)
+    found = []
+    if known is not None:
+        found.append({"what": "the same versions", "words": _install(known)})
+    shipped = _shipped_as(record.spec)
+    if shipped is not None:
+        found.append({"what": "the whole study, anew", "words": f"levelfield study run {shlex.quote(shipped)}"})
+    name = shlex.quote(f"outputs/{record.spec.name}")
+    found.append(
+        {
+            "what": "from the study's folder: the page, and a check of all numbers",
+            "words": f"levelfield study report {name}\nlevelfield study verify {name}",
+        }
+    )
+    trained = [method for method in record.spec.methods if not is_baseline(method)]
+    if any(row.stage == "test" and row.method in trained for row in rows):
+        job = folds_of(record.spec, best_method(rows, record.spec), 0)[0]
+        path = shlex.quote(f"outputs/{record.spec.name}/{job.path}")
+        found.append({"what": f"one training, {job}", "words": f"levelfield fit --config {path}/{CONFIG}"})
+        found.append(
+            {
+                "what": "its model in use",
+                "words": f"levelfield search --ckpt_path {path}/best.ckpt --gallery PICTURES_OR_TEXTS --query ONE",
+            }
+        )
+    return found
+
+
+def _install(known: Mapping[str, Any]) -> str:
+    code = known["code"]
+    libraries = " ".join(f"{name}=={version}" for name, version in known["libraries"].items())
+    own = f"pip install levelfield=={code['levelfield']}"
+    if code["commit"]:
+        own = f"git checkout {code['commit'][:12]}\npip install -e ."
+    return f"{own} {libraries}"
+
+
+def _shipped_as(spec: StudySpec) -> str | None:
+    """The name of the shipped study that this is, None for another or one with other settings."""
+    for name, path in shipped_files("study").items():
+        of_this_name = f"name: {spec.name}\n" in path.read_text(encoding="utf-8")
+        if of_this_name and load_spec(path).configuration_hash() == spec.configuration_hash():
+            return name.removeprefix("study/")
+    return None

@@ -1,0 +1,70 @@
+"""Histograms of the cosines of test samples of one class and of two, a panel a row of the table."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from levelfield.report.figures import ReportFigure, Results
+from levelfield.report.figures.style import BLUE, VERMILION, small_panels
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BINS = 50
+
+
+def _draw(results: Results) -> "Figure | None":
+    from levelfield.analysis.embedding_map import drawn_for_map  # with torch, which `study status` can spare
+    from levelfield.analysis.separation import pair_similarities
+    from levelfield.analysis.stored_embeddings import one_model_each
+
+    found = {}
+    for method, embedded in one_model_each(results.record).items():
+        labels = embedded.samples.labels.numpy()
+        drawn = drawn_for_map(labels)
+        found[method] = pair_similarities(embedded.samples.embeddings[drawn], labels[drawn])
+    return similarities_figure(found) if found else None
+
+
+FIGURE = ReportFigure(
+    "Map and similarities",
+    "Histograms of the cosines of pairs of one class and of two, a panel a method, with their separation",
+    _draw,
+    panels=True,
+    note="Cosines of the pairs of the samples on the map, by one model of each row. The number above a panel is its "
+    "separation: the probability that a pair of one class is more alike than a pair of two, over all thresholds; 0.5 "
+    "is chance.",
+)
+
+
+def similarities_figure(pairs: Mapping[str, tuple[Any, Any]]) -> "Figure":
+    """A panel a method, both histograms of area 1, the one filled and the other a dashed line.
+
+    Args:
+        pairs: Method to the cosines of pairs of one class and of two.
+    """
+    import numpy as np
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    from levelfield.analysis.separation import separation
+
+    figure, panels = small_panels(len(pairs), 1.3, "cosine", "density")
+    lowest = min(min(same.min(), other.min()) for same, other in pairs.values())
+    edges = np.linspace(max(-1.0, float(lowest)), 1.0, BINS + 1)
+    for axes, (method, (same, other)) in zip(panels, pairs.items(), strict=True):
+        axes.set_title(f"{method}  {separation(same, other):.3f}")
+        axes.stairs(_density(same, edges), edges, fill=True, color=BLUE, alpha=0.55)
+        axes.stairs(_density(other, edges), edges, color=VERMILION, linewidth=1.4, linestyle=(0, (3, 1.5)))
+        axes.set_yticks([])
+    handles = [
+        Patch(color=BLUE, alpha=0.55, label="pairs of one class"),
+        Line2D([], [], color=VERMILION, linewidth=1.4, linestyle=(0, (3, 1.5)), label="pairs of two"),
+    ]
+    figure.legend(handles=handles, loc="outside upper center", ncols=2, fontsize=8.5)
+    return figure
+
+
+def _density(values: Any, edges: Any) -> Any:
+    import numpy as np
+
+    return np.histogram(np.clip(values, edges[0], edges[-1]), edges, density=True)[0]

@@ -1,0 +1,176 @@
+"""What the page shows of the test samples: retrieved neighbours, confused classes and a map, as plain values."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from levelfield.analysis.conclusion import best_method
+from levelfield.analysis.embedding_map import drawn_for_map, map_identity, plane_map
+from levelfield.analysis.neighbours import Retrieval
+from levelfield.analysis.results import ResultRow, summarise
+from levelfield.analysis.stored_embeddings import SHOWN_FOLD, SHOWN_RUN, distance_of, one_model_each
+from levelfield.errors import UserError
+from levelfield.metrics.table import SELECTED_BY
+from levelfield.report.scored_samples import ScoredSamples, scored_samples
+from levelfield.report.thumbnails import Thumbnails
+from levelfield.storage.atomic import write_atomically
+from levelfield.study.definition.search_settings import first_search
+from levelfield.study.definition.spec import is_baseline, reference_of
+from levelfield.study.record import StudyRecord
+from levelfield.study.sealed_test.scores import EmbeddedTest
+
+QUERIES = 3  # of the best, of the median and of the worst
+NEIGHBOURS = {"image": 8, "text": 4}
+CONFUSED, EXAMPLES = 6, 4
+GALLERY_SIDE, MAP_SIDE = 96, 56  # pixels
+LONGEST = 160  # letters of a text
+FEW_CLASSES = 8  # that the map tells apart by colour and shape
+MAP_FILE = "map.json"
+
+
+def retrieval_of(record: StudyRecord, rows: Sequence[ResultRow]) -> dict[str, Any] | None:
+    """All of it, for the template and the page's program; None before the test classes were opened.
+
+    Raises:
+        UserError: a file is damaged, or the ledger does not hold its opening as it was.
+    """
+    models = one_model_each(record)
+    trained = [method for method in models if not is_baseline(method)]
+    if not trained:
+        return None
+    shown = _order(record, rows, list(models))
+    found = scored_samples(record, models[shown[0]].data)
+    retrievals = {method: Retrieval(embedded, distance_of(record, method)) for method, embedded in models.items()}
+    contents: dict[str, Any] = {
+        "run": SHOWN_RUN,
+        "fold": SHOWN_FOLD,
+        "shown": shown,
+        "methods": list(models),
+        "why_not": found if isinstance(found, str) else None,
+        "modality": "image",
+        "style": "",
+        "left_out": 0,
+    }
+    names: Mapping[int, str] | tuple[str, ...]
+    if isinstance(found, ScoredSamples):
+        names, contents["modality"] = found.class_names, found.dataset.modality
+    else:
+        names = {int(label): f"class {label}" for label in set(retrievals[shown[0]].labels.tolist())}
+    gallery = _gallery(retrievals, shown[0], NEIGHBOURS[contents["modality"]])
+    confusions = _confusions(retrievals, shown)
+    plane = _map(record, models, shown)
+    looked_at = {query["sample"] for query in gallery}
+    looked_at |= {each for query in gallery for nearest in query["neighbours"].values() for each in nearest}
+    looked_at |= {each for pair in confusions for example in pair["examples"] for each in example}
+    on_map = set(plane["samples"])
+    if isinstance(found, ScoredSamples) and contents["modality"] == "image":
+        thumbnails = Thumbnails(found)
+        for side, positions in ((GALLERY_SIDE, looked_at), (MAP_SIDE, on_map)):
+            for position in sorted(positions):
+                thumbnails.add(position, side)
+        contents |= {"style": thumbnails.style, "left_out": thumbnails.left_out}
+    labels = retrievals[shown[0]].labels
+    told = sorted(on_map | (looked_at if isinstance(found, ScoredSamples) else set()))
+    contents["program"] = {
+        "kind": contents["modality"],
+        "methods": contents["methods"],
+        "shown": shown,
+        "classes": {str(label): names[label] for label in sorted({int(labels[each]) for each in told})},
+        "labels": {str(each): int(labels[each]) for each in told},
+        "texts": _texts(found, told) if contents["modality"] == "text" else {},
+        "gallery": gallery if isinstance(found, ScoredSamples) else [],
+        "confusions": confusions if isinstance(found, ScoredSamples) else [],
+        "map": plane,
+    }
+    return contents
+
+
+def _order(record: StudyRecord, rows: Sequence[ResultRow], there: Sequence[str]) -> list[str]:
+    """The best method, the one after it and the trunk without training, as far as they are there."""
+    means = {
+        row.method: row.mean for row in summarise(rows) if (row.embedding, row.metric) == ("separated", SELECTED_BY)
+    }
+    trained = [method for method in there if not is_baseline(method) and method in means]
+    best = best_method(rows, record.spec)
+    ranked = sorted(trained, key=lambda method: (method != best, -means[method]))
+    others = [method for method in ranked if first_search(method) != first_search(ranked[0])]
+    without = [method for method in there if is_baseline(method) and reference_of(method) is None]
+    without = sorted(without, key=lambda method: -means.get(method, 0.0))
+    return [ranked[0], *others[:1], *without[:1]]
+
+
+def _gallery(retrievals: Mapping[str, Retrieval], best: str, count: int) -> list[dict[str, Any]]:
+    """Queries chosen by the best method's MAP@R, each with what every row retrieves."""
+    scores = dict(zip(retrievals[best].queries.tolist(), retrievals[best].scores.tolist(), strict=True))
+    asked = retrievals[best].examples(QUERIES)
+    flat = [(group, query) for group, queries in asked.items() for query in queries]
+    nearest = {
+        method: each.nearest([query for _, query in flat], count).tolist() for method, each in retrievals.items()
+    }
+    return [
+        {
+            "group": group,
+            "sample": query,
+            "score": round(100 * scores[query], 1),
+            "neighbours": {method: found[place] for method, found in nearest.items()},
+        }
+        for place, (group, query) in enumerate(flat)
+    ]
+
+
+def _confusions(retrievals: Mapping[str, Retrieval], shown: Sequence[str]) -> list[dict[str, Any]]:
+    """The pairs of classes that the best method confuses most, and how often the others shown do."""
+    return [
+        {
+            "classes": list(pair.classes),
+            "queries": pair.queries,
+            "counts": {method: retrievals[method].confused(pair.classes) for method in shown},
+            "examples": [list(example) for example in pair.examples],
+        }
+        for pair in retrievals[shown[0]].confusions(CONFUSED, EXAMPLES)
+    ]
+
+
+def _map(record: StudyRecord, models: Mapping[str, EmbeddedTest], shown: Sequence[str]) -> dict[str, Any]:
+    """The best method's map and that of the trunk without training; once computed they lie beside the page."""
+    labels = models[shown[0]].samples.labels.numpy()
+    drawn = drawn_for_map(labels)
+    path = record.report_folder / MAP_FILE
+    kept = _kept(path)
+    maps = {}
+    for method in dict.fromkeys((shown[0], shown[-1])):
+        distance = distance_of(record, method)
+        identity = map_identity(models[method], drawn, distance)
+        points = kept.get(identity) or plane_map(models[method], drawn, distance)
+        maps[method] = (identity, points)
+    content = dict(maps.values())
+    write_atomically(path, json.dumps(content, separators=(",", ":")).encode())
+    return {
+        "samples": drawn.tolist(),
+        "points": {method: points for method, (_, points) in maps.items()},
+        "few": len({int(labels[each]) for each in drawn}) <= FEW_CLASSES,
+        "of": len(labels),
+        "classes": len({int(labels[each]) for each in drawn}),
+        "of_classes": len(set(labels.tolist())),
+    }
+
+
+def _kept(path: Any) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _texts(samples: ScoredSamples | str, positions: Sequence[int]) -> dict[str, str]:
+    if isinstance(samples, str):
+        return {}
+    found = {}
+    for position in positions:
+        try:
+            text = " ".join(str(samples.load(position)).split())
+        except UserError:
+            text = "(cannot be read)"
+        found[str(position)] = text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+    return found

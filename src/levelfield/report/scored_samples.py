@@ -1,0 +1,73 @@
+"""The pictures or texts of an opened study's test samples, where they are at hand."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from levelfield.data.datamodule import MetricDataModule
+from levelfield.data.datasets.base import MetricDataset
+from levelfield.data.index import SampleIndex
+from levelfield.errors import UserError
+from levelfield.study.record import StudyRecord
+from levelfield.training.instantiation import instantiate, restrict_parser
+from levelfield.training.parser import LevelfieldParser
+
+NOT_AT_HAND = (
+    "The data set's files were not at hand when this page was written: name their folder by LEVELFIELD_DATA and write "
+    "the page again with levelfield study report."
+)
+OTHER_SAMPLES = (
+    "The data set's files are no longer those that were scored, so that none is shown: restore them and write the page "
+    "again with levelfield study report."
+)
+
+
+@dataclass(frozen=True)
+class ScoredSamples:
+    """The test samples in the order of the stored embeddings.
+
+    Args:
+        dataset: Opens them.
+        index: Their keys and labels.
+        class_names: By label of the stored embeddings.
+    """
+
+    dataset: MetricDataset
+    index: SampleIndex
+    class_names: tuple[str, ...]
+
+    def load(self, position: int) -> Any:
+        """A picture or a text.
+
+        Raises:
+            UserError: it cannot be opened.
+        """
+        return self.dataset.load(self.index.keys[position])
+
+
+def scored_samples(record: StudyRecord, fingerprint: str) -> ScoredSamples | str:
+    """The samples that were scored, or a sentence why they are not shown.
+
+    They are looked up by a study's settings; this is asked for an opening that the ledger holds, and opens nothing.
+
+    Args:
+        fingerprint: Of the samples that were scored.
+    """
+    try:
+        data = _datamodule(record)
+        index = data.dataset.read_index()
+        test = index.select(np.isin(index.labels, data.dataset.test_classes(index, data.split)))
+        if data.dataset.fingerprint(test) != fingerprint:
+            return OTHER_SAMPLES
+    except UserError:
+        return NOT_AT_HAND
+    names = tuple(index.class_names[label] for label in np.unique(test.labels))
+    return ScoredSamples(data.dataset, test, names)
+
+
+def _datamodule(record: StudyRecord) -> MetricDataModule:
+    restrict_parser()
+    parser = LevelfieldParser(exit_on_error=False)
+    parser.add_class_arguments(MetricDataModule, "data", fail_untyped=False)
+    return instantiate(parser, parser.parse_object({"data": record.spec.baseline_config["data"]})).data
