@@ -37,6 +37,8 @@ def test_clinc150_as_published(data_root: Path) -> None:
     index = clinc.read_index()
     assert set(np.bincount(index.labels)) == {150}
     assert "oos" not in index.class_names
+    assert set(np.bincount(index.coarse_labels())) == {15 * 150}, "ten domains of 15 intents"
+    assert index.coarse_names[index.class_names.index("translate")] == "travel"
     assert clinc.load("train[0]") == "what expression would i use to say i love you if i were an italian"
 
 

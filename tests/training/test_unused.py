@@ -13,7 +13,7 @@ from levelfield.training.unused import NOT_OF_COMMAND, TRAINER, idle_callbacks, 
 # What the parser of `validate`, `test` and `predict` takes that is neither the model's, the data's nor the Trainer's.
 USED = {
     "validate": {"ckpt_path", "verbose"},
-    "test": {"ckpt_path", "verbose", "reopen_test", "open_set", "rerank"},
+    "test": {"ckpt_path", "verbose", "reopen_test", "open_set", "hierarchy", "rerank"},
     "predict": {"ckpt_path"},
 }
 OF_THE_PARSER = {"help", "help_all", "config", "print_config"}

@@ -114,10 +114,12 @@ class EvaluationCLI(TrainingCLI):
         from levelfield.use.card import keep_scores, write_card
         from levelfield.use.scores import scores_of
 
-        is_query = self.datamodule.test_subset.is_query
+        subset = self.datamodule.test_subset
+        is_query = subset.is_query
         asks = None if is_query is None else torch.from_numpy(is_query)
         scores, _ = scores_of(kept.embeddings, kept.labels, asks, self.model.distance, tuple(SHOWN_METRICS))
-        sections = further.sections(kept.embeddings, kept.labels, asks, self.model.distance)
+        coarse = subset.index.coarse_labels()  # of the samples in the data set's order, as they are kept
+        sections = further.sections(kept.embeddings, kept.labels, asks, self.model.distance, coarse)
         for section in sections:
             print("\n".join(section.lines()))
         counts = len(kept.labels.unique()), len(kept.labels)
@@ -128,8 +130,9 @@ class EvaluationCLI(TrainingCLI):
     def _further(self) -> "Further":
         from levelfield.use.further import Further, rerankings
 
-        further = Further(open_set=self.config.test.open_set, rerank=rerankings(self.config.test.rerank or ()))
-        further.check(self.model.distance)
+        given = self.config.test
+        further = Further(given.hierarchy, given.open_set, rerankings(given.rerank or ()))
+        further.check(self.model.distance, self.datamodule.dataset)
         return further
 
     def predict(self, **kwargs: Any) -> None:
@@ -153,6 +156,9 @@ class EvaluationCLI(TrainingCLI):
             "--open-set",
             action="store_true",
             help="Whether one threshold tells pairs of one class from pairs of two.",
+        )
+        parser.add_argument(
+            "--hierarchy", action="store_true", help="How many of the nearest are at least of the same coarse class."
         )
         parser.add_argument("--rerank", action="append", help="A way to rank anew, with scores of its own.")
 

@@ -48,6 +48,7 @@ All settings are read from the checkpoint, and an option that contradicts one is
   --data.num_workers N, --trainer.devices N, --trainer.precision P
                        and whatever else changes how it is computed, not what
   --reopen-test WHY    (test) why the test classes are opened again; the ledger beside the checkpoint holds each opening
+  --hierarchy          (test) also how many of the nearest are at least of the same coarse class, where a set has such
   --open-set           (test) also whether one threshold tells pairs of one class from others: TAR at FAR, EER, AUROC
   --rerank WAY         (test) also the scores after ranking anew: k_reciprocal, alpha_qe or dba, with settings as in
                        alpha_qe:neighbors=5,alpha=3 (docs/metrics.md); several times

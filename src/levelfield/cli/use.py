@@ -46,6 +46,7 @@ of the set take part; its own set is for levelfield test. Each time is a line of
 {CHECKPOINT_HELP}\
   --data PATH         a folder with a folder a class; a table (.csv, .parquet) with the columns path,label or
                       text,label; or a set that levelfield data list names, below LEVELFIELD_DATA
+  --hierarchy         also how many of the nearest are at least of the same coarse class, where a set has such
   --open-set          also whether one threshold tells pairs of one class from others: TAR at FAR, EER, AUROC
   --rerank WAY        also the scores after ranking anew: k_reciprocal, alpha_qe or dba, with settings as in
                       alpha_qe:neighbors=5,alpha=3 (docs/metrics.md); several times
@@ -115,6 +116,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_option("--device", used_by=("predict", "score", "search"))
     parser.add_option("--data", used_by=("predict", "score", "export"))
     parser.add_option("--skip-broken", used_by=("predict", "score", "search"), action="store_true")
+    parser.add_option("--hierarchy", used_by=("score",), action="store_true")
     parser.add_option("--open-set", used_by=("score",), action="store_true")
     parser.add_option("--rerank", used_by=("score", "search"), action="append", default=[])
     parser.add_option("--output", used_by=("predict", "search", "export"), type=Path)
@@ -154,10 +156,10 @@ def _score(given: Any) -> int:
     from levelfield.use.further import Further, rerankings
     from levelfield.use.transfer import transfer
 
-    further = Further(open_set=given.open_set, rerank=rerankings(given.rerank))
+    further = Further(given.hierarchy, given.open_set, rerankings(given.rerank))
     dataset = dataset_named(given.data)
     encoder = _encoder(given)
-    further.check(encoder.distance)
+    further.check(encoder.distance, dataset)
     encoder.learners[0].trunk.check_takes(dataset)
     with _progress(f"embedding {given.data}") as progress:
         found = transfer(encoder, dataset, _folder(given.ckpt_path), given.skip_broken, progress, further)

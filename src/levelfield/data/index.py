@@ -25,6 +25,7 @@ class SampleIndex:
         roles: of each sample, whether it asks or is searched when the test classes are scored, or neither (`""`, in
             training); None where each test sample asks all others.
         left_out: a line for each kind of thing that was found where the samples lie and is none.
+        coarse_names: of each class, the group that it is of; None where the classes are not grouped.
     """
 
     keys: Sequence[str]
@@ -33,6 +34,13 @@ class SampleIndex:
     test_classes: tuple[int, ...] | None = None
     roles: tuple[Role, ...] | None = None
     left_out: tuple[str, ...] = ()
+    coarse_names: tuple[str, ...] | None = None
+
+    def coarse_labels(self) -> Int[np.ndarray, " samples"] | None:
+        """The group of each sample's class, numbered in order of the names; None where there are none."""
+        if self.coarse_names is None:
+            return None
+        return np.unique(self.coarse_names, return_inverse=True)[1].astype(np.int64)[self.labels]
 
     def select(
         self, indices: Int[np.ndarray, " chosen"] | Bool[np.ndarray, " samples"] | Sequence[int]

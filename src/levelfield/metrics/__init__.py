@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from levelfield.metrics.health import EmbeddingHealth as EmbeddingHealth
     from levelfield.metrics.health import embedding_health as embedding_health
     from levelfield.metrics.health import lag_one_autocorrelation as lag_one_autocorrelation
+    from levelfield.metrics.hierarchy import hierarchical_precision_at_r as hierarchical_precision_at_r
     from levelfield.metrics.partitions import partition_scores as partition_scores
     from levelfield.metrics.pca import PCA as PCA
     from levelfield.metrics.retrieval import retrieval_metrics as retrieval_metrics
@@ -23,6 +24,7 @@ _MODULES = {
     "Verification": "verification",
     "clustering_metrics": "clustering",
     "embedding_health": "health",
+    "hierarchical_precision_at_r": "hierarchy",
     "lag_one_autocorrelation": "health",
     "pack_bits": "distances",
     "partition_scores": "partitions",

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float64
     from torch import Tensor
 
+    from levelfield.metrics.hierarchy import Hits
     from levelfield.metrics.partitions import Partitions
     from levelfield.metrics.scores import Places
     from levelfield.metrics.verification import Roc
@@ -104,6 +105,20 @@ def mrr(places: Places) -> Float64[Tensor, " queries"]:
     https://trec.nist.gov/pubs/trec8/papers/qa_report.pdf.
     """
     return 1 / places.first_Q
+
+
+def hierarchical_precision(hits: Hits) -> Float64[Tensor, " queries"]:
+    """Share of the R nearest that match, those that match by coarse class alone counting half.
+
+        (|{i <= R: same class}| + |{i <= R: same coarse class}|) / 2R
+
+    When: classes are grouped, and what is taken for another should at least be of the same group.
+
+    Paper: Deng et al. 2011, "Hierarchical Semantic Indexing for Large Scale Image Retrieval",
+    https://doi.org/10.1109/CVPR.2011.5995516; Barz and Denzler 2019, "Hierarchy-based Image Embeddings for Semantic
+    Image Retrieval", arXiv:1809.09924, with two levels.
+    """
+    return (hits.of_class_Q + hits.of_coarse_Q) / (2 * hits.num_relevant_Q)
 
 
 def nmi(partitions: Partitions) -> float:
@@ -209,9 +224,9 @@ class Metric:
     Attributes:
         key: as results name it; `<k>` and `<n>` stand for a number.
         title: as people read it.
-        kind: `queries`, a retrieval score of each query, `partition`, of a clustering of the embeddings, or `pairs`, of
-            a threshold on similarities, for `levelfield test` and `score` alone.
-        score: of a `Places` and the key's number, of a `Partitions`, or of a `Roc` and the key's number.
+        kind: `queries`, a retrieval score of each query, `partition`, of a clustering of the embeddings; `coarse`, of
+            classes in groups, or `pairs`, of a threshold on similarities, for `levelfield test` and `score` alone.
+        score: of a `Places` and the key's number, of a `Partitions`, of `Hits`, or of a `Roc` and the key's number.
         depth: neighbours that it looks at: as many as the `key` says, the query's `R`, or `all`.
         usual: whether a call that names no metric computes it, `recall_at_<k>` for the k of `recall_at`.
         shown: whether validation and studies compute it unasked, and tables and figures show it.
@@ -220,7 +235,7 @@ class Metric:
 
     key: str
     title: str
-    kind: Literal["queries", "partition", "pairs"]
+    kind: Literal["queries", "partition", "coarse", "pairs"]
     score: Callable[..., Any]
     depth: Literal["key", "R", "all"] = "key"
     usual: bool = True
@@ -236,6 +251,7 @@ METRICS = (
     Metric("map", "MAP", "queries", mean_average_precision, depth="all"),
     Metric("map_at_<n>", "MAP@n", "queries", map_at_n, usual=False),
     Metric("mrr", "MRR", "queries", mrr, depth="all"),
+    Metric("hierarchical_precision", "HP@R", "coarse", hierarchical_precision, depth="R"),
     Metric("nmi", "NMI", "partition", nmi),
     Metric("nmi_geometric", "NMI, geometric", "partition", nmi_geometric, usual=False),
     Metric("ami", "AMI", "partition", ami),

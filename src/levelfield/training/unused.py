@@ -33,7 +33,7 @@ _NOT_OF_A_CHECKPOINT = (
     *("name", "output", "resume", "checkpoint_seconds", "seed_everything", "weights_only", "model.trunk.weights"),
     *(f"trainer.{key}" for key in sorted(TRAINER - {*OF_EVALUATION, *LIMITS.values()})),
 )
-_OF_TEST = ("reopen_test", "reopen-test", "open_set", "open-set", "rerank")
+_OF_TEST = ("reopen_test", "reopen-test", "open_set", "open-set", "hierarchy", "rerank")
 NOT_OF_COMMAND = {
     command: (
         *_NOT_OF_A_CHECKPOINT,

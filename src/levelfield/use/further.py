@@ -4,14 +4,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from levelfield.data.datasets.base import MetricDataset
 from levelfield.errors import UserError
-from levelfield.metrics import verification_metrics
+from levelfield.metrics import hierarchical_precision_at_r, verification_metrics
 from levelfield.metrics.reranking import Reranking, name_of, parse_reranking
 from levelfield.metrics.table import SHOWN_METRICS, title_of
-from levelfield.use.scores import Score, scores_of
+from levelfield.use.scores import Score, class_interval, scores_of
+
+# The data sets whose classes are grouped.
+GROUPED = ("clinc150", "grocery_store", "omniglot")
 
 # What the least similarity that is accepted is called, by distance.
 THRESHOLDS = {
@@ -55,19 +61,24 @@ class Further:
     """What is asked for.
 
     Attributes:
+        hierarchy: precision by coarse classes.
         open_set: AUROC, EER and TAR at FAR.
         rerank: ways to rank anew, each with scores of its own.
     """
 
+    hierarchy: bool = False
     open_set: bool = False
     rerank: tuple[Reranking, ...] = ()
 
-    def check(self, distance: str) -> None:
-        """Whether it can be had of a checkpoint with this distance.
+    def check(self, distance: str, dataset: MetricDataset | None = None) -> None:
+        """Whether it can be had of a checkpoint with this distance, and of a data set.
 
         Raises:
-            UserError: it ranks anew, which is by cosine.
+            UserError: it ranks anew, which is by cosine; or the classes are not grouped.
         """
+        if self.hierarchy and dataset is not None and dataset.read_index().coarse_names is None:
+            have = ", ".join(GROUPED)
+            raise UserError(f"--hierarchy: {dataset.name} has no coarse classes, {have} have; leave it out")
         if self.rerank and distance != "cosine":
             raise UserError(f"--rerank is by cosine, and the checkpoint's distance is {distance}: leave it out")
 
@@ -77,18 +88,37 @@ class Further:
         labels: Int[Tensor, " samples"],
         is_query: Bool[Tensor, " samples"] | None,
         distance: str,
+        coarse: Int[np.ndarray, " samples"] | None = None,
     ) -> list[Section]:
         """Measure a set.
 
         Args:
             is_query: which samples are searched for among the others; None searches for each among all others.
             distance: of the checkpoint.
+            coarse: the group of each sample's class, where classes are grouped.
         """
         sets: Sequence[Tensor] = (embeddings, labels)
         if is_query is not None:
             sets = (embeddings[is_query], labels[is_query], embeddings[~is_query], labels[~is_query])
+        found = []
+        if self.hierarchy:
+            assert coarse is not None
+            found.append(_hierarchy(embeddings, labels, torch.from_numpy(coarse), is_query, distance))
+        if self.open_set:
+            found.append(_open_set(sets, distance))
         ways = [_reranked(way, embeddings, labels, is_query) for way in self.rerank]
-        return [*([_open_set(sets, distance)] if self.open_set else []), *ways]
+        return [*found, *ways]
+
+
+def _hierarchy(embeddings: Tensor, labels: Tensor, coarse: Tensor, is_query: Tensor | None, distance: str) -> Section:
+    asked = torch.ones_like(labels, dtype=torch.bool) if is_query is None else is_query
+    sets = (embeddings, labels, coarse)
+    given = [each[asked] for each in sets] + ([] if is_query is None else [each[~asked] for each in sets])
+    found_Q = hierarchical_precision_at_r(*given, distance=distance)
+    scored_Q = ~found_Q.isnan()
+    score = Score(float(found_Q[scored_Q].mean()), class_interval(found_Q[scored_Q], labels[asked][scored_Q]))
+    title = f"Hierarchy: {len(labels.unique()):,} classes in {len(coarse.unique()):,} groups"
+    return Section(title, (Row(title_of("hierarchical_precision"), score),))
 
 
 def _open_set(sets: Sequence[Tensor], distance: str) -> Section:

@@ -85,7 +85,7 @@ def transfer(
         is_query = torch.tensor([role == "query" for role in kept.roles])
     of_set = embedded.embeddings, torch.from_numpy(kept.labels), is_query, encoder.distance
     scores, skipped = scores_of(*of_set)
-    sections = tuple(further.sections(*of_set)) if further else ()
+    sections = tuple(further.sections(*of_set, kept.coarse_labels())) if further else ()
     used = [kept.class_names[label] for label in np.unique(kept.labels)]
     learnt = _learnt(encoder)
     seen = tuple(name for name in used if name in learnt)

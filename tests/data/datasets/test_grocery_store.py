@@ -9,6 +9,8 @@ from levelfield.data.datasets.grocery_store import GroceryStore
 from levelfield.data.splits import split_classes
 from levelfield.errors import UserError
 
+LISTS = Path("grocery_store", "dataset")
+
 
 def test_the_published_counts(data_root: Path) -> None:
     grocery = GroceryStore(data_root)
@@ -20,6 +22,12 @@ def test_the_published_counts(data_root: Path) -> None:
     trainval, test = split_classes(index.labels)
     assert (trainval.tolist(), test.tolist()) == (list(range(40)), list(range(40, 81)))
     assert (index.class_names[0], index.class_names[80]) == ("Golden-Delicious", "Zucchini")
+    assert [index.coarse_names[label] for label in (0, 4, 5, 80)] == ["Apple", "Apple", "Avocado", "Zucchini"]
+    lists = [(data_root / LISTS / f"{part}.txt").read_text().splitlines() for part in ("train", "val", "test")]
+    rows = [line.split(", ") for lines in lists for line in lines]
+    official = {int(fine): int(coarse) for _, fine, coarse in rows}
+    pairs = set(zip(index.coarse_labels(), (official[label] for label in index.labels), strict=True))
+    assert len(pairs) == len(set(index.coarse_names)) == len(set(official.values())) == 43
     folder_of_class = {
         name: {Path(k).parent.name for k in np.array(index.keys)[index.labels == label]}
         for label, name in enumerate(index.class_names)

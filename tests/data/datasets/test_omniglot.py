@@ -20,7 +20,8 @@ def test_the_published_counts(data_root: Path) -> None:
     assert set(np.bincount(index.labels)) == {20}
     background = {label for key, label in zip(index.keys, index.labels, strict=True) if "background" in key}
     assert background == set(range(964))
-    assert len({name.partition("/")[0] for name in index.class_names}) == 50
+    assert len(set(index.coarse_names)) == 50
+    assert [index.coarse_names[index.labels[at]] for at in (0, -1)] == [index.keys[at].split("/")[1] for at in (0, -1)]
     trainval, _ = split_classes(index.labels)
     assert set(trainval) < background
     image = omniglot.load(index.keys[0])

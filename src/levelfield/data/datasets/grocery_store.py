@@ -12,7 +12,8 @@ PARTS = ("train", "val", "test")
 class GroceryStore(NamedDataset):
     """Klasson, Zhang and Kjellström, "A Hierarchical Grocery Store Image Dataset", WACV 2019: 81 fine classes.
 
-    Every class is in each of the official parts, so the parts are pooled and split by class instead.
+    Every class is in each of the official parts, so the parts are pooled and split by class instead. Coarse classes:
+    the official ones, such as Apple and Juice.
     Tested with: the real files.
 
     Args:
@@ -36,12 +37,14 @@ class GroceryStore(NamedDataset):
     )
 
     def read_index(self) -> SampleIndex:
-        class_names = {int(fine): name for name, fine, *_ in self._rows("classes.csv", headers=1)}
+        classes = {int(fine): (name, coarse) for name, fine, coarse, *_ in self._rows("classes.csv", headers=1)}
+        classes = dict(sorted(classes.items()))
         samples = [(path, int(fine)) for part in PARTS for path, fine, *_ in self._rows(f"{part}.txt")]
-        unknown = sorted({fine for _, fine in samples} - class_names.keys())
+        unknown = sorted({fine for _, fine in samples} - classes.keys())
         if unknown:
             raise UserError(f"{self.named_folder() / 'classes.csv'} does not name class {unknown[0]}: {self.remedy}")
-        return index_of_classes(samples, dict(sorted(class_names.items())))
+        names = {fine: name for fine, (name, _) in classes.items()}
+        return index_of_classes(samples, names, coarse_names=tuple(coarse for _, coarse in classes.values()))
 
     def _rows(self, name: str, headers: int = 0) -> list[list[str]]:
         file, rows = self.named_folder() / name, []

@@ -24,7 +24,7 @@ class Omniglot(NamedDataset):
 
     Classes are in the order background set (964), evaluation set (659), and within each by alphabet and character: the
     half that is trained and validated on lies wholly in the background set. 105 x 105 pixels, black on white. Read from
-    the official zip files as they are, or from their folders.
+    the official zip files as they are, or from their folders. Coarse classes: the alphabets.
     Tested with: the real files.
 
     Args:
@@ -69,7 +69,8 @@ class Omniglot(NamedDataset):
                 keys += drawings
                 labels += [len(class_names)] * len(drawings)
                 class_names.append(character.partition("/")[2])
-        return SampleIndex(tuple(keys), np.array(labels, dtype=np.int64), tuple(class_names))
+        alphabets = tuple(name.partition("/")[0] for name in class_names)
+        return SampleIndex(tuple(keys), np.array(labels, dtype=np.int64), tuple(class_names), coarse_names=alphabets)
 
     def load(self, key: str) -> Image.Image:
         part = key.partition("/")[0]

@@ -37,6 +37,7 @@ KEYS = (
     *COUNTS,
 )
 # The study sets these for each job.
+OF_STUDIES = ("queries", "partition")  # the kinds of metrics that a study may score
 PER_JOB = ("data.fold", "data.num_folds", "seed_everything")
 
 # Settings of a Trainer with which nothing is trained, validated or kept.
@@ -229,8 +230,8 @@ def further_metrics(path: Path, asked: Any) -> list[str]:
     names = asked if isinstance(asked, list) else [] if asked is None else [asked]
     for name in names:
         row = named(str(name))
-        if row is None or row[0].shown or row[0].kind == "pairs" or min(row[1], default=1) < 1:
-            further = [metric.key for metric in METRICS if not metric.shown and metric.kind != "pairs"]
+        if row is None or row[0].shown or row[0].kind not in OF_STUDIES or min(row[1], default=1) < 1:
+            further = [metric.key for metric in METRICS if not metric.shown and metric.kind in OF_STUDIES]
             raise UserError(f"{path}: metrics: no metric {name!r}{nearest(str(name), further)}")
     return list(names)
 

@@ -1,0 +1,111 @@
+"""How much the nearest that are of another class are at least of the same coarse class.
+
+Shapes: N queries given, Q of them scored, G gallery items, B queries of one block, K neighbours.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float64, Integer, Num
+from torch import Tensor
+
+from levelfield.metrics.checks import check_embeddings
+from levelfield.metrics.distances import DISTANCES, at_one_scale, full_precision
+from levelfield.metrics.query_scores import DEFAULT_MEMORY_BUDGET, SimilarityRows, count_relevant
+from levelfield.metrics.ranking import tie_free_keys
+from levelfield.metrics.table import hierarchical_precision
+
+# Of a similarity: itself, its key and what the keys are made of.
+SIMILARITY_BYTES = 32
+
+
+@dataclass(frozen=True)
+class Hits:
+    """What a query finds among its R nearest, R others being of its class.
+
+    Attributes:
+        of_class_Q: items of its class.
+        of_coarse_Q: items of its coarse class, these among them.
+        num_relevant_Q: R, at least 1.
+    """
+
+    of_class_Q: Float64[Tensor, " queries"]
+    of_coarse_Q: Float64[Tensor, " queries"]
+    num_relevant_Q: Float64[Tensor, " queries"]
+
+
+def hierarchical_precision_at_r(
+    embeddings: Num[Tensor, "queries dim"],
+    labels: Integer[Tensor, " queries"],
+    coarse: Integer[Tensor, " queries"],
+    gallery: Num[Tensor, "gallery dim"] | None = None,
+    gallery_labels: Integer[Tensor, " gallery"] | None = None,
+    gallery_coarse: Integer[Tensor, " gallery"] | None = None,
+    *,
+    distance: str = "cosine",
+    memory_budget: int = DEFAULT_MEMORY_BUDGET,
+) -> Float64[Tensor, " queries"]:
+    """HP@R of each query, NaN where no other item is of its class; what ranks whom is as in `retrieval_metrics`.
+
+    Args:
+        embeddings: (N, D) floating point, any scale.
+        labels: (N,) integers.
+        coarse: (N,) integers, the same for all items of a class.
+        gallery: (G, D) items to retrieve from, where they are not the embeddings themselves.
+        gallery_labels: (G,) their labels.
+        gallery_coarse: (G,) their coarse classes.
+        distance: `cosine`, `euclidean` or `hamming`.
+        memory_budget: bytes that similarities and what is made of them may take at a time.
+
+    Raises:
+        ValueError: empty or non-finite embeddings, shapes that do not go together, a class of two coarse classes, or an
+            unknown distance.
+
+    Example:
+        >>> embeddings = torch.tensor([[1.0, 0.0], [0.8, 0.2], [0.9, 0.1]])
+        >>> hierarchical_precision_at_r(embeddings, torch.tensor([0, 0, 1]), torch.tensor([5, 5, 5]))
+        tensor([0.5000, 0.5000,    nan], dtype=torch.float64)
+    """
+    if distance not in DISTANCES:
+        raise ValueError(f"no such distance {distance!r}; known are {', '.join(DISTANCES)}")
+    excludes_self = gallery is None
+    if gallery is None or gallery_labels is None or gallery_coarse is None:
+        if (gallery, gallery_labels, gallery_coarse) != (None, None, None):
+            raise ValueError("gallery, gallery_labels and gallery_coarse go together: pass all or none")
+        gallery, gallery_labels, gallery_coarse = embeddings, labels, coarse
+    for items, numbers, names in (
+        (embeddings, labels, ("embeddings", "labels")),
+        (embeddings, coarse, ("embeddings", "coarse")),
+        (gallery, gallery_labels, ("gallery", "gallery_labels")),
+        (gallery, gallery_coarse, ("gallery", "gallery_coarse")),
+    ):
+        check_embeddings(items, numbers, *names, packed=distance == "hamming")
+    both = torch.stack([torch.cat([labels, gallery_labels]), torch.cat([coarse, gallery_coarse])]).unique(dim=1)
+    if both.shape[1] != len(both[0].unique()):
+        repeated = both[0][1:][both[0].diff() == 0]
+        raise ValueError(f"the class {int(repeated[0])} is of several coarse classes")
+    num_relevant_N = count_relevant(labels, gallery_labels, excludes_self)
+    scored_Q = (num_relevant_N > 0).nonzero().squeeze(1)
+    found_N = torch.full(labels.shape, torch.nan, dtype=torch.float64, device=labels.device)
+    if len(scored_Q) == 0:
+        return found_N
+    prepare, similarity = DISTANCES[distance]
+    if distance == "euclidean":
+        embeddings, gallery = at_one_scale(embeddings, gallery)
+    held = prepare(embeddings)
+    asked = held if excludes_self else prepare(gallery)
+    depth = int(num_relevant_N.max())
+    bytes_a_row = SIMILARITY_BYTES * (len(asked) + depth)
+    rows = SimilarityRows(held, asked, scored_Q, similarity, excludes_self, True, memory_budget, bytes_a_row)
+    with torch.inference_mode(), full_precision(held.device):
+        for positions_B, similarities_BG in rows.blocks():
+            queries_B = scored_Q[positions_B]
+            nearest_BK = tie_free_keys(similarities_BG).topk(depth, dim=1).indices
+            within_BK = torch.arange(depth, device=held.device) < num_relevant_N[queries_B, None]
+
+            def hits(own_N: Tensor, theirs_G: Tensor) -> Tensor:
+                return ((theirs_G[nearest_BK] == own_N[queries_B, None]) & within_BK).sum(1).double()  # noqa: B023
+
+            found = Hits(hits(labels, gallery_labels), hits(coarse, gallery_coarse), num_relevant_N[queries_B].double())
+            found_N[queries_B] = hierarchical_precision(found)
+    return found_N

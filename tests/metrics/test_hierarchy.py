@@ -1,0 +1,67 @@
+"""HP@R against the papers' definition, a loop in float64 that divides by the best order there is."""
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from levelfield.metrics import hierarchical_precision_at_r, retrieval_metrics
+
+
+def loop(embeddings, labels, coarse, gallery=None, gallery_labels=None, gallery_coarse=None):
+    """Similarity of classes 1, 1/2 and 0, by the height of what they share, over that of the best R items."""
+    same = gallery is None
+    gallery, gallery_labels, gallery_coarse = (
+        (embeddings, labels, coarse) if same else (gallery, gallery_labels, gallery_coarse)
+    )
+    queries, items = normalize(embeddings.double(), dim=1), normalize(gallery.double(), dim=1)
+    found = []
+    for i, query in enumerate(queries):
+        ranked = sorted(
+            (j for j in range(len(items)) if not (same and i == j)),
+            key=lambda j: (-round(float(query @ items[j]), 9), j),
+        )
+        likeness = [
+            1.0 if gallery_labels[j] == labels[i] else 0.5 if gallery_coarse[j] == coarse[i] else 0.0 for j in ranked
+        ]
+        r = likeness.count(1.0)
+        found.append(sum(likeness[:r]) / sum(sorted(likeness, reverse=True)[:r]) if r else float("nan"))
+    return found
+
+
+def case(seed, apart):
+    draw = torch.Generator().manual_seed(seed)
+
+    def items(count):
+        labels = (torch.rand(count, generator=draw) ** 2 * 8).long()
+        embeddings = torch.randn(8, 6, generator=draw)[labels] + torch.randn(count, 6, generator=draw)
+        return embeddings, labels * 3 - 4, labels % 3 + 10
+
+    return (*items(20), *items(35)) if apart else items(50)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_equals_a_loop(seed):
+    sets = case(seed, apart=seed % 2 == 1)
+    found = hierarchical_precision_at_r(*sets, memory_budget=2**14 if seed % 3 else 2**28)
+    assert found.tolist() == pytest.approx(loop(*sets), nan_ok=True)
+
+
+def test_it_is_r_precision_where_each_class_is_a_group():
+    embeddings, labels, _ = case(1, apart=False)
+    found = hierarchical_precision_at_r(embeddings, labels, labels + 1, distance="euclidean")
+    expected = retrieval_metrics(embeddings, labels, metrics=("r_precision",), distance="euclidean", per_query=True)
+    assert found.tolist() == pytest.approx(expected["r_precision"].tolist(), nan_ok=True)
+    together = hierarchical_precision_at_r(embeddings, labels, torch.zeros_like(labels), distance="euclidean")
+    assert together.tolist() == pytest.approx(((expected["r_precision"] + 1) / 2).tolist(), nan_ok=True)
+
+
+def test_mistakes_are_named():
+    embeddings, labels, coarse = case(1, apart=False)
+    with pytest.raises(ValueError, match="the class -4 is of several coarse classes"):
+        hierarchical_precision_at_r(embeddings, labels, torch.arange(50))
+    with pytest.raises(ValueError, match="go together"):
+        hierarchical_precision_at_r(embeddings, labels, coarse, embeddings, labels)
+    with pytest.raises(ValueError, match="50 embeddings but 49 coarse"):
+        hierarchical_precision_at_r(embeddings, labels, coarse[1:])
+    with pytest.raises(ValueError, match="no such distance"):
+        hierarchical_precision_at_r(embeddings, labels, coarse, distance="l1")
