@@ -66,6 +66,7 @@ html_theme = "furo"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
+html_show_copyright = False
 smartquotes_action = "D"  # quotes as they are typed
 autodoc_member_order = "bysource"
 autodoc_inherit_docstrings = False  # those of Lightning and torch

@@ -112,6 +112,9 @@ def by_loss(sets: Sequence[LaptopSet]) -> list[str]:
     if len(sets) > 1:
         said.append(f"On some: {named(sometimes)}.")
     said.append(f"Behind it {every}: {named(never)}.")
+    if len(sets) > 1:
+        safest = min(methods, key=lambda m: max(behind[m]))
+        said.append(f"Never far behind: `{safest}`, by {100 * max(behind[safest]):.1f} points on its worst set.")
     return [
         "## Then, these",
         "",

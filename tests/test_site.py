@@ -1,5 +1,8 @@
 """The documentation site: what fails its build, what its reference holds, and how docstrings become pages."""
 
+import ast
+import json
+import re
 import runpy
 import shutil
 import subprocess
@@ -73,6 +76,42 @@ def test_the_reference_has_the_face_and_the_rest_of_data() -> None:
     data = import_module("levelfield.data")
     for name in set(data.__all__) - set(data.datasets.__all__):
         assert f":: {name}\n" in API, name
+
+
+def named_in_pages() -> set[tuple[str, str]]:
+    """Modules and names that the pages' and notebooks' Python imports from us."""
+    blocks = [
+        block
+        for page in (REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md"))
+        for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    ]
+    for notebook in (REPOSITORY / "notebooks").glob("*.ipynb"):
+        cells = json.loads(notebook.read_text())["cells"]
+        blocks += ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    return {
+        (node.module, alias.name)
+        for block in blocks
+        for node in ast.walk(ast.parse(re.sub(r"^[!%].*", "", block, flags=re.M)))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "levelfield"
+        for alias in node.names
+    }
+
+
+def test_what_pages_and_notebooks_import_is_in_the_reference() -> None:
+    listed = [getattr(import_module(room), name) for room in ROOMS for name in import_module(room).__all__]
+    for path in re.findall(r"^\.\. auto\w+:: (levelfield\.\S+)$", API, re.M):
+        if path not in ROOMS:
+            module, _, name = path.rpartition(".")
+            listed.append(getattr(import_module(module), name))
+    for room in ("levelfield", "levelfield.data"):
+        here = (REPOSITORY / "docs" / "api" / f"{room.rpartition('.')[2]}.md").read_text()
+        listed += [
+            getattr(import_module(room), name) for name in re.findall(r"^\.\. auto\w+:: ([A-Za-z_]+)$", here, re.M)
+        ]
+    assert len(named_in_pages()) > 20
+    for module, name in named_in_pages():
+        found = getattr(import_module(module), name)
+        assert name.isupper() or any(found is each for each in listed), f"docs/api has no {module}.{name}"
 
 
 def test_equations_code_and_examples_of_a_docstring_are_set_as_such() -> None:
