@@ -4,9 +4,11 @@ import pytest
 import torch
 from test_query_scores import NEIGHBOR_METRICS, embedding_space, expected, scores_in_float64
 
+from levelfield.losses.hyperbolic_cross_entropy import poincare_distances
 from levelfield.metrics import query_scores, retrieval_metrics
 from levelfield.metrics.counting import counted_places, counting_block
 from levelfield.metrics.distances import DISTANCES, normalize
+from levelfield.numerics import in_ball
 
 ALL = (*NEIGHBOR_METRICS, "map", "mrr")
 # Half of the matrix of 2,500 items does not fit it, a tile of 704 rows does.
@@ -53,7 +55,7 @@ def test_every_way_gives_the_same_bytes(case, metrics, monkeypatch):
             assert values.numpy().tobytes() == found[way][name].numpy().tobytes(), (way, name)
 
 
-@pytest.mark.parametrize("distance", ["cosine", "euclidean", "hamming"])
+@pytest.mark.parametrize("distance", ["cosine", "euclidean", "hamming", "poincare"])
 @pytest.mark.parametrize("case", ["plain", "ties"])
 def test_counting_equals_float64(distance, case, monkeypatch):
     embeddings, labels = CASES[case]()
@@ -62,6 +64,7 @@ def test_counting_equals_float64(distance, case, monkeypatch):
         "cosine": lambda: normalize(embeddings).double() @ normalize(embeddings).double().T,
         "euclidean": lambda: 2 * exact @ exact.T - exact.square().sum(1),
         "hamming": lambda: (2.0 * (exact > 0) - 1) @ (2.0 * (exact > 0) - 1).T,
+        "poincare": lambda: -poincare_distances(in_ball(exact), in_ball(exact)),
     }[distance]()
     result = scores("counting", monkeypatch, embeddings, labels, metrics=ALL, distance=distance)
     assert result == expected(scores_in_float64(similarities.round(decimals=9), labels), result)

@@ -24,7 +24,7 @@ def test_every_score_equals_a_loop_in_float64(seed, device):
     assert retrieval_metrics(*there(case, device), metrics=NAMES) == pytest.approx(loop_in_float64(*case), abs=1e-6)
 
 
-@pytest.mark.parametrize("distance", ["cosine", "euclidean", "hamming"])
+@pytest.mark.parametrize("distance", ["cosine", "euclidean", "hamming", "poincare"])
 @pytest.mark.parametrize("metrics", [None, ("map_at_r", "recall_at_4")])
 def test_blocks_of_a_larger_set_score_as_on_the_cpu(distance, metrics, device):
     case = space(1500)
@@ -41,7 +41,7 @@ def test_a_sample_of_the_queries_is_the_same_one(device):
     assert retrieval_metrics(*there(case, device), metrics=("map_at_r",), num_queries=50) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("distance", ["cosine", "euclidean", "hamming"])
+@pytest.mark.parametrize("distance", ["cosine", "euclidean", "hamming", "poincare"])
 def test_batches_add_up_to_the_whole(distance, device):
     embeddings, labels = space(200)
     metric = RetrievalMetrics(metrics=("map_at_r", "map"), num_samples=200, distance=distance).to(device)

@@ -210,7 +210,7 @@ def test_the_scale_of_the_embeddings_changes_nothing(distance, dtype, exponents)
 
 
 @pytest.mark.parametrize("coarse", COARSE)
-@pytest.mark.parametrize("distance", ["cosine", "euclidean", "hamming"])
+@pytest.mark.parametrize("distance", ["cosine", "euclidean", "hamming", "poincare"])
 def test_products_are_true_float32_by_whichever_name_torch_was_told_otherwise(coarse, distance, fast_bfloat16):
     embeddings, labels = embedding_space(num_items=600)
     expected = [retrieval_metrics(embeddings, labels, distance=distance, memory_budget=b) for b in (NO_MEMORY, 2**30)]

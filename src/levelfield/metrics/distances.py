@@ -19,6 +19,8 @@ from levelfield.numerics import CLIP_RADIUS, CURVATURE, in_ball, true_float32, u
 MIN_BLOCK = 32
 # Items whose bits are unpacked, or whose float64 products are formed, at a time.
 TILE = 4096
+# Squared distances of float32 points below this share of their squares are 0: a difference in their last digit.
+COINCIDENT = 2.0**-46
 
 
 @contextmanager
@@ -66,7 +68,9 @@ def poincare_similarity(
     def tile(gallery_TD: Tensor) -> Tensor:
         gallery_TD = gallery_TD.double()
         squares_T = gallery_TD.square().sum(dim=1)
-        apart_BT = (squares_B1 + squares_T).sub_(product(queries_BD, gallery_TD), alpha=2).clamp_(min=0)
+        both_BT = squares_B1 + squares_T
+        apart_BT = both_BT.sub(product(queries_BD, gallery_TD), alpha=2)
+        apart_BT.masked_fill_(apart_BT < both_BT.mul_(COINCIDENT), 0)  # rounding would part equal points, and ties
         rooms_BT = (1 - squares_B1) * (1 - squares_T)
         return apart_BT.div_(rooms_BT).sqrt_().asinh_().mul_(-2 / math.sqrt(CURVATURE))
 
