@@ -1,4 +1,4 @@
-"""The README stays what one reads in two minutes: one picture, two commands, one table."""
+"""The README stays what one reads in two minutes: a picture or two, two commands, one table of results."""
 
 import re
 
@@ -9,7 +9,9 @@ README = (REPOSITORY / "README.md").read_text()
 
 def test_it_is_short_and_its_commands_are_two() -> None:
     assert len(README.splitlines()) <= 120
-    assert re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README) == ["docs/neighbours.png"]
+    pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README)
+    assert pictures[0] == "docs/neighbours.png"
+    assert len(pictures) <= 2
     assert re.findall(r"^    (make \w+)", README, re.M) == ["make quickstart", "make test"]
     assert re.findall(r"^    (?!make )\S.*", README, re.M) == []
 
