@@ -105,7 +105,7 @@ TRIED = [tried(0, 45, 1e-2, 32, 0.2), tried(1, 90, 1.0, 64, 0.3), tried(2, 0, 1e
 def test_slices_have_a_panel_an_argument_in_its_scale_and_ring_the_chosen_trial() -> None:
     with style():
         figure = slices_figure({"arcface": (SPACE, TRIED)}, {"arcface": 1})
-    assert [axes.get_title() for axes in figure.axes] == [
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [
         "arcface\nloss.margin",
         "arcface\nloss_lr",
         "arcface\ndata.batch_size",
@@ -135,7 +135,7 @@ def test_histograms_are_told_apart_by_their_separation() -> None:
     alike = (np.array([0.1, 0.9]), np.array([0.1, 0.9]))
     with style():
         figure = similarities_figure({"good": apart, "chance": alike})
-    assert [axes.get_title() for axes in figure.axes] == ["good  1.000", "chance  0.500"]
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["good  1.000", "chance  0.500"]
     for axes in figure.axes:
         for heights, edges, _ in (patch.get_data() for patch in axes.patches):
             assert float((heights * np.diff(edges)).sum()) == pytest.approx(1)

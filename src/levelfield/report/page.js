@@ -7,6 +7,7 @@
   const isDark = () => (root.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
   document.getElementById("theme").addEventListener("click", () => { root.dataset.theme = isDark() ? "light" : "dark"; });
   document.getElementById("print").addEventListener("click", () => print());
+  addEventListener("beforeprint", () => all("img").forEach(each => { each.loading = "eager"; }));
   addEventListener("beforeprint", () => all("details:not([open])").forEach(each => { each.open = true; each.dataset.shut = ""; }));
   addEventListener("afterprint", () => all("details[data-shut]").forEach(each => { each.open = false; delete each.dataset.shut; }));
 

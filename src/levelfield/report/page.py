@@ -47,8 +47,8 @@ SECTIONS = {
     "ledger": "Openings of the test classes",
     "origin": "Where the numbers come from",
 }
-# More sentences than this are folded away below the figure.
-MANY = 30
+# More sentences than this are folded away below the figure; more than `FEW` on a search's bounds are, too.
+MANY, FEW = 30, 4
 
 
 def write_report(record: StudyRecord) -> Path:
@@ -115,6 +115,7 @@ def _contents(record: StudyRecord, rows: Sequence[ResultRow], changed: Mapping[P
         "comparisons": _verdicts(spec, rows),
         "retrieval": retrieval_of(record, rows),
         "many": MANY,
+        "few": FEW,
         "conditions": differing_conditions(spec),
         "budget": f"{spec.search.trials} trials a method ({spec.search.sampler}), each on all {folds} folds"
         + f"; of each the best {spec.search.final} trained again with other seeds" * bool(spec.search.final),

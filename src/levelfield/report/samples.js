@@ -54,7 +54,7 @@
   const confused = document.getElementById("confusions");
   for (const pair of confused ? confusions : []) {
     const [a, b] = pair.classes.map(label => classes[label]);
-    const counts = Object.entries(pair.counts).map(([method, count]) => `${method} ${count}`).join(", ");
+    const counts = shown.map(method => `${method} ${pair.counts[method]}`).join(", ");
     confused.append(make("div", { class: "pair" },
       make("h3", {}, `${a} and ${b}`), make("p", { class: "label" }, `of ${pair.queries} queries find the other first: ${counts}`),
       make("ul", { class: `couples ${kind}` }, ...pair.examples.map(([query, found]) => make("li", {},

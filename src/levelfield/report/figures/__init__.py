@@ -35,14 +35,12 @@ class ReportFigure:
         section: The heading that it stands under; one that the page has not gets a section of its own.
         alt: What it shows, for those who cannot see it.
         draw: Gives the figure, or None where the study has nothing to draw in it.
-        panels: Whether it is made of small panels and may be narrower than the page.
         note: What stands below it: how it is read.
     """
 
     section: str
     alt: str
     draw: "Callable[[Results], Figure | None]"
-    panels: bool = False
     note: str = ""
 
 

@@ -19,7 +19,7 @@ def _draw(results: Results) -> "Figure | None":
     return search_figure(searches, chosen) if searches else None
 
 
-FIGURE = ReportFigure("Search", "Best validation MAP@R so far against the trial, a panel a method", _draw, panels=True)
+FIGURE = ReportFigure("Search", "Best validation MAP@R so far against the trial, a panel a method", _draw)
 
 
 def best_so_far(trials: Sequence[Trial]) -> list[tuple[int, float]]:

@@ -33,7 +33,6 @@ FIGURE = ReportFigure(
     "Search",
     "Every trial as a line through its arguments to its score, a panel a method",
     _draw,
-    panels=True,
     note="A line is a trial, through its arguments, each from the lower to the upper bound of its space, to its score, "
     "from the lowest to the highest; the best fifth is blue and thick, the chosen trial dashed.",
 )
@@ -79,6 +78,7 @@ def _draw_lines(axes: "Axes", space: Space, trials: Sequence[Trial], chosen: int
         else:
             axes.plot(range(len(line)), line, color=colour, linewidth=width, alpha=alpha)
     names = [short(key).rpartition(".")[2] for key in space]
+    names = ["\n" * (place % 2) + name for place, name in enumerate(names)]  # neighbours would run into each other
     axes.set_xticks(range(len(space) + 1), [*names, f"MAP@R\n{100 * low:.1f} to {100 * high:.1f}"], fontsize=7)
     axes.set_yticks([])
     axes.set_ylim(-0.03, 1.03)

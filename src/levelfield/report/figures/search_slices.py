@@ -23,9 +23,7 @@ def _draw(results: Results) -> "Figure | None":
     return slices_figure(searches, chosen) if searches else None
 
 
-FIGURE = ReportFigure(
-    "Search", "Validation MAP@R of every trial against each argument, a panel an argument", _draw, panels=True
-)
+FIGURE = ReportFigure("Search", "Validation MAP@R of every trial against each argument, a panel an argument", _draw)
 
 
 def short(key: str) -> str:

@@ -29,7 +29,6 @@ FIGURE = ReportFigure(
     "Map and similarities",
     "Histograms of the cosines of pairs of one class and of two, a panel a method, with their separation",
     _draw,
-    panels=True,
     note="Cosines of the pairs of the samples on the map, by one model of each row. The number above a panel is its "
     "separation: the probability that a pair of one class is more alike than a pair of two, over all thresholds; 0.5 "
     "is chance.",

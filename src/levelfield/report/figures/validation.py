@@ -30,7 +30,6 @@ FIGURE = ReportFigure(
     "Training",
     "Validation MAP@R after each epoch of every run, a panel a method",
     _draw,
-    panels=True,
     note="r is the mean lag-one autocorrelation of a method's curves of three evaluations or more, how little of their "
     "steps is noise. The Reality Check has 0.81 for MAP@R, on curves of many more epochs; short rising ones have less.",
 )

@@ -1,0 +1,43 @@
+"""Cost and commands of the page: sums of the results' seconds, and commands that the parsers take."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from levelfield.analysis.results import collect_rows
+from levelfield.report.cost_and_commands import commands, costs
+from levelfield.study.definition.study_file import find_study, load_spec
+from levelfield.study.record import StudyRecord
+
+
+@pytest.fixture
+def study(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "study"))
+
+
+def test_time_is_summed_by_method_and_stage(study: Path) -> None:
+    for path in study.glob("jobs/*/*/fold*/result.json"):
+        result = json.loads(path.read_text())
+        seconds = {"pretrained": 9.0, "contrastive": 120.0, "arcface": 60.0}[result["method"]]
+        path.write_text(json.dumps({**result, "seconds": seconds}))
+    rows = {row["method"]: row for row in costs(StudyRecord.begun(study))}
+    assert list(rows) == ["pretrained", "contrastive", "arcface", "all"]
+    # 3 trials and 2 runs of 2 folds each; the baseline has one run.
+    assert [rows[method]["trainings"] for method in rows] == [2, 10, 10, 22]
+    assert (rows["contrastive"]["search"], rows["contrastive"]["runs"]) == ("12 min", "8 min")
+    assert rows["arcface"]["each"] == "60.0 s"
+    assert rows["all"]["hours"] == f"{(18 + 1200 + 600) / 3600:.2f}"
+
+
+def test_commands_name_the_versions_and_a_shipped_study_alone(study: Path) -> None:
+    record = StudyRecord.begun(study)
+    words = {each["what"]: each["words"] for each in commands(record, collect_rows(record))}
+    assert not [each for each in words.values() if "study run" in each], "the toy is shipped nowhere"
+    libraries = json.loads((study / "jobs/arcface/run0/fold0/result.json").read_text())["provenance"]["libraries"]
+    assert f"torch=={libraries['torch']}" in words["the same versions"]
+    training = next(value for key, value in words.items() if key.startswith("one training"))
+    assert (study / training.split("outputs/toy/")[1]).is_file()
+    shipped = StudyRecord(study / "not_begun", load_spec(find_study("smoke")))
+    assert "levelfield study run smoke.yaml" in [each["words"] for each in commands(shipped, [])]
