@@ -52,3 +52,12 @@ def test_too_few_runs_and_no_opening(three: StudySpec) -> None:
     assert first.endswith("with too few runs to say that this is no chance.")
     assert second == "Training is not shown to pay: +19.8 points MAP@R over pretrained."
     assert two_sentences([], three) == ["Nothing can be said of unseen classes yet: no method has test scores."]
+
+
+def test_a_second_search_is_no_method_of_its_own(three: StudySpec) -> None:
+    twice = replace(three, methods={**three.methods, "arcface@2": three.methods["arcface"]})
+    rows = rows_of({"arcface": 0.4, "contrastive": 0.3, "triplet": 0.2, "arcface@2": 0.5})
+    first, second = two_sentences(rows, twice)
+    assert first.startswith("On unseen classes arcface has the highest MAP@R, 40.0")
+    assert first.endswith("better than all 2 others.")
+    assert second.startswith("Training pays: +20.0 points")

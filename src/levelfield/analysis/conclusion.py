@@ -7,6 +7,7 @@ from levelfield.analysis.comparison import OVER_BASELINE, PAIR, compare_all
 from levelfield.analysis.results import ResultRow, SummaryRow, summarise
 from levelfield.analysis.verdicts import amount, in_words, p_in_words
 from levelfield.metrics.table import SELECTED_BY
+from levelfield.study.definition.search_settings import first_search
 from levelfield.study.definition.spec import StudySpec, is_baseline, reference_of
 from levelfield.study.jobs.job import folds_of
 from levelfield.study.record import StudyRecord
@@ -71,7 +72,9 @@ def two_sentences(rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:
     if opponent is None:
         return [f"{first}."]
     found = [each for each in compare_all(rows, trained, baseline=opponent) if each.kind == OVER_BASELINE]
-    over = next(each for each in found if each.method == best)
+    over = next((each for each in found if each.method == best), None)
+    if over is None:  # a fold of the opponent is missing
+        return [f"{first}."]
     pays = "Training pays" if over.difference > 0 else "Training does not pay"
     gain, comma, interval = amount(over).partition(",")
     second = f"{pays if over.shown else 'Training is not shown to pay'}: {gain} over {opponent}{comma}{interval}"
@@ -103,4 +106,5 @@ def usual_epochs(record: StudyRecord, method: str) -> int:
 
 
 def _trained(spec: StudySpec) -> list[str]:
-    return [method for method in spec.methods if not is_baseline(method)]
+    """The methods but baselines and second searches, which are there to be compared with the first alone."""
+    return [method for method in spec.methods if not is_baseline(method) and method == first_search(method)]

@@ -53,11 +53,11 @@ def parallel_figure(searches: Mapping[str, tuple[Space, Sequence[Trial]]], chose
         spare.remove()
     for axes, (method, (space, trials)) in zip(grid, searches.items(), strict=False):
         axes.set_title(method)
-        _draw_lines(axes, space, trials, chosen[method])
+        _draw_lines(axes, space, trials, chosen.get(method))
     return figure
 
 
-def _draw_lines(axes: "Axes", space: Space, trials: Sequence[Trial], chosen: int) -> None:
+def _draw_lines(axes: "Axes", space: Space, trials: Sequence[Trial], chosen: int | None) -> None:
     from levelfield.analysis.importance import places_of
 
     values = {trial.number: trial.value for trial in trials if trial.value is not None}

@@ -47,14 +47,16 @@ def slices_figure(searches: Mapping[str, tuple[Space, Sequence[Trial]]], chosen:
         spare.remove()
     for axes, (method, key) in zip(grid, panels, strict=False):
         space, trials = searches[method]
-        _draw_slice(axes, space[key], key, [(coordinates(space, t.parameters)[key], t) for t in trials], chosen[method])
+        _draw_slice(
+            axes, space[key], key, [(coordinates(space, t.parameters)[key], t) for t in trials], chosen.get(method)
+        )
         axes.set_title(f"{method}\n{short(key)}", fontsize=8)
     figure.supylabel("validation MAP@R, percent", fontsize=9)
     return figure
 
 
 def _draw_slice(
-    axes: "Axes", place: Range | Choice, key: str, found: Sequence[tuple[float, Trial]], chosen: int
+    axes: "Axes", place: Range | Choice, key: str, found: Sequence[tuple[float, Trial]], chosen: int | None
 ) -> None:
     scored = [(value, 100 * trial.value, trial.number) for value, trial in found if trial.value is not None]
     axes.plot([x for x, _, _ in scored], [y for _, y, _ in scored], "o", color=BLUE, alpha=0.45, markersize=3, mew=0)
