@@ -84,6 +84,7 @@ CASES = [
     Case("RecallAtKLoss", "pair", {}),
     Case("SigmoidPairLoss", "pair", {}),
     Case("HyperbolicCrossEntropyLoss", "pair", {}),
+    Case("ContextualLoss", "pair", {}),
     Case("RankedListLoss", "pair", {"margin": 0.4, "Tn": 5}, dense),
     Case("NormalizedSoftmaxLoss", "class", {}, dense),
     Case("ProxyNCALoss", "class", {}, dense),

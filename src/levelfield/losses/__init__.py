@@ -7,6 +7,7 @@ from levelfield.losses.base import MetricLoss
 from levelfield.losses.centroid_triplet import CentroidTripletLoss
 from levelfield.losses.circle import CircleLoss
 from levelfield.losses.classification import ClassificationLoss
+from levelfield.losses.contextual import ContextualLoss
 from levelfield.losses.contrastive import ContrastiveLoss
 from levelfield.losses.cosface import CosFaceLoss
 from levelfield.losses.cross_batch_memory import CrossBatchMemory
@@ -48,6 +49,7 @@ __all__ = [
     "CentroidTripletLoss",
     "CircleLoss",
     "ClassificationLoss",
+    "ContextualLoss",
     "ContrastiveLoss",
     "CosFaceLoss",
     "CrossBatchMemory",

@@ -1,0 +1,104 @@
+"""Contextual loss."""
+
+from jaxtyping import Float
+from torch import Tensor
+
+from levelfield.losses.base import Choice, Labels, MetricLoss, Points, RefLabels, RefPoints
+from levelfield.losses.pairs import cosines, pair_weights, pull_and_push
+from levelfield.numerics import inner_products, unit
+
+# Of a step in the backward pass, as in the authors' code.
+SLOPE = 10.0
+
+
+class ContextualLoss(MetricLoss):
+    """Samples of a class to have the same neighbours, beside a contrastive loss of cosines and a pull on their mean.
+
+        L = la (1/B^2) sum_{i != j} (y_ij - w_ij)^2 + (1 - la - ga) C + ga (mean_ij s_ij - q)^2
+        w_ij = (J_ij + J_ji)/2    J_ij = mean_{l in R(i)} W_lj
+        W_ij = [j in N_k(i)] ( #(N_k(i) and N_k(j)) / #N_k(i) + #(rest of i and rest of j) / #(rest of i) ) / 2
+        N_k(i) = {j: d_ij^2 <= d_i(k)^2 + e}    R(i) = {j in N_k/2(i): i in N_k/2(j)}
+        C = NZ_{(i,p)} [m_pos - s_ip]+ + NZ_{(i,n)} [s_in - m_neg]+
+
+    y is 1 for two of a class, s the cosine, d the distance, d_i(k) the k-th least of i's, itself the first; the rest of
+    i is all that is not in N_k(i); NZ is the mean over the terms above 0. Whether j is in N(i) has the slope 10 with
+    respect to -d_ij^2 in the place of a derivative; d_i(k) and the sizes of N_k and rest are constants, as in the
+    authors' code, whose form this is. Processes compute it whole: neighbours are of the whole batch. Takes no miner and
+    no `ref_emb`. With (N, D) embeddings and (N,) labels it gives a scalar.
+
+    Args:
+        k: neighbours, itself among them, from 2; the samples of a class in a batch.
+        epsilon: e, at least 0.
+        pos_margin: m_pos, in units of cosine.
+        neg_margin: m_neg, in units of cosine.
+        context_weight: la, at least 0.
+        similarity_weight: ga, at least 0; la + ga at most 1.
+        mean_similarity: q.
+
+    Cost: B^3: three products of matrices of the batch. When: noisy labels; batches of some hundreds.
+    Paper: Liao et al. 2023, "Supervised Metric Learning to Rank for Retrieval via Contextual Similarity Optimization",
+    arXiv:2210.01908.
+    """
+
+    def __init__(
+        self,
+        k: int = 4,
+        epsilon: float = 0.05,
+        pos_margin: float = 0.75,
+        neg_margin: float = 0.6,
+        context_weight: float = 0.4,
+        similarity_weight: float = 0.1,
+        mean_similarity: float = 0.25,
+    ) -> None:
+        super().__init__()
+        if k < 2 or epsilon < 0:
+            raise ValueError(f"k={k} must be at least 2 and epsilon={epsilon} at least 0")
+        if min(context_weight, similarity_weight) < 0 or context_weight + similarity_weight > 1:
+            raise ValueError(
+                f"context_weight={context_weight} and similarity_weight={similarity_weight} must be at least 0 and "
+                "together at most 1"
+            )
+        self.k = k
+        self.epsilon = epsilon
+        self.pos_margin = pos_margin
+        self.neg_margin = neg_margin
+        self.context_weight = context_weight
+        self.similarity_weight = similarity_weight
+        self.mean_similarity = mean_similarity
+
+    def compute(
+        self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
+    ) -> Float[Tensor, ""]:
+        if indices_tuple is not None or ref_emb is not None:
+            raise ValueError("ContextualLoss compares neighbours in the batch; it takes no miner and no ref_emb")
+        if len(embeddings) == 1:
+            return embeddings.new_zeros(())
+        positives, negatives = pair_weights(labels, None, None, dtype=embeddings.dtype)
+        points = unit(embeddings)
+        matrix = cosines(points, points)
+        alike = self.contextual_similarities(matrix)
+        context = (positives * (1 - alike).square() + negatives * alike.square()).mean()
+        contrast = pull_and_push(-matrix, positives, negatives, -self.pos_margin, -self.neg_margin)
+        spread = (matrix.mean() - self.mean_similarity).square()
+        rest = 1 - self.context_weight - self.similarity_weight
+        return self.context_weight * context + rest * contrast + self.similarity_weight * spread
+
+    def contextual_similarities(self, matrix: Float[Tensor, "N N"]) -> Float[Tensor, "N N"]:
+        """w, from the cosines."""
+        k = min(self.k, len(matrix))
+        nearness = 2 * matrix - 2  # -d^2
+        levels = nearness.detach().topk(k, dim=1).values - self.epsilon
+        near, nearer = (_step(nearness, levels[:, at - 1 : at]) for at in (k, max(1, k // 2)))
+        sizes = near.sum(1)
+        size_N1 = sizes.detach()[:, None]
+        shared = inner_products(near, near)
+        neither = len(matrix) - sizes[:, None] - sizes + shared
+        weights = (shared / size_N1 + neither / (len(matrix) - size_N1).clamp_min(1)) / 2 * near
+        mutual = nearer * nearer.mT
+        jaccard = inner_products(mutual, weights.mT) / mutual.sum(1, keepdim=True)
+        return (jaccard + jaccard.mT) / 2
+
+
+def _step(x: Float[Tensor, "N N"], levels: Float[Tensor, "N 1"]) -> Float[Tensor, "N N"]:
+    """1 from a level on, 0 below."""
+    return (x.detach() >= levels).to(x.dtype) + SLOPE * (x - x.detach())
