@@ -51,6 +51,9 @@ MINERS = {
     "DistanceWeightedMiner": miners.DistanceWeightedMiner(nonzero_loss_cutoff=1.9),
     "BatchHardMiner": miners.BatchHardMiner(),
     "HDCMiner": miners.HDCMiner(),
+    "AngularMiner": miners.AngularMiner(),
+    "BatchEasyHardMiner": miners.BatchEasyHardMiner(),
+    "UniformHistogramMiner": miners.UniformHistogramMiner(5, 4, 4),
 }
 
 
@@ -61,7 +64,7 @@ def cases() -> dict[str, tuple[nn.Module, str, str | None]]:
             sizes = {"num_classes": 12, "embedding_size": 6} if needs_classes(loss) else {}
             told = ", ".join(f"{name}={value}" for name, value in arguments.items())
             shared = loss(**sizes, **arguments).rows_are_independent
-            choices = list(MINERS)[: 5 if loss is losses.TripletMarginLoss else 2] if shared else []
+            choices = list(MINERS)[: len(MINERS) if loss is losses.TripletMarginLoss else 2] if shared else []
             for labels in LABELS:
                 for chosen in [None, *choices] if labels == "uneven" else [None]:
                     torch.manual_seed(3)

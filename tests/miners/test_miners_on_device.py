@@ -7,7 +7,8 @@ from levelfield import miners
 from levelfield.miners import DistanceWeightedMiner, HDCMiner, TripletMarginMiner
 from levelfield.miners.distance_weighted import draw
 
-MINERS = [getattr(miners, name)() for name in miners.__all__ if name not in ("Miner", "DistanceWeightedMiner")]
+DRAWN = ("DistanceWeightedMiner", "UniformHistogramMiner")
+MINERS = [getattr(miners, name)() for name in miners.__all__ if name not in ("Miner", *DRAWN)]
 MINERS += [TripletMarginMiner(type_of_triplets=kind) for kind in ("hard", "semihard", "easy")]
 
 

@@ -7,7 +7,15 @@ from pytorch_metric_learning import miners as peers
 
 from levelfield import miners
 from levelfield.losses import TripletMarginLoss
-from levelfield.miners import BatchHardMiner, DistanceWeightedMiner, HDCMiner, TripletMarginMiner
+from levelfield.miners import (
+    AngularMiner,
+    BatchEasyHardMiner,
+    BatchHardMiner,
+    DistanceWeightedMiner,
+    HDCMiner,
+    TripletMarginMiner,
+    UniformHistogramMiner,
+)
 
 
 def batch(with_reference=False):
@@ -63,6 +71,73 @@ def test_batch_hard_takes_the_farthest_positive_and_the_nearest_negative(with_re
             expected.append((i, max(P, key=lambda j: d[i, j]), min(N, key=lambda j: d[i, j])))
     assert rows(*BatchHardMiner()(x, y, *reference)) == expected
     assert rows(*peers.BatchHardMiner()(x, y, *reference)) == expected
+
+
+@pytest.mark.parametrize(
+    ("positive", "negative"), [("easy", "semihard"), ("hard", "semihard"), ("easy", "hard"), ("hard", "easy")]
+)
+@pytest.mark.parametrize("with_reference", [False, True])
+def test_easy_positives_come_with_the_negative_that_is_asked_for(positive, negative, with_reference):
+    x, y, *reference = batch(with_reference)
+    r, ry = reference or (x, y)
+    d = torch.cdist(x / x.norm(dim=1, keepdim=True), r / r.norm(dim=1, keepdim=True))
+    expected = []
+    for i in range(len(x)):
+        P = [j for j in range(len(r)) if y[i] == ry[j] and (reference or i != j)]
+        p = P and (min if positive == "easy" else max)(P, key=lambda j: d[i, j])
+        N = [j for j in range(len(r)) if P and y[i] != ry[j] and (negative != "semihard" or d[i, j] > d[i, p])]
+        if N:
+            expected.append((i, p, i, (max if negative == "easy" else min)(N, key=lambda j: d[i, j])))
+    assert rows(*BatchEasyHardMiner(positive, negative)(x, y, *reference)) == expected
+    assert rows(*peers.BatchEasyHardMiner(positive, negative)(x, y, *reference)) == expected
+
+
+@pytest.mark.parametrize("angle", [20, 35])
+@pytest.mark.parametrize("with_reference", [False, True])
+def test_angular_keeps_triplets_whose_negative_sees_a_wide_pair(angle, with_reference):
+    x, y, *reference = batch(with_reference)
+    r, ry = reference or (x, y)
+    u, v = x / x.norm(dim=1, keepdim=True), r / r.norm(dim=1, keepdim=True)
+    expected = []
+    for i in range(len(x)):
+        for p in range(len(r)):
+            if y[i] == ry[p] and (reference or i != p):
+                centre = (u[i] + v[p]) / 2
+                expected += [
+                    (i, p, n)
+                    for n in range(len(r))
+                    if y[i] != ry[n]
+                    and math.atan(float((u[i] - v[p]).norm() / (2 * (v[n] - centre).norm()))) > math.radians(angle)
+                ]
+    found = rows(*AngularMiner(angle)(x, y, *reference))
+    assert found == sorted(expected)
+    assert found == rows(*peers.AngularMiner(angle)(u, y, *([v, ry] if reference else [])))
+    assert 0 < len(found) < len(rows(*TripletMarginMiner(10.0)(x, y, *reference)))
+
+
+@pytest.mark.parametrize("with_reference", [False, True])
+def test_uniform_histogram_draws_as_many_of_each_bin(with_reference):
+    x, y, *reference = batch(with_reference)
+    r, ry = reference or (x, y)
+    d = torch.cdist(x / x.norm(dim=1, keepdim=True), r / r.norm(dim=1, keepdim=True))
+    torch.manual_seed(0)
+    chosen = UniformHistogramMiner(num_bins=7, pos_per_bin=200, neg_per_bin=600)(x, y, *reference)
+    for (a, other), same, count in ((chosen[:2], True, 200), (chosen[2:], False, 600)):
+        pairs = [
+            (i, j)
+            for i in range(len(x))
+            for j in range(len(r))
+            if (y[i] == ry[j]) == same and (reference or not same or i != j)
+        ]
+        least, largest = (find(float(d[pair]) for pair in pairs) for find in (min, max))
+        bin_of = {pair: min(6, int((float(d[pair]) - least) / (largest - least) * 7)) for pair in pairs}
+        found = [bin_of[pair] for pair in rows(a, other)]
+        assert {each: found.count(each) for each in set(bin_of.values())} == dict.fromkeys(bin_of.values(), count)
+        drawn = set(rows(a, other))
+        assert len(drawn) > 0.9 * len(pairs), "every pair of a bin may be drawn"
+    torch.manual_seed(0)
+    again = UniformHistogramMiner(num_bins=7, pos_per_bin=200, neg_per_bin=600)(x, y, *reference)
+    assert all(torch.equal(ours, first) for ours, first in zip(again, chosen, strict=True))
 
 
 @pytest.mark.parametrize("fraction", [0.1, 0.5, 1.0])
@@ -164,6 +239,14 @@ def test_bad_arguments_are_refused():
         TripletMarginMiner(type_of_triplets="medium")
     with pytest.raises(ValueError, match="filter_percentage=2"):
         HDCMiner(2)
+    with pytest.raises(ValueError, match="angle=90"):
+        AngularMiner(90)
+    with pytest.raises(ValueError, match="pos_strategy='all'"):
+        BatchEasyHardMiner("all")
+    with pytest.raises(ValueError, match="neg_strategy='all'"):
+        BatchEasyHardMiner(neg_strategy="all")
+    with pytest.raises(ValueError, match="neg_per_bin=0"):
+        UniformHistogramMiner(neg_per_bin=0)
     with pytest.raises(ValueError, match="cutoff=3"):
         DistanceWeightedMiner(cutoff=3)
 
