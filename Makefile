@@ -2,10 +2,11 @@ PYTHON ?= python3# 3.11 or newer; makes .venv
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help quickstart test test-full test-gpu lint docs
+.PHONY: help quickstart notebooks test test-full test-gpu lint docs
 
 help:
 	@echo "make quickstart  sets up $(VENV) and compares 14 methods on a frozen trunk"
+	@echo "make notebooks   executes notebooks/ again, and keeps what they show"
 	@echo "make test        the tests, at most 10 minutes on 2 cores"
 	@echo "make test-full   the long ones too, at most an hour"
 	@echo "make test-gpu    those that need CUDA, some minutes; without it each is skipped"
@@ -18,6 +19,9 @@ quickstart: $(VENV)/installed
 	$(BIN)/python scripts/readme_picture.py --checkpoint outputs/quickstart/jobs/ntxent/run0/fold0/best.ckpt \
 		--output outputs/quickstart_neighbours.png
 	@echo "(levelfield is $(BIN)/levelfield; my_loss.py is in docs/first_steps.md)"
+
+notebooks: $(VENV)/installed-dev
+	$(BIN)/python scripts/notebooks.py
 
 test: $(VENV)/installed-dev
 	$(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder

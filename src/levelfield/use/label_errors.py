@@ -1,0 +1,78 @@
+"""Samples whose label may be wrong, and pictures that are nearly the same, by the embeddings of a labelled set.
+
+Shapes: N samples, D dimensions.
+"""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from levelfield.errors import UserError
+
+# Rows of similarities that are held at a time.
+ROWS = 2_048
+
+
+class Doubts(NamedTuple):
+    """What the neighbours of each sample say of its label.
+
+    Attributes:
+        agreement: share of the neighbours, weighed by similarity, that have the sample's label.
+        vote: the label that most of that weight is for.
+    """
+
+    agreement: Float[Tensor, " N"]
+    vote: Int[Tensor, " N"]
+
+    def suspects(self, at_most: float = 0.5) -> Int[Tensor, " suspects"]:
+        """Samples with an agreement below `at_most`, the least first, in their order where they tie."""
+        order = self.agreement.argsort(stable=True)
+        return order[self.agreement[order] < at_most]
+
+
+def label_doubts(embeddings: Float[Tensor, "N D"], labels: Int[Tensor, " N"], neighbours: int = 10) -> Doubts:
+    """How far the nearest other samples agree with each label: a leave-one-out vote, each neighbour by its cosine.
+
+    Args:
+        neighbours: how many vote; more than a class has samples votes its small classes down.
+
+    Raises:
+        UserError: fewer than 1 neighbour, or as many as there are samples.
+
+    Example:
+        >>> doubts = label_doubts(torch.tensor([[1.0, 0], [1, 0.1], [1, 0.2], [0, 1]]), torch.tensor([0, 0, 1, 1]), 2)
+        >>> doubts.vote.tolist()
+        [0, 0, 0, 1]
+    """
+    if not 1 <= neighbours < len(labels):
+        raise UserError(f"{neighbours} neighbours of each of {len(labels)} samples: give 1 to {len(labels) - 1}")
+    units_ND = normalize(embeddings.float())
+    weights, nearest = [], []
+    for start in range(0, len(labels), ROWS):
+        sim_RN = units_ND[start : start + ROWS] @ units_ND.T
+        sim_RN[torch.arange(len(sim_RN)), torch.arange(start, start + len(sim_RN))] = -torch.inf  # itself
+        found = sim_RN.topk(neighbours, dim=1)
+        weights.append(found.values.clamp_min(0))
+        nearest.append(found.indices)
+    weights_NK, votes_NK = torch.cat(weights), labels[torch.cat(nearest)]
+    # A label's weight is summed where it stands among the neighbours, so that no row is as long as there are classes.
+    for_each_NK = (weights_NK[:, None] * (votes_NK[:, None] == votes_NK[:, :, None])).sum(2)
+    vote_N = votes_NK.gather(1, for_each_NK.argmax(1, keepdim=True)).squeeze(1)
+    own_N = (weights_NK * (votes_NK == labels[:, None])).sum(1)
+    return Doubts(own_N / weights_NK.sum(1).clamp_min(1e-12), vote_N)
+
+
+def near_duplicates(embeddings: Float[Tensor, "N D"], at_least: float = 0.98) -> Int[Tensor, "pairs 2"]:
+    """Pairs of samples with a cosine of `at_least` or more, the likest first; each once, the lower number first."""
+    units_ND = normalize(embeddings.float())
+    pairs, cosines = [], []
+    for start in range(0, len(units_ND), ROWS):
+        sim_RN = units_ND[start : start + ROWS] @ units_ND.T
+        row, column = (sim_RN.triu(start + 1) >= at_least).nonzero(as_tuple=True)
+        pairs.append(torch.stack([row + start, column], dim=1))
+        cosines.append(sim_RN[row, column])
+    order = torch.cat(cosines).argsort(descending=True, stable=True)
+    return torch.cat(pairs)[order]
