@@ -134,6 +134,7 @@ class Study:
         """
         with quick_imports():  # torch is not needed to say that an option is misspelt
             from levelfield.study.run import options_in_vain, run_study
+            from levelfield.use.study_cards import write_study_cards
 
         executor, console = executor or Local(workers), console or Console()
         for line in options_in_vain(self.asked.spec, self._given):
@@ -142,6 +143,7 @@ class Study:
         self.asked = run_study(self.asked, console, *options)
         write_tables(self.asked)
         track_summary(self.asked)
+        write_study_cards(self.asked)
         return self
 
     def table(self) -> StudyTable:

@@ -15,7 +15,7 @@ from levelfield.use.card import write_card
 @pytest.mark.filterwarnings("ignore:.*does not have many workers.*")
 def test_a_test_writes_its_scores_and_the_card(fitted: Path, tmp_path: Path, run) -> None:
     best = fitted / "best.ckpt"
-    before = write_card(tmp_path, best, read_checkpoint(best), "image").read_text()
+    before = write_card(tmp_path, [best], [read_checkpoint(best)], "image").read_text()
     assert "This checkpoint was not tested." in before
     asked = ("test", "--ckpt_path", best, "--trainer.enable_progress_bar", "false", "--open-set", "--rerank")
     refused(run(*asked, "dbo"), "no re-ranking 'dbo'", "known are k_reciprocal")
@@ -39,8 +39,10 @@ def test_a_test_writes_its_scores_and_the_card(fitted: Path, tmp_path: Path, run
     assert f"on {opened['time']}: opening 1, first opening." in text
     for said in ("TimmTrunk (name test_resnet", "ArcFaceLoss (margin 20", "Glyphs", "fold 2 of 4", "trained on | 15 |"):
         assert said in text
-    assert write_card(tmp_path, best, read_checkpoint(best), "image").read_text() == card
+    assert write_card(tmp_path, [best], [read_checkpoint(best)], "image").read_text() == card
     content = torch.load(best, weights_only=True)
     content["state_dict"]["embedder.linear.bias"] += 1
     torch.save(content, best)
-    assert "This checkpoint was not tested." in write_card(tmp_path, best, read_checkpoint(best), "image").read_text()
+    assert (
+        "This checkpoint was not tested." in write_card(tmp_path, [best], [read_checkpoint(best)], "image").read_text()
+    )

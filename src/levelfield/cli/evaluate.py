@@ -125,7 +125,7 @@ class EvaluationCLI(TrainingCLI):
         counts = len(kept.labels.unique()), len(kept.labels)
         keep_scores(self.checkpoint_path, scores, *counts, opened, sections)
         folder, modality = self.checkpoint_path.parent, self.datamodule.dataset.modality
-        print(f"model card: {write_card(folder, self.checkpoint_path, self.checkpoint, modality)}")
+        print(f"model card: {write_card(folder, [self.checkpoint_path], [self.checkpoint], modality)}")
 
     def _further(self) -> "Further":
         from levelfield.use.further import Further, rerankings

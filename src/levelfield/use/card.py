@@ -12,8 +12,10 @@ from levelfield.storage.atomic import read_json, write_atomically, write_json
 from levelfield.storage.file_hash import file_hash
 from levelfield.use.further import Section
 from levelfield.use.scores import Score
+from levelfield.use.study_scores import study_scores
 
 CARD, SCORES = "README.md", "test_scores.json"
+NOT_TESTED = "This checkpoint was not tested."
 LIBRARIES = ("levelfield", "torch", "lightning", "timm")
 QUERIES = {"image": "PICTURE", "text": "TEXT"}
 TASKS = {"image": "image-feature-extraction", "text": "sentence-similarity"}
@@ -41,25 +43,40 @@ def keep_scores(
     write_json(checkpoint.with_name(SCORES), {**content, "opened": opened, "scores": found})
 
 
-def write_card(folder: Path, path: Path, checkpoint: Mapping[str, Any], modality: str | None) -> Path:
-    """Write the card of one checkpoint into a folder.
+def write_card(
+    folder: Path, paths: Sequence[Path], checkpoints: Sequence[Mapping[str, Any]], modality: str | None
+) -> Path:
+    """Write the card of one checkpoint, or of those of a run's folds, into a folder.
 
     Args:
-        path: of the checkpoint; the scores of its test are read from the file beside it, where they are its own.
-        checkpoint: its content.
-        modality: what it embeds.
+        paths: of the checkpoints; the scores are those of the study that they lie in, or of the file that a test wrote
+            beside the only one, where they are its own.
+        checkpoints: their content.
+        modality: what they embed.
     """
-    tested = read_json(path.with_name(SCORES)) or {}
-    if tested.get("checkpoint") != file_hash(path):
-        tested = {}
-    write_atomically(folder / CARD, card(path, checkpoint, modality, tested).encode())
+    hashes = [file_hash(path) for path in paths]
+    tested = (read_json(paths[0].with_name(SCORES)) or {}) if len(paths) == 1 else {}
+    own_scores = _scores(tested) if tested.get("checkpoint") == hashes[0] else None
+    scores = own_scores or study_scores(paths, hashes) or NOT_TESTED
+    write_atomically(folder / CARD, card(paths, checkpoints, modality, scores, hashes).encode())
     return folder / CARD
 
 
-def card(path: Path, checkpoint: Mapping[str, Any], modality: str | None, tested: Mapping[str, Any]) -> str:
+def card(
+    paths: Sequence[Path],
+    checkpoints: Sequence[Mapping[str, Any]],
+    modality: str | None,
+    scores: str,
+    hashes: Sequence[str],
+) -> str:
     """The card's text, Markdown with the head that model hubs read."""
+    checkpoint, several = checkpoints[0], len(paths) > 1
     arguments, own = checkpoint["hyper_parameters"], checkpoint["levelfield"]
-    data = own.get("data") or {}
+    trained = [each["levelfield"].get("data") or {} for each in checkpoints]
+    data = trained[0]
+    size = sum(each["hyper_parameters"]["embedding_size"] for each in checkpoints)
+    of = f", {len(paths)} models' side by side" if several else ""
+    given = paths[0].parent.parent.name if several else paths[0].name
     licence = own.get("licence")
     head = {
         "library_name": "levelfield",
@@ -67,30 +84,29 @@ def card(path: Path, checkpoint: Mapping[str, Any], modality: str | None, tested
         **({"pipeline_tag": TASKS[modality]} if modality in TASKS else {}),
     }
     trunk, loss = _named(arguments.get("trunk")), _named(arguments.get("loss"))
+    dataset = data.get("dataset", {}).get("class_path", "loaders of its own")
     what = {"image": "pictures", "text": "texts"}.get(modality or "", "samples")
     lines = [
         f"---\n{yaml.safe_dump(head)}---",
-        f"# {loss} on {data.get('dataset', {}).get('class_path', 'loaders of its own').rpartition('.')[2]}",
-        f"Embeds {what} into {arguments['embedding_size']} numbers, compared by {arguments.get('distance', 'cosine')}.",
+        f"# {loss.partition(' (')[0]} on {dataset.rpartition('.')[2]}",
+        f"Embeds {what} into {size} numbers{of}, compared by {arguments.get('distance', 'cosine')}.",
         "## Training",
-        _table({"trunk": trunk, "loss": loss, "embedder": _named(arguments.get("embedder")), **_data(data)}),
+        _table({"trunk": trunk, "loss": loss, "embedder": _named(arguments.get("embedder")), **_data(trained)}),
         "## Scores on classes that it was not trained on",
-        _scores(tested),
+        scores,
         "## Licence",
         f"The trunk began from: {own.get('weights', 'not said')}. Licence of these weights: "
         f"{licence or 'not said by their source'}.",
         "## Use",
-        f"    levelfield predict --ckpt_path {path.name} --data PATH\n"
-        f"    levelfield search --ckpt_path {path.name} --gallery PATH --query {QUERIES.get(modality or '', 'WHAT')}",
+        f"    levelfield predict --ckpt_path {given} --data PATH\n"
+        f"    levelfield search --ckpt_path {given} --gallery PATH --query {QUERIES.get(modality or '', 'WHAT')}",
         "## Versions",
-        _table({name: version(name) for name in LIBRARIES} | {"checkpoint, SHA-256": file_hash(path)}),
+        _table({name: version(name) for name in LIBRARIES} | {"checkpoint, SHA-256": ", ".join(hashes)}),
     ]
     return "\n\n".join(lines) + "\n"
 
 
 def _scores(tested: Mapping[str, Any]) -> str:
-    if not tested:
-        return "This checkpoint was not tested."
     tables = [_table({title_of(metric): _percent(score) for metric, score in tested["scores"].items()})]
     for section in tested.get("further", ()):
         rows = {row["title"]: f"{_percent(row)} {row['note']}".strip() for row in section["rows"]}
@@ -111,18 +127,20 @@ def _percent(score: Mapping[str, Any]) -> str:
     return f"{100 * score['value']:.1f}{interval}"
 
 
-def _data(data: Mapping[str, Any]) -> dict[str, str]:
+def _data(trained: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    data = trained[0]
     if not data:
         return {"data": "loaders of its own, of which nothing is known"}
     arguments = data["dataset"].get("init_args") or {}
     given = ", ".join(f"{key} {value}" for key, value in arguments.items() if value is not None)
     name = data["dataset"]["class_path"].rpartition(".")[2]
-    fold = "the whole training half" if data["fold"] == "none" else f"fold {data['fold']} of {data['num_folds']}"
+    folds = ", ".join(str(each["fold"]) for each in trained)
+    fold = "the whole training half" if data["fold"] == "none" else f"fold {folds} of {data['num_folds']}"
     return {
         "data": f"{name}{f' ({given})' if given else ''}, SHA-256 of the training half {data['fingerprint'][:16]}",
         "protocol": f"classes split by `{data['split']}`, {fold}",
-        "classes trained on": f"{len(data['train_classes']):,}",
-        "classes validated": f"{len(data['val_classes']):,}",
+        "classes trained on": ", ".join(f"{len(each['train_classes']):,}" for each in trained),
+        "classes validated": ", ".join(f"{len(each['val_classes']):,}" for each in trained),
     }
 
 

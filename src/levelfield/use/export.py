@@ -99,8 +99,7 @@ def export(encoder: Encoder, output: Path, data: Any = None) -> list[Compared]:
     try:
         found = _texts(encoder, made, data) if encoder.modality == "text" else _images(encoder, made, data)
         found += _weights(encoder, made)
-        if len(encoder.paths) == 1:
-            write_card(made, encoder.paths[0], encoder.checkpoints[0], encoder.modality)
+        write_card(made, encoder.paths, encoder.checkpoints, encoder.modality)
         for each in found:
             if each.bound is not None and not each.difference <= each.bound:
                 raise UserError(

@@ -1,0 +1,38 @@
+"""The cards of a study's runs, when its test classes have been opened: one in the folder of each run."""
+
+from pathlib import Path
+
+import levelfield.models
+from levelfield.study.definition.spec import is_baseline
+from levelfield.study.jobs.job import folds_of
+from levelfield.study.record import StudyRecord
+from levelfield.study.tested import read_tests, tested_path
+from levelfield.training.checkpoint import read_checkpoint
+from levelfield.use.card import CARD, write_card
+
+
+def write_study_cards(record: StudyRecord) -> list[Path]:
+    """Write `jobs/METHOD/runN/README.md` of each tested run whose checkpoints are here.
+
+    Those that are newer than the run's scores stay. No result and no table follows from a card.
+
+    Returns:
+        The cards that were written.
+
+    Raises:
+        UserError: a test result or a checkpoint is damaged.
+    """
+    written = []
+    for method, run in read_tests(record):
+        paths = [record.folder / job.checkpoint for job in folds_of(record.spec, method, run)]
+        folder = (record.folder / tested_path(method, run)).parent.parent
+        if is_baseline(method) or not all(path.is_file() and folder in path.parents for path in paths):
+            continue
+        scored = (record.folder / tested_path(method, run)).stat().st_mtime_ns
+        if (folder / CARD).is_file() and (folder / CARD).stat().st_mtime_ns >= scored:
+            continue
+        checkpoints = [read_checkpoint(path) for path in paths]
+        trunk = str((checkpoints[0]["hyper_parameters"].get("trunk") or {}).get("class_path", ""))
+        kind = getattr(levelfield.models, trunk.rpartition(".")[2], None)
+        written.append(write_card(folder, paths, checkpoints, getattr(kind, "modality", None)))
+    return written

@@ -1,0 +1,79 @@
+"""What a study's test found of a checkpoint that lies in the study's folder, or of a run's, in the words of a card."""
+
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from levelfield.metrics.table import title_of
+from levelfield.storage.atomic import read_json
+from levelfield.storage.ledger import Ledger
+from levelfield.study.definition.spec import STUDY
+from levelfield.study.jobs.job import RESULT
+
+
+def study_scores(paths: Sequence[Path], hashes: Sequence[str]) -> str | None:
+    """The scores of one fold's checkpoint or of a whole run, beside its method's over all runs.
+
+    Args:
+        hashes: SHA-256 of the checkpoints.
+
+    Returns:
+        None where they are in no study's folder, or not those that it tested.
+
+    Raises:
+        UserError: the study's ledger is damaged.
+    """
+    folds = [path.resolve().parent for path in paths]
+    run = folds[0].parent
+    study = run.parent.parent.parent
+    test = read_json(run / "test" / RESULT)
+    if not (study / STUDY).is_file() or test is None or any(fold.parent != run for fold in folds):
+        return None
+    opened = next((each for each in Ledger(study).openings if each["hash"] == test.get("ledger")), None)
+    asked = {fold.relative_to(study).as_posix(): content for fold, content in zip(folds, hashes, strict=True)}
+    if opened is None or not asked.items() <= opened["checkpoints"].items():
+        return None
+    found = [test["separated"][int(fold.name.removeprefix("fold"))] for fold in folds]
+    columns: dict[str, Mapping[str, str]] = {_named(len(found)): _percent(found)}
+    whole = len(found) == len(test["separated"]) > 1
+    if whole:
+        columns["embeddings side by side"] = _percent([test["concatenated"]])
+    columns |= _of_all_runs(study / "summary.csv", run.parent.name, whole)
+    rows = [[title_of(metric), *(column.get(metric, "") for column in columns.values())] for metric in found[0]]
+    table = "\n".join(f"| {' | '.join(row)} |" for row in [["", *columns], ["---"] * (len(columns) + 1), *rows])
+    return (
+        f"Percent, {run.name} of `{run.parent.name}` in the study `{study.name}`; ± is half a 95% interval over the "
+        f"study's runs.\n\n{table}\n\nThe test classes were opened for this on {opened['time']}: opening "
+        f"{opened['opening']}, {opened['reason']}."
+    )
+
+
+def _named(models: int) -> str:
+    return "this model" if models == 1 else f"mean of {models} models"
+
+
+def _percent(scores: Iterable[Mapping[str, float]]) -> dict[str, str]:
+    found = list(scores)
+    return {metric: f"{100 * fmean(each[metric] for each in found):.1f}" for metric in found[0]}
+
+
+def _of_all_runs(table: Path, method: str, whole: bool) -> dict[str, dict[str, str]]:
+    """What `summary.csv` has of a method: the mean of its runs, one model at a time and, of a whole run, together."""
+    if not table.is_file():
+        return {}
+    with open(table, newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["method"] == method]
+    wanted = {"separated": "one model", **({"concatenated": "side by side"} if whole else {})}
+    columns = {}
+    for kind, title in wanted.items():
+        if of_kind := [row for row in rows if row["embedding"] == kind]:
+            scores = {row["metric"]: _with_interval(row) for row in of_kind}
+            columns[f"all {of_kind[0]['n']} runs, {title}"] = scores
+    return columns
+
+
+def _with_interval(row: Mapping[str, Any]) -> str:
+    interval = f" ± {100 * float(row['ci95']):.1f}" if row["ci95"] else ""
+    return f"{100 * float(row['mean']):.1f}{interval}"

@@ -1,0 +1,69 @@
+"""A study's runs have their cards, with the scores of its tables, and so has an export of a run or of one fold."""
+
+import csv
+import json
+from pathlib import Path
+
+import torch
+
+from levelfield.study.record import StudyRecord
+from levelfield.training.checkpoint import read_checkpoint
+from levelfield.use.card import write_card
+from levelfield.use.study_cards import write_study_cards
+
+
+def row_of(card: str, title: str) -> list[str]:
+    (line,) = [line for line in card.splitlines() if line.startswith(f"| {title} |")]
+    return [cell.strip() for cell in line.strip("|").split("|")][1:]
+
+
+def test_each_trained_run_has_a_card_with_what_the_tables_say(copy: Path, tmp_path: Path) -> None:
+    tables = {name: (copy / name).read_bytes() for name in ("results.csv", "summary.csv", "ledger.jsonl")}
+    written = write_study_cards(StudyRecord.begun(copy))
+    expected = {
+        copy / "jobs" / method / f"run{run}" / "README.md" for method in ("arcface", "contrastive") for run in (0, 1)
+    }
+    assert set(written) == expected
+    assert write_study_cards(StudyRecord.begun(copy)) == [], "they are there"
+    assert {name: (copy / name).read_bytes() for name in tables} == tables
+
+    run = copy / "jobs" / "arcface" / "run1"
+    card = (run / "README.md").read_text()
+    with open(copy / "results.csv", newline="") as file:
+        scores = [
+            row for row in csv.DictReader(file) if (row["method"], row["stage"], row["run"]) == ("arcface", "test", "1")
+        ]
+    of = {
+        kind: [100 * float(row["value"]) for row in scores if (row["embedding"], row["metric"]) == (kind, "map_at_r")]
+        for kind in ("separated", "concatenated")
+    }
+    with open(copy / "summary.csv", newline="") as file:
+        means = {
+            row["embedding"]: 100 * float(row["mean"])
+            for row in csv.DictReader(file)
+            if (row["method"], row["metric"]) == ("arcface", "map_at_r")
+        }
+    assert row_of(card, "MAP@R") == [
+        *(f"{sum(of['separated']) / 2:.1f}", f"{of['concatenated'][0]:.1f}"),
+        *(f"{means['separated']:.1f}", f"{means['concatenated']:.1f}"),  # two runs have no interval
+    ]
+    opened = json.loads((copy / "ledger.jsonl").read_text().splitlines()[0])
+    assert f"on {opened['time']}: opening 1, first opening." in card
+    for said in (
+        "pictures into 32 numbers, 2 models' side by side",
+        "ArcFaceLoss",
+        "Glyphs",
+        "fold 0, 1 of 2",
+        "Licence",
+    ):
+        assert said in card
+
+    best = run / "fold1" / "best.ckpt"
+    one = write_card(tmp_path, [best], [read_checkpoint(best)], "image").read_text()
+    assert row_of(one, "MAP@R") == [f"{of['separated'][1]:.1f}", f"{means['separated']:.1f}"]
+
+    content = torch.load(best, weights_only=True)
+    content["state_dict"]["embedder.linear.bias"] += 1
+    torch.save(content, best)
+    other = write_card(tmp_path, [best], [read_checkpoint(best)], "image").read_text()
+    assert "This checkpoint was not tested." in other, "the study has tested another"
