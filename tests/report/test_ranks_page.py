@@ -82,7 +82,7 @@ def test_a_second_opening_of_a_study_is_the_first_line(tmp_path: Path) -> None:
     studies = [scored_study(tmp_path, name, dict.fromkeys(METHODS, 0.1)) for name in ("letters", "words")]
     ledger = Ledger(studies[1])
     ledger.open("a study", {"a job": "another hash"}, reopen="a <bug>")
-    body = write_ranks(studies, tmp_path).read_text().split("<body>")[1]
+    body = write_ranks(studies, tmp_path).read_text().split('<main class="page">')[1]
     warning = "words: THE TEST CLASSES WERE OPENED 2 TIMES. Why again: a &lt;bug&gt;."
     assert body.strip().splitlines()[0] == f'<p class="warning">{warning}</p>'
 
