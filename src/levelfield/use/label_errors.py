@@ -43,9 +43,10 @@ def label_doubts(embeddings: Float[Tensor, "N D"], labels: Int[Tensor, " N"], ne
         UserError: fewer than 1 neighbour, or as many as there are samples.
 
     Example:
-        >>> doubts = label_doubts(torch.tensor([[1.0, 0], [1, 0.1], [1, 0.2], [0, 1]]), torch.tensor([0, 0, 1, 1]), 2)
-        >>> doubts.vote.tolist()
-        [0, 0, 0, 1]
+        >>> east = [[1.0, 0.0], [1.0, 0.1], [1.0, 0.2], [0.9, 0.0]]
+        >>> north = [[0.0, 1.0], [0.1, 1.0], [0.2, 1.0], [0.0, 0.9]]
+        >>> label_doubts(torch.tensor(east + north), torch.tensor([0, 0, 0, 1, 1, 1, 1, 1]), neighbours=3).suspects()
+        tensor([3])
     """
     if not 1 <= neighbours < len(labels):
         raise UserError(f"{neighbours} neighbours of each of {len(labels)} samples: give 1 to {len(labels) - 1}")
