@@ -74,8 +74,10 @@ def card(
     arguments, own = checkpoint["hyper_parameters"], checkpoint["levelfield"]
     trained = [each["levelfield"].get("data") or {} for each in checkpoints]
     data = trained[0]
-    size = sum(each["hyper_parameters"]["embedding_size"] for each in checkpoints)
+    # a learner of one's own may not say it
+    sizes = [each["hyper_parameters"].get("embedding_size") for each in checkpoints]
     of = f", {len(paths)} models' side by side" if several else ""
+    into = f" into {sum(sizes)} numbers" if all(sizes) else ""
     given = paths[0].parent.parent.name if several else paths[0].name
     licence = own.get("licence")
     head = {
@@ -89,7 +91,7 @@ def card(
     lines = [
         f"---\n{yaml.safe_dump(head)}---",
         f"# {loss.partition(' (')[0]} on {dataset.rpartition('.')[2]}",
-        f"Embeds {what} into {size} numbers{of}, compared by {arguments.get('distance', 'cosine')}.",
+        f"Embeds {what}{into}{of}, compared by {arguments.get('distance', 'cosine')}.",
         "## Training",
         _table({"trunk": trunk, "loss": loss, "embedder": _named(arguments.get("embedder")), **_data(trained)}),
         "## Scores on classes that it was not trained on",

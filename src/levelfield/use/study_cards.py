@@ -1,5 +1,6 @@
 """The cards of a study's runs, when its test classes have been opened: one in the folder of each run."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import levelfield.models
@@ -32,7 +33,8 @@ def write_study_cards(record: StudyRecord) -> list[Path]:
         if (folder / CARD).is_file() and (folder / CARD).stat().st_mtime_ns >= scored:
             continue
         checkpoints = [read_checkpoint(path) for path in paths]
-        trunk = str((checkpoints[0]["hyper_parameters"].get("trunk") or {}).get("class_path", ""))
-        kind = getattr(levelfield.models, trunk.rpartition(".")[2], None)
+        trunk = checkpoints[0]["hyper_parameters"].get("trunk")
+        named = str(trunk.get("class_path")) if isinstance(trunk, Mapping) else ""
+        kind = getattr(levelfield.models, named.rpartition(".")[2], None)
         written.append(write_card(folder, paths, checkpoints, getattr(kind, "modality", None)))
     return written
