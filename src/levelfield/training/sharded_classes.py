@@ -108,9 +108,12 @@ def clip_gradients(
 
 
 def _losses(learner: LightningModule) -> Iterator[tuple[str, ClassificationLoss]]:
-    for name, module in learner.named_modules():
-        if isinstance(module, ClassificationLoss) and module.shard_classes:
-            yield name, module
+    for part, child in learner.named_children():
+        if part == "trunk":  # has none, and hundreds of modules to look through at each step
+            continue
+        for name, module in child.named_modules(prefix=part):
+            if isinstance(module, ClassificationLoss) and module.shard_classes:
+                yield name, module
 
 
 def _takes_sparse(optimizer: Optimizer, group: dict[str, Any]) -> bool:
