@@ -20,7 +20,7 @@ from levelfield.training.build import build
 
 TRACKERS: dict[str, dict[str, Any]] = {
     "W&B": {
-        "class_path": "levelfield.training.trackers.BatchedWandbLogger",
+        "class_path": "levelfield.training.batched_wandb.BatchedWandbLogger",
         "init_args": {"project": "levelfield", "offline": True},
     },
     "TensorBoard": {

@@ -71,9 +71,9 @@ async def looked_at(page: Path) -> None:
         for width in (390, 1280):
             await tab.resize(width)
             assert await tab.run("document.documentElement.scrollWidth") <= width, "the page is not scrolled sideways"
-        await samples_are_seen(tab)
         whole = "each => { each.loading = 'eager'; return each.decode().then(() => each.naturalWidth); }"
         assert min(await tab.run(f"Promise.all([...document.images].map({whole}))")) > 0
+        await samples_are_seen(tab)
         assert (await tab.pdf()).startswith(b"%PDF")
         assert tab.problems == []
         assert len(tab.requests) == 1

@@ -5,8 +5,9 @@ import time
 import pytest
 from wandb_files import offline_runs
 
-from levelfield.training import trackers
-from levelfield.training.trackers import QUIET, BatchedWandbLogger
+from levelfield.training import batched_wandb
+from levelfield.training.batched_wandb import BatchedWandbLogger
+from levelfield.training.trackers import QUIET
 
 
 def test_rows_come_in_order_each_with_its_step_and_time(tmp_path, monkeypatch):
@@ -18,7 +19,7 @@ def test_rows_come_in_order_each_with_its_step_and_time(tmp_path, monkeypatch):
         time.sleep(0.05)
     sent = time.time()
     logger.experiment.log({"by hand": 1})  # after those that waited
-    monkeypatch.setattr(trackers, "LONGEST_WAIT", 0)
+    monkeypatch.setattr(batched_wandb, "LONGEST_WAIT", 0)
     logger.log_metrics({"a": 7.0}, step=9)  # at once
     assert logger._waiting == []
     logger.experiment.finish()

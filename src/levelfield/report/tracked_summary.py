@@ -10,9 +10,9 @@ from levelfield.analysis.verdicts import verdict_lines
 from levelfield.storage.lock import Lock
 from levelfield.study.definition.configuration import init_args
 from levelfield.study.record import StudyRecord
-from levelfield.training.trackers import QUIET
+from levelfield.training.trackers import QUIET, WANDB
 
-WANDB, TENSORBOARD = "WandbLogger", "TensorBoardLogger"
+TENSORBOARD = "TensorBoardLogger"
 
 
 def track_summary(record: StudyRecord) -> None:
@@ -23,8 +23,8 @@ def track_summary(record: StudyRecord) -> None:
     rows = collect_rows(record)
     summary, verdicts = summarise(rows), verdict_lines(rows, record.spec)
     with Lock(record.folder, "report", "report"):
-        if WANDB in trackers:
-            _to_wandb(record, trackers[WANDB], summary, verdicts)
+        for logger in (trackers[name] for name in WANDB if name in trackers):
+            _to_wandb(record, logger, summary, verdicts)
         if TENSORBOARD in trackers:
             _to_tensorboard(record, summary, verdicts)
 

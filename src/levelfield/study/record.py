@@ -30,6 +30,7 @@ from levelfield.study.search.asked_once import AskedOnce
 
 # In the folder of a study that was unpacked from an archive: the methods whose results came without weights and logs.
 ARCHIVED = "archived.json"
+SUMMARY = "summary.csv"
 
 
 class StudyRecord:
@@ -41,7 +42,7 @@ class StudyRecord:
         self.ledger = Ledger(folder)
         self.definition_file = folder / STUDY
         self.results_file = folder / "results.csv"
-        self.summary_file = folder / "summary.csv"
+        self.summary_file = folder / SUMMARY
         self.report_folder = folder / "report"
         self._hashes: dict[str, str] = {}
 

@@ -11,6 +11,7 @@ from levelfield.storage.atomic import read_json
 from levelfield.storage.ledger import Ledger
 from levelfield.study.definition.spec import STUDY
 from levelfield.study.jobs.job import RESULT
+from levelfield.study.record import SUMMARY
 
 
 def study_scores(paths: Sequence[Path], hashes: Sequence[str]) -> str | None:
@@ -40,7 +41,7 @@ def study_scores(paths: Sequence[Path], hashes: Sequence[str]) -> str | None:
     whole = len(found) == len(test["separated"]) > 1
     if whole:
         columns["embeddings side by side"] = _percent([test["concatenated"]])
-    columns |= _of_all_runs(study / "summary.csv", run.parent.name, whole)
+    columns |= _of_all_runs(study / SUMMARY, run.parent.name, whole)
     rows = [[title_of(metric), *(column.get(metric, "") for column in columns.values())] for metric in found[0]]
     table = "\n".join(f"| {' | '.join(row)} |" for row in [["", *columns], ["---"] * (len(columns) + 1), *rows])
     return (

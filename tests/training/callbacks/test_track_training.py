@@ -21,7 +21,7 @@ from levelfield.training.build import build
 from levelfield.training.callbacks import TrackTraining
 
 WANDB = {
-    "class_path": "levelfield.training.trackers.BatchedWandbLogger",
+    "class_path": "levelfield.training.batched_wandb.BatchedWandbLogger",
     "init_args": {"offline": True, "project": "p"},
 }
 BOARD = {"class_path": "lightning.pytorch.loggers.TensorBoardLogger", "init_args": {"save_dir": "elsewhere"}}
