@@ -71,8 +71,11 @@ async def looked_at(page: Path) -> None:
         for width in (390, 1280):
             await tab.resize(width)
             assert await tab.run("document.documentElement.scrollWidth") <= width, "the page is not scrolled sideways"
+        heights = "[...document.images].map(each => Math.round(each.getBoundingClientRect().height))"
+        left = await tab.run(heights)
         whole = "each => { each.loading = 'eager'; return each.decode().then(() => each.naturalWidth); }"
         assert min(await tab.run(f"Promise.all([...document.images].map({whole}))")) > 0
+        assert await tab.run(heights) == pytest.approx(left, abs=2), "what is below a figure does not move as it comes"
         await samples_are_seen(tab)
         assert (await tab.pdf()).startswith(b"%PDF")
         assert tab.problems == []
@@ -101,6 +104,7 @@ async def samples_are_seen(tab: Tab) -> None:
     assert await tab.run(wrong) < before
 
     await tab.run("document.querySelector('svg[data-map]').scrollIntoView({block: 'center'})")
+    await tab.run("new Promise(each => requestAnimationFrame(() => requestAnimationFrame(each)))")  # scrolling unmarks
     box = await tab.run(
         "(() => { const { x, y, width, height } = document.querySelector('svg[data-map] path').getBoundingClientRect();"
         "return [x + width / 2, y + height / 2]; })()"

@@ -18,7 +18,7 @@ from levelfield.report.figures import Results, report_figures
 from levelfield.report.figures.style import style, to_svg
 from levelfield.report.score_bars import cells_of, scale_of
 from levelfield.report.table import footnotes, percent, reopening, score_lines
-from levelfield.report.template import inside, render
+from levelfield.report.template import inside, render, size_of
 from levelfield.storage.atomic import write_atomically
 from levelfield.storage.ledger import Ledger
 from levelfield.storage.lock import Lock
@@ -61,9 +61,9 @@ def write_report(record: StudyRecord) -> Path:
     """
     folder, results = record.report_folder, Results(record, collect_rows(record), changed_files(record))
     declared, drawn = report_figures(), draw_figures(results)
-    figures = [(declared[name], inside(content)) for name, content in drawn.items()]
+    figures = [(declared[name], inside(content), size_of(content)) for name, content in drawn.items()]
     contents = _contents(record, results.rows, results.changed)
-    own = list(dict.fromkeys(each.section for each, _ in figures if each.section not in SECTIONS.values()))
+    own = list(dict.fromkeys(each.section for each, *_ in figures if each.section not in SECTIONS.values()))
     contents |= {"figures": figures, "own_sections": own, "sections": _sections(contents, own)}
     page = render("page.html.j2", **contents)
     with Lock(record.folder, "report", "report"):  # several processes that share a study end with its page

@@ -2,6 +2,7 @@
 
 import base64
 from typing import Any
+from xml.etree import ElementTree
 
 
 def render(template: str, **contents: Any) -> str:
@@ -21,3 +22,10 @@ def render(template: str, **contents: Any) -> str:
 def inside(svg: bytes) -> str:
     """A figure as an address, so that the page can be sent alone."""
     return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+
+
+def size_of(svg: bytes) -> tuple[int, int]:
+    """Width and height in pixels, so that a page leaves a figure's room before it is loaded."""
+    drawing = ElementTree.fromstring(svg)
+    width, height = (round(float(drawing.attrib[side].removesuffix("pt")) * 96 / 72) for side in ("width", "height"))
+    return width, height
