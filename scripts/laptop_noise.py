@@ -23,6 +23,7 @@ TRIALS = (5, 10, 20, 30, 40, 50)
 FINALS = (0, 3, 5, 10)
 AGREE = 0.95
 MIXED = 200  # pairs of settings whose arguments are exchanged
+NAMED = 5  # arguments at fault that the first paragraph names
 
 
 def noise_section(sets: Sequence[LaptopSet]) -> Section:
@@ -209,8 +210,10 @@ def search_section(sets: Sequence[LaptopSet], simulated: int) -> Section:
 
 
 def counted(faults: Sequence[str]) -> str:
-    """`arcface's margin (2), cosface's margin`, the most frequent first."""
-    return ", ".join(f"{fault} ({count})" if count > 1 else fault for fault, count in Counter(faults).most_common())
+    """`arcface's margin (2), cosface's margin`: the most frequent, and how many of others."""
+    counts = Counter(faults).most_common()
+    named = [f"{fault} ({count})" if count > 1 else fault for fault, count in counts[:NAMED]]
+    return ", ".join([*named, *[f"{len(counts) - NAMED} other arguments"] * (len(counts) > NAMED)])
 
 
 def within(each: LaptopSet, method: str) -> float:

@@ -46,9 +46,10 @@ def score_section(sets: Sequence[LaptopSet]) -> Section:
     lost, lost_together = below(alone, BASELINE), below(together, FEATURES)
     classical = sum(alone[e.name][LDA].mean() > max(alone[e.name][m].mean() for m in methods) for e in sets)
     total = len(sets) * len(methods)
+    of_each = ", ".join(f"{each.name} {sum(name == each.name for name, _ in lost)}" for each in sets)
     short = (
         f"{len(lost)} of {total} searched losses end below the untrained trunk's PCA of the same length"
-        f"{f' ({said_pairs(lost)})' if lost else ''}; with the four folds' embeddings side by side "
+        f" ({of_each}); with the four folds' embeddings side by side "
         f"{len(lost_together)} "
         f"of {total} end below the trunk's features as they are. LDA is above every loss on {classical} of {len(sets)}."
     )
