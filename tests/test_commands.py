@@ -146,6 +146,8 @@ def fit(words: list[str], run: Callable, place: Path) -> None:
 
 def evaluate(verb: str) -> Callable:
     def check(words: list[str], run: Callable, place: Path) -> None:
+        if not words:  # named, not given
+            words = ["--ckpt_path", "best.ckpt"]
         if "--data" in words:
             use(verb)(words, run, place)
             return
