@@ -146,8 +146,6 @@ def fit(words: list[str], run: Callable, place: Path) -> None:
 
 def evaluate(verb: str) -> Callable:
     def check(words: list[str], run: Callable, place: Path) -> None:
-        if "--ckpt_path" not in words:  # a command that is named, not given
-            words = [*words, "--ckpt_path", "best.ckpt"]
         if "--data" in words:
             use(verb)(words, run, place)
             return
