@@ -12,7 +12,6 @@ from levelfield.metrics.reranking import (
     DatabaseAugmentation,
     KReciprocal,
     name_of,
-    nearest,
     parse_reranking,
 )
 
@@ -146,14 +145,6 @@ def test_few_items_equal_items_and_little_memory(name):
     assert all(0 <= value <= 1 for value in few.values())
     same = retrieval_metrics(torch.ones(12, 3), torch.arange(12) % 2, rerank=rerank)
     assert same == retrieval_metrics(torch.ones(12, 3), torch.arange(12) % 2), "ties stay in the order of the items"
-
-
-def test_nearest_come_in_order_and_ties_by_index():
-    rows = normalize(torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [1.0, 0.0]]), dim=1)
-    cosines, items = nearest(rows, rows, 3, True, 2**20)
-    assert items[0].tolist() == [2, 4, 3]
-    assert items[3].tolist() == [0, 1, 2]
-    assert cosines[0].tolist() == pytest.approx([1.0, 1.0, 0.5**0.5])
 
 
 def test_a_way_is_read_from_its_name():

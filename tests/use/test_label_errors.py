@@ -9,9 +9,7 @@ from levelfield.use import label_errors
 from levelfield.use.label_errors import label_doubts, near_duplicates
 
 
-@pytest.mark.parametrize("rows", [2_048, 7])
-def test_each_sample_is_voted_on_by_its_nearest_others(rows, monkeypatch):
-    monkeypatch.setattr(label_errors, "ROWS", rows)
+def test_each_sample_is_voted_on_by_its_nearest_others():
     embeddings, labels = torch.randn(30, 5), torch.arange(30) % 4
     doubts = label_doubts(embeddings, labels, neighbours=6)
     for sample in range(30):
@@ -41,13 +39,13 @@ def test_a_sample_with_anothers_label_is_the_first_suspect():
     assert int(doubts.vote[11]) == 1
 
 
-@pytest.mark.parametrize("rows", [2_048, 4])
-def test_near_duplicates_are_the_pairs_above_the_cosine(rows, monkeypatch):
-    monkeypatch.setattr(label_errors, "ROWS", rows)
-    points = torch.randn(20, 3)
+@pytest.mark.parametrize("memory_budget", [2**20, 1])
+def test_near_duplicates_are_the_pairs_above_the_cosine(memory_budget, monkeypatch):
+    monkeypatch.setattr(label_errors, "DEFAULT_MEMORY_BUDGET", memory_budget)
+    points = torch.randn(90, 3)
     cosines = cosine_similarity(points[:, None].double(), points[None].double(), dim=2)
     expected = sorted(
-        ((i, j) for i in range(20) for j in range(i + 1, 20) if cosines[i, j] >= 0.9), key=lambda pair: -cosines[pair]
+        ((i, j) for i in range(90) for j in range(i + 1, 90) if cosines[i, j] >= 0.9), key=lambda pair: -cosines[pair]
     )
     assert near_duplicates(points, 0.9).tolist() == [list(pair) for pair in expected]
     assert len(expected) > 3

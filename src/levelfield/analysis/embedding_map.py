@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
+from levelfield.metrics.distances import DISTANCES, unpack_signs
 from levelfield.seeds import seed_of
 from levelfield.study.sealed_test.scores import EmbeddedTest
 
@@ -49,20 +50,20 @@ def plane_map(
     Args:
         embedded: Stored test embeddings.
         drawn: Positions of at least 4 samples.
-        distance: `cosine`, `euclidean` or `hamming`, by which neighbours are ranked.
+        distance: `cosine`, `euclidean`, `hamming` or `poincare`, by which neighbours are ranked; the last as points of
+            the ball.
     """
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits  # of scikit-learn's own requirements
 
-    points = embedded.samples.embeddings[torch.from_numpy(drawn)].double()
-    if distance == "cosine":
-        points = torch.nn.functional.normalize(points)
-    elif distance == "hamming":
-        points = points.sign()
+    prepare, _ = DISTANCES[distance]
+    points = prepare(embedded.samples.embeddings[torch.from_numpy(drawn)])
+    if distance == "hamming":
+        points = unpack_signs(points)
     perplexity = min(PERPLEXITY, (len(drawn) - 1) / 3)
     with threadpool_limits(1):  # sums of several threads differ from time to time
         tsne = TSNE(perplexity=perplexity, max_iter=ITERATIONS, init="pca", random_state=0, n_jobs=1)
-        plane: Float[np.ndarray, "points 2"] = tsne.fit_transform(points.float().numpy())
+        plane: Float[np.ndarray, "points 2"] = tsne.fit_transform(points.numpy())
     low, high = plane.min(0), plane.max(0)
     scale = SIDE / max(float((high - low).max()), 1e-12)
     centred = (plane - (low + high) / 2) * scale + SIDE / 2

@@ -14,14 +14,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from levelfield.metrics import retrieval_metrics
-from levelfield.metrics.distances import DISTANCES, full_precision
+from levelfield.metrics.distances import DISTANCES
+from levelfield.metrics.nearest import nearest
 from levelfield.metrics.table import SELECTED_BY
 from levelfield.seeds import seed_of
 from levelfield.study.sealed_test.scores import EmbeddedTest
 
 # Queries that are scored, drawn if there are more: to choose a few to show, no more are needed.
 MOST_QUERIES = 4000
-BLOCK = 512
 GROUPS = ("best", "median", "worst")
 
 
@@ -47,7 +47,7 @@ class Retrieval:
 
     Args:
         embedded: Stored test embeddings.
-        distance: `cosine`, `euclidean` or `hamming`.
+        distance: `cosine`, `euclidean`, `hamming` or `poincare`.
     """
 
     def __init__(self, embedded: EmbeddedTest, distance: str = "cosine") -> None:
@@ -64,18 +64,11 @@ class Retrieval:
 
     def nearest(self, queries: Sequence[int] | Int[np.ndarray, " Q"], count: int) -> Int[np.ndarray, "Q K"]:
         """The `count` nearest gallery items of each query, nearest first; of equals the first in order."""
-        queries, count = np.asarray(queries), min(count, len(self.gallery) - self.excludes_self)
-        found = []
+        asked = torch.from_numpy(np.asarray(queries, dtype=np.int64))
         gallery = self._held[torch.from_numpy(self.gallery)]
-        for start in range(0, len(queries), BLOCK):
-            block = queries[start : start + BLOCK]
-            with full_precision(gallery.device):
-                similar = self._similarity(self._held[torch.from_numpy(block)], gallery)
-            if self.excludes_self:
-                similar[torch.arange(len(block)), torch.from_numpy(block)] = -torch.inf
-            order = similar.topk(count, dim=1).indices if count > 1 else similar.argmax(1, keepdim=True)
-            found.append(self.gallery[order.numpy()])
-        return np.concatenate(found) if found else np.empty((0, count), np.int64)
+        itself = asked if self.excludes_self else None
+        _, found = nearest(self._held[asked], gallery, count, itself, self._similarity)
+        return self.gallery[found.numpy()]
 
     @cached_property
     def scores(self) -> Float[np.ndarray, " Q"]:

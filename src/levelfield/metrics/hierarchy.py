@@ -54,7 +54,7 @@ def hierarchical_precision_at_r(
         gallery: (G, D) items to retrieve from, where they are not the embeddings themselves.
         gallery_labels: (G,) their labels.
         gallery_coarse: (G,) their coarse classes.
-        distance: `cosine`, `euclidean` or `hamming`.
+        distance: `cosine`, `euclidean`, `hamming` or `poincare`.
         memory_budget: bytes that similarities and what is made of them may take at a time.
 
     Raises:

@@ -17,11 +17,9 @@ import torch
 from jaxtyping import Bool, Float, Int64, Num
 from torch import Tensor
 
-from levelfield.metrics.distances import full_precision, normalize, product
-from levelfield.metrics.ranking import block_starts, tie_free_keys
+from levelfield.metrics.distances import normalize, product
+from levelfield.metrics.nearest import nearest
 
-# Of a similarity: itself, its key, and what of both is selected.
-SIMILARITY_BYTES = 32
 # Values of a block's temporaries.
 BLOCK_VALUES = 2**22
 
@@ -75,7 +73,8 @@ class AlphaQueryExpansion:
         excludes_self: bool,
         memory_budget: int,
     ) -> Reranked:
-        cosines_NK, items_NK = nearest(queries_ND, gallery_GD, self.neighbors, excludes_self, memory_budget)
+        itself_N = _numbers(queries_ND) if excludes_self else None
+        cosines_NK, items_NK = nearest(queries_ND, gallery_GD, self.neighbors, itself_N, memory_budget=memory_budget)
         weights_NK = cosines_NK.clamp(min=0) ** self.alpha
         return Reranked(_summed(queries_ND, gallery_GD, items_NK, weights_NK), gallery_GD)
 
@@ -108,7 +107,8 @@ class DatabaseAugmentation:
         excludes_self: bool,
         memory_budget: int,
     ) -> Reranked:
-        _, items_GK = nearest(gallery_GD, gallery_GD, self.neighbors - 1, True, memory_budget)
+        itself_G = _numbers(gallery_GD)
+        _, items_GK = nearest(gallery_GD, gallery_GD, self.neighbors - 1, itself_G, memory_budget=memory_budget)
         ranks_K = torch.arange(1, items_GK.shape[1] + 1, device=items_GK.device)
         weights_GK = (1 - ranks_K.double() / self.neighbors).expand(len(items_GK), -1)
         return Reranked(queries_ND, _summed(gallery_GD, gallery_GD, items_GK, weights_GK))
@@ -155,9 +155,10 @@ class KReciprocal:
         memory_budget: int,
     ) -> Reranked:
         rows_MD = gallery_GD if excludes_self else torch.cat([queries_ND, gallery_GD])
-        device, num_queries = rows_MD.device, 0 if excludes_self else len(queries_ND)
-        _, others_MK = nearest(rows_MD, rows_MD, self.k1, True, memory_budget)
-        itself_M1 = torch.arange(len(rows_MD), device=device)[:, None]
+        num_queries = 0 if excludes_self else len(queries_ND)
+        itself_M = _numbers(rows_MD)
+        _, others_MK = nearest(rows_MD, rows_MD, self.k1, itself_M, memory_budget=memory_budget)
+        itself_M1 = itself_M[:, None]
         encoded = Encoded(rows_MD, torch.cat([itself_M1, others_MK], dim=1), self)
         items_M1 = itself_M1 if excludes_self else itself_M1[num_queries:]
         return Reranked(itself_M1[: len(queries_ND)], items_M1, encoded.similarity)
@@ -250,28 +251,6 @@ def name_of(reranking: Reranking) -> str:
     return f"{name}:{_said(reranking)}"
 
 
-def nearest(
-    queries_ND: Float[Tensor, "queries dim"],
-    gallery_GD: Float[Tensor, "gallery dim"],
-    count: int,
-    excludes_self: bool,
-    memory_budget: int,
-) -> tuple[Float[Tensor, "queries neighbors"], Int64[Tensor, "queries neighbors"]]:
-    """Cosines and numbers of the nearest, nearest first, equal ones by index; of fewer items all."""
-    count = min(count, len(gallery_GD) - int(excludes_self))
-    cosines_NK = queries_ND.new_empty((len(queries_ND), count))
-    items_NK = torch.empty(cosines_NK.shape, dtype=torch.int64, device=queries_ND.device)
-    block = memory_budget // (SIMILARITY_BYTES * len(gallery_GD))
-    with full_precision(queries_ND.device):
-        for start, stop in block_starts(len(queries_ND), block):
-            similarities_BG = product(queries_ND[start:stop], gallery_GD)
-            if excludes_self:
-                similarities_BG[:, start:stop].fill_diagonal_(-torch.inf)
-            items_NK[start:stop] = tie_free_keys(similarities_BG).topk(count, dim=1).indices
-            cosines_NK[start:stop] = similarities_BG.gather(1, items_NK[start:stop])
-    return cosines_NK, items_NK
-
-
 def expanded(
     neighbors_MK: Int64[Tensor, "items neighbors"], k1: int
 ) -> tuple[Int64[Tensor, " entries"], Int64[Tensor, " entries"]]:
@@ -300,6 +279,10 @@ def reciprocal(neighbors_MK: Int64[Tensor, "items neighbors"]) -> Bool[Tensor, "
     numbers_M = torch.arange(len(neighbors_MK), device=neighbors_MK.device)
     blocks = numbers_M.split(max(1, BLOCK_VALUES // neighbors_MK.shape[1] ** 2))
     return torch.cat([(neighbors_MK[neighbors_MK[rows_B]] == rows_B[:, None, None]).any(-1) for rows_B in blocks])
+
+
+def _numbers(rows_MD: Float[Tensor, "items dim"]) -> Int64[Tensor, " items"]:
+    return torch.arange(len(rows_MD), device=rows_MD.device)
 
 
 def _summed(

@@ -8,12 +8,15 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from levelfield.errors import UserError
+from levelfield.metrics.distances import full_precision, normalize, product
+from levelfield.metrics.nearest import nearest
+from levelfield.metrics.query_scores import DEFAULT_MEMORY_BUDGET
+from levelfield.metrics.ranking import block_starts
 
-# Rows of similarities that are held at a time.
-ROWS = 2_048
+# Of a similarity: itself, and whether it is above the bound.
+SIMILARITY_BYTES = 9
 
 
 class Doubts(NamedTuple):
@@ -50,15 +53,9 @@ def label_doubts(embeddings: Float[Tensor, "N D"], labels: Int[Tensor, " N"], ne
     """
     if not 1 <= neighbours < len(labels):
         raise UserError(f"{neighbours} neighbours of each of {len(labels)} samples: give 1 to {len(labels) - 1}")
-    units_ND = normalize(embeddings.float())
-    weights, nearest = [], []
-    for start in range(0, len(labels), ROWS):
-        sim_RN = units_ND[start : start + ROWS] @ units_ND.T
-        sim_RN[torch.arange(len(sim_RN)), torch.arange(start, start + len(sim_RN))] = -torch.inf  # itself
-        found = sim_RN.topk(neighbours, dim=1)
-        weights.append(found.values.clamp_min(0))
-        nearest.append(found.indices)
-    weights_NK, votes_NK = torch.cat(weights), labels[torch.cat(nearest)]
+    units_ND = normalize(embeddings)
+    cosines_NK, items_NK = nearest(units_ND, units_ND, neighbours, torch.arange(len(labels)))
+    weights_NK, votes_NK = cosines_NK.clamp_min(0), labels[items_NK]
     # A label's weight is summed where it stands among the neighbours, so that no row is as long as there are classes.
     for_each_NK = (weights_NK[:, None] * (votes_NK[:, None] == votes_NK[:, :, None])).sum(2)
     vote_N = votes_NK.gather(1, for_each_NK.argmax(1, keepdim=True)).squeeze(1)
@@ -68,12 +65,13 @@ def label_doubts(embeddings: Float[Tensor, "N D"], labels: Int[Tensor, " N"], ne
 
 def near_duplicates(embeddings: Float[Tensor, "N D"], at_least: float = 0.98) -> Int[Tensor, "pairs 2"]:
     """Pairs of samples with a cosine of `at_least` or more, the likest first; each once, the lower number first."""
-    units_ND = normalize(embeddings.float())
+    units_ND = normalize(embeddings)
     pairs, cosines = [], []
-    for start in range(0, len(units_ND), ROWS):
-        sim_RN = units_ND[start : start + ROWS] @ units_ND.T
-        row, column = (sim_RN.triu(start + 1) >= at_least).nonzero(as_tuple=True)
-        pairs.append(torch.stack([row + start, column], dim=1))
-        cosines.append(sim_RN[row, column])
+    with full_precision(units_ND.device):
+        for start, stop in block_starts(len(units_ND), DEFAULT_MEMORY_BUDGET // (SIMILARITY_BYTES * len(units_ND))):
+            sim_BN = product(units_ND[start:stop], units_ND)
+            row, column = (sim_BN.triu(start + 1) >= at_least).nonzero(as_tuple=True)
+            pairs.append(torch.stack([row + start, column], dim=1))
+            cosines.append(sim_BN[row, column])
     order = torch.cat(cosines).argsort(descending=True, stable=True)
     return torch.cat(pairs)[order]

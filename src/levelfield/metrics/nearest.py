@@ -1,0 +1,46 @@
+"""The nearest items of each query, by any distance, in bounded memory.
+
+Shapes: N queries, G gallery items, B queries of one block, K neighbours.
+"""
+
+import torch
+from jaxtyping import Float, Int64, Num
+from torch import Tensor
+
+from levelfield.metrics.distances import full_precision, product
+from levelfield.metrics.query_scores import DEFAULT_MEMORY_BUDGET
+from levelfield.metrics.ranking import Similarity, block_starts, tie_free_keys
+
+# Of a similarity: itself, its key, and what of both is selected.
+SIMILARITY_BYTES = 32
+
+
+def nearest(
+    queries_ND: Num[Tensor, "queries any"],
+    gallery_GD: Num[Tensor, "gallery any"],
+    count: int,
+    itself_N: Int64[Tensor, " queries"] | None = None,
+    similarity: Similarity = product,
+    memory_budget: int = DEFAULT_MEMORY_BUDGET,
+) -> tuple[Float[Tensor, "queries neighbors"], Int64[Tensor, "queries neighbors"]]:
+    """Similarities and numbers of the nearest, nearest first, equal ones by index; of fewer items all.
+
+    Args:
+        queries_ND: as the distance holds them (`DISTANCES`), and so the gallery.
+        count: K.
+        itself_N: each query's own number in the gallery, which is no neighbour of it; None where it has none.
+        similarity: of two sets held so.
+        memory_budget: bytes that similarities and what is made of them may take at a time.
+    """
+    count = min(count, len(gallery_GD) - (itself_N is not None))
+    similarities_NK = torch.empty((len(queries_ND), count), device=queries_ND.device)
+    items_NK = torch.empty(similarities_NK.shape, dtype=torch.int64, device=queries_ND.device)
+    block = memory_budget // (SIMILARITY_BYTES * len(gallery_GD))
+    with full_precision(queries_ND.device):
+        for start, stop in block_starts(len(queries_ND), block):
+            similarities_BG = similarity(queries_ND[start:stop], gallery_GD)
+            if itself_N is not None:
+                similarities_BG.scatter_(1, itself_N[start:stop, None], -torch.inf)
+            items_NK[start:stop] = tie_free_keys(similarities_BG).topk(count, dim=1).indices
+            similarities_NK[start:stop] = similarities_BG.gather(1, items_NK[start:stop])
+    return similarities_NK, items_NK
