@@ -60,9 +60,13 @@ class StudyProcess:
 
 
 def children(process: int) -> list[int]:
-    """The processes that one has started, and those that these have."""
-    direct = [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
-    return [*direct, *(further for child in direct for further in children(child))]
+    """The processes that its threads have started, and those that these have; any of them may end meanwhile."""
+    found: list[int] = []
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for thread in list(Path(f"/proc/{process}/task").iterdir()):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                found += [int(child) for child in (thread / "children").read_text().split()]
+    return [*found, *(further for child in found for further in children(child))]
 
 
 def command_of(process: int) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from study_process import StudyProcess
 
+from levelfield.runtime.processes import is_running
 from levelfield.storage.lock import running
 
 TABLES = ("results.csv", "summary.csv")
@@ -65,13 +66,6 @@ def doing(folder: Path, worker: int | None = None) -> list[dict[str, Any]]:
     return [entry for entry in steps if worker in (None, entry["process"])]
 
 
-def is_alive(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 @pytest.mark.slow
 @pytest.mark.processes
 def test_three_kills_and_a_ctrl_c_change_no_byte(toy_file: Path, finished: Path, tmp_path: Path) -> None:
@@ -123,7 +117,7 @@ def test_a_signal_reaches_what_the_workers_do_and_changes_no_byte(
         assert process.exit_code == 75, printed
         assert f"levelfield: stopped by {number.name}" in printed
         assert "go on with: levelfield study resume" in printed
-        assert not any(map(is_alive, workers))
+        assert not any(map(is_running, workers))
     finish(toy_file, folder, *options)
     assert_same_tables(folder, finished)
 
@@ -206,7 +200,7 @@ def test_kills_of_two_workers_in_turn_and_of_their_study_change_no_byte(
         process.signal(signal.SIGKILL)
         assert "died (signal 9); another takes its place" in process.wait()
         deadline = time.monotonic() + 20
-        while any(map(is_alive, workers)):
+        while any(map(is_running, workers)):
             assert time.monotonic() < deadline, "a worker outlives its study"
             time.sleep(0.05)
         process = start(toy_file, folder, *options)

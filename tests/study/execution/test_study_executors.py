@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from study_process import StudyProcess
+from study_process import StudyProcess, children
 from toy_study import run_study
 
 from levelfield.errors import UserError
-from levelfield.runtime.processes import end
+from levelfield.runtime.processes import end, is_running
 from levelfield.storage.lock import Lock, running
 from levelfield.study.definition.spec import StudySpec
 from levelfield.study.definition.study_file import load_spec
@@ -62,20 +62,6 @@ def start(study: Path | str, folder: Path, *options: str, cwd: Path | None = Non
 def assert_same_tables(folder: Path, finished: Path) -> None:
     for name in TABLES:
         assert (folder / name).read_bytes() == (finished / name).read_bytes()
-
-
-def alive(processes: list[int]) -> list[int]:
-    def is_alive(process: int) -> bool:
-        try:
-            return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-        except FileNotFoundError:
-            return False
-
-    return [process for process in processes if is_alive(process)]
-
-
-def workers_of(process: StudyProcess) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
 
 
 def test_devices_are_taken_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,7 +214,7 @@ def test_ctrl_c_twice_loses_nothing(workers: int, toy_file: Path, finished: Path
         while not (folder / f"jobs/arcface/{stage}/fold0/metrics.csv").exists():
             assert process.exit_code is None, process.wait()
             time.sleep(0.001)
-        children = workers_of(process)
+        workers = children(process.pid)
         process.signal(signal.SIGINT)
         time.sleep(wait)
         if process.exit_code is None:
@@ -237,7 +223,7 @@ def test_ctrl_c_twice_loses_nothing(workers: int, toy_file: Path, finished: Path
         assert process.exit_code == 130, printed
         assert "Traceback" not in printed
         deadline = time.monotonic() + 20
-        while alive(children):
+        while any(map(is_running, workers)):
             assert time.monotonic() < deadline, "a worker outlives its study"
             time.sleep(0.05)
     process = start(toy_file, folder, option)

@@ -5,12 +5,12 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
-from study_process import StudyProcess
+from study_process import StudyProcess, children
 from tiny_fit import TINY
 from toy_study import run_study
 
@@ -21,7 +21,7 @@ from levelfield.study.sealed_test import opening as test_stage
 
 TABLES = ("results.csv", "summary.csv")
 # Long enough to be killed in: loaders fetch ahead, and a job ends in a moment otherwise.
-LONG = {"steps_per_epoch": 6}
+LONG = {"steps_per_epoch": 10}
 SIGNALS = itertools.cycle([signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
 # The kills of test_study_kills.py are of one process without loaders.
 COMBINATIONS = [
@@ -50,18 +50,6 @@ def undisturbed(small_file: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     return folder
 
 
-def children(process: int) -> Iterator[int]:
-    """Every process below one, itself left out."""
-    try:
-        threads = list(Path(f"/proc/{process}/task").iterdir())
-        found = [int(child) for thread in threads for child in (thread / "children").read_text().split()]
-    except (FileNotFoundError, ProcessLookupError):
-        return
-    for child in found:
-        yield child
-        yield from children(child)
-
-
 def wait_until(moment: Callable[[], object], seconds: float, otherwise: str) -> None:
     deadline = time.monotonic() + seconds
     while not moment():
@@ -87,8 +75,8 @@ def test_workers_and_loaders_end_with_their_study_and_change_no_byte(
     wait_until(trains, 120, "no job was ever trained")
     # Training loaders and validation loaders, of one worker at least.
     expected = (workers if workers > 1 else 0) + loaders
-    wait_until(lambda: len(list(children(study.pid))) >= expected or study.exit_code is not None, 60, "no loader")
-    below = list(children(study.pid))
+    wait_until(lambda: len(children(study.pid)) >= expected or study.exit_code is not None, 60, "no loader")
+    below = children(study.pid)
     study.signal(how)
     study.wait()
     assert len(below) >= expected
@@ -123,11 +111,11 @@ def test_the_loaders_of_a_fit_that_is_killed_end(how: signal.Signals, tmp_path: 
 
     def loads() -> bool:
         assert fit.exit_code is None, fit.wait()
-        return len(list(children(fit.pid))) >= 2
+        return len(children(fit.pid)) >= 2
 
     wait_until(loads, 120, "no loader was ever started")
     time.sleep(1)  # the loaders have begun
-    loaders = list(children(fit.pid))
+    loaders = children(fit.pid)
     fit.signal(how)
     fit.wait()
     wait_until(lambda: not any(map(is_running, loaders)), 10, "a loader outlives its fit")
@@ -146,10 +134,10 @@ def test_the_loaders_of_the_test_stage_do_not_add_up(
     write_scores = test_stage._Opening.write_scores
 
     def counted(self, *rest):
-        alive.append(len(list(children(os.getpid()))))
+        alive.append(len(children(os.getpid())))
         return write_scores(self, *rest)
 
-    before = len(list(children(os.getpid())))
+    before = len(children(os.getpid()))
     monkeypatch.setattr(test_stage._Opening, "write_scores", counted)
     run_study(folder, load_spec(toy_file, {"data.num_workers": 2}))
     assert alive == [before] * 5
