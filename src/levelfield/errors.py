@@ -62,7 +62,7 @@ def refuse_below(smallest: float, section: str, **given: float | None) -> None:
             raise UserError(f"--{section}.{key} {number:g}: give {smallest} or more")
 
 
-def nearest(name: str, names: Iterable[str], otherwise: str | None = None, cutoff: float = 0.5) -> str:
+def nearest(name: object, names: Iterable[str], otherwise: str | None = None, cutoff: float = 0.5) -> str:
     """The end of a message on a misspelt name: `; did you mean 'x'?`.
 
     Args:
@@ -70,7 +70,7 @@ def nearest(name: str, names: Iterable[str], otherwise: str | None = None, cutof
         cutoff: How near, of 1 for the same.
     """
     known = list(names)
-    if close := get_close_matches(name, known, n=1, cutoff=cutoff):
+    if close := get_close_matches(str(name), known, n=1, cutoff=cutoff):
         return f"; did you mean {close[0]!r}?"
     return f"; there are: {', '.join(known)}" if otherwise is None else otherwise
 

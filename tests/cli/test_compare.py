@@ -1,13 +1,15 @@
 """`levelfield compare PATH`: folders, tables and broken pictures, from the path to the next command."""
 
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
 from tiny_text import own_texts, tiny_text_model
 
-from levelfield.cli.compare import _definition
-from levelfield.data.datasets import Glyphs, ImageFolder
+from levelfield.cli.compare import _definition, _unbroken
+from levelfield.data.datasets import Glyphs, ImageFolder, ImageTable
+from levelfield.errors import UserError
 from levelfield.study.definition.study_file import load_spec
 
 TINY = "{class_path: levelfield.models.TimmTrunk, init_args: {name: test_resnet, weights: null}}"
@@ -67,6 +69,31 @@ def test_a_table_of_texts_goes_on_where_it_was(run, tmp_path: Path) -> None:
     code, _, complaint = run("compare", table.name, *words, "--model.embedding_size", "8", *FEW)
     assert code == 0, complaint
     assert (tmp_path / "outputs/compare_texts/results.csv").read_bytes() == results
+
+
+def unbroken(folder: Path, has_begun: bool = False) -> ImageTable | ImageFolder:
+    dataset = ImageFolder(folder)
+    file = folder.parents[1] / "outputs/compare_letters.yaml"
+    return _unbroken(str(folder), dataset, dataset.read_index(), None, True, file, has_begun)
+
+
+def test_the_table_of_unbroken_pictures_is_of_the_folder_that_is_asked_for(tmp_path: Path, capsys) -> None:
+    """Two folders may be called alike, and one may have changed since it was looked at."""
+    for place, classes in (("one", 2), ("other", 3)):
+        folder = letters(tmp_path / place / "letters", classes, samples=2)
+        (folder / "letter 00/broken.png").write_bytes(b"no picture")
+        (folder / "letter 00/link.png").symlink_to(next((folder / "letter 01").iterdir()))
+    assert len(unbroken(tmp_path / "one/letters").read_index().keys) == 5
+    assert len(unbroken(tmp_path / "other/letters").read_index().keys) == 7
+    letter = tmp_path / "other/letters/letter 01"
+    shutil.copy(next(letter.iterdir()), letter / "new.png")
+    assert len(unbroken(tmp_path / "other/letters").read_index().keys) == 8
+    assert len(unbroken(tmp_path / "other/letters", has_begun=True).read_index().keys) == 8
+    with pytest.raises(UserError, match=r"compare_letters has begun with other pictures than .*one/letters.*--output"):
+        unbroken(tmp_path / "one/letters", has_begun=True)
+    (letter / "new.png").unlink()
+    with pytest.raises(UserError, match="has begun with other pictures"):
+        unbroken(tmp_path / "other/letters", has_begun=True)
 
 
 def test_with_too_few_classes_it_says_what_can_be_done(run, tmp_path: Path) -> None:

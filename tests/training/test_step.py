@@ -8,6 +8,7 @@ from lightning.pytorch import Callback, Trainer
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from levelfield.errors import UserError
 from levelfield.losses import ContrastiveLoss
 from levelfield.seeds import seed_of
 from levelfield.training.learner import MetricLearner
@@ -52,10 +53,12 @@ class Batches:
             yield torch.rand(8, 12), torch.arange(8) // 2
 
 
+def learner_of(loss: nn.Module) -> MetricLearner:
+    return MetricLearner(Flat(), loss, embedding_size=4, optimizer=lambda groups: torch.optim.SGD(groups, lr=0.1))
+
+
 def looks_of(**trainer) -> Counter:
-    learner = MetricLearner(
-        Flat(), ContrastiveLoss(), embedding_size=4, optimizer=lambda groups: torch.optim.SGD(groups, lr=0.1)
-    )
+    learner = learner_of(ContrastiveLoss())
     settings = {"accelerator": "cpu", "max_epochs": 1, "limit_val_batches": 0, "logger": False, "log_every_n_steps": 10}
     quiet = {"enable_checkpointing": False, "enable_model_summary": False}
     with Looks() as looks:
@@ -80,3 +83,32 @@ def test_draws_are_those_of_a_seed(device):
     seed_draws(torch.device(device), *key)
     assert torch.equal(torch.rand(5), expected[0])
     assert torch.equal(torch.rand(5, device=device), expected[1])
+
+
+class Gives(nn.Module):
+    """A loss of somebody's own."""
+
+    def __init__(self, given):
+        super().__init__()
+        self.given = given
+
+    def forward(self, embeddings, labels):
+        return self.given(embeddings)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (lambda embeddings: embeddings.sum(1), r"a tensor of shape \(8,\): .* one number"),
+        (lambda embeddings: None, "a NoneType"),
+        (lambda embeddings: 1.5, "a float"),
+        (lambda embeddings: (embeddings.sum(), {}), "a tuple"),
+        (lambda embeddings: embeddings.detach().sum(), "a number without a gradient: .* detach"),
+        (lambda embeddings: torch.tensor(1.0), "a number without a gradient"),
+    ],
+)
+def test_what_is_no_loss_is_named(given, said):
+    settings = {"accelerator": "cpu", "max_steps": 1, "limit_val_batches": 0, "logger": False}
+    quiet = {"enable_checkpointing": False, "enable_model_summary": False, "enable_progress_bar": False}
+    with pytest.raises(UserError, match=f"--model.loss Gives gave {said}"):
+        Trainer(**settings, **quiet).fit(learner_of(Gives(given)), Batches())

@@ -1,8 +1,11 @@
 """What the words of a command say of a training."""
 
+from pathlib import Path
+
 import pytest
 
-from levelfield.training.words import given_again, learner_named
+from levelfield.errors import UserError
+from levelfield.training.words import files_found, given_again, learner_named
 
 
 def test_an_option_without_a_value_takes_none_of_the_next() -> None:
@@ -21,3 +24,13 @@ def test_an_option_without_a_value_takes_none_of_the_next() -> None:
 )
 def test_an_option_given_again_is_told_of_and_lists_that_grow_are_not(words: str, told: list[str]) -> None:
     assert [line.removeprefix("note: ").partition(":")[0] for line in given_again(words.split())] == told
+
+
+@pytest.mark.parametrize("form", ["--config {}", "--config={}"])
+def test_a_file_with_a_section_twice_is_refused_for_the_last_one_alone_would_count(form: str, tmp_path: Path) -> None:
+    file = tmp_path / "fit.yaml"
+    file.write_text("model: {loss: ArcFaceLoss}\ndata: &data {fold: 0}\nmodel: {embedding_size: 8}\n")
+    with pytest.raises(UserError, match=r"fit\.yaml, line 3: 'model' stands twice"):
+        list(files_found(form.format(file).split()))
+    file.write_text("model: &a {loss: ArcFaceLoss}\ndata: {<<: *a, loss: CosFaceLoss}\n")
+    assert list(files_found(form.format(file).split())) == form.format(file).split()

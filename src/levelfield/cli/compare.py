@@ -1,8 +1,9 @@
 """`levelfield compare PATH`: the laptop study on one's own data, and what it says to do."""
 
 import csv
+import io
 import shlex
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from levelfield.analysis.results import collect_rows
 from levelfield.cli import study
 from levelfield.errors import UserError
 from levelfield.experiment import Study
+from levelfield.storage.atomic import write_atomically
 from levelfield.study.definition.configuration import stack
 from levelfield.study.definition.spec import COUNTS, STUDY
 from levelfield.study.jobs.job import CONFIG, Job
@@ -76,17 +78,9 @@ def main(argv: Sequence[str]) -> int:
     _check_classes(path, dataset, index, split, given.overrides.get("folds", COUNTS["folds"]))
     name = f"compare_{Path(path).resolve().stem}"
     file = (given.output or Path("outputs", name)).with_suffix(".yaml")
-    chosen = file.with_name(f"{file.stem}_unbroken.csv")
-    if skip_broken and chosen.is_file():
-        dataset = own_dataset(str(chosen))
-    elif not ((given.output or Path("outputs", name)) / STUDY).is_file():
-        whole = _openable(path, dataset, index, skip_broken)
-        if not whole.all():
-            _write_table(chosen, dataset, index, split, whole)
-            dataset = own_dataset(str(chosen))
-    assert dataset is not None
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(yaml.safe_dump(_definition(name, dataset, root, trunks), sort_keys=False))
+    has_begun = ((given.output or Path("outputs", name)) / STUDY).is_file()
+    dataset = _unbroken(path, dataset, index, split, skip_broken, file, has_begun)
+    write_atomically(file, yaml.safe_dump(_definition(name, dataset, root, trunks), sort_keys=False).encode())
     code = study.main(["run", str(file), *words])
     if code == 0 and not given.dry_run:
         folder = Study(file, output=given.output, options=given.overrides, add_methods=given.add_method).folder
@@ -146,8 +140,47 @@ def _of(dataset: "MetricDataset") -> tuple[str, str, str]:
     return kind, key, "efficientnet_lite0"
 
 
-def _openable(path: str, dataset: "MetricDataset", index: "SampleIndex", skip_broken: bool) -> Any:
+def _unbroken(
+    path: str,
+    dataset: "MetricDataset",
+    index: "SampleIndex",
+    split: Any,
+    skip_broken: bool,
+    file: Path,
+    has_begun: bool,
+) -> "MetricDataset":
+    """The data set, or a table of its pictures that open, beside the study file.
+
+    Those that the table of a study that has begun lists are not opened again.
+
+    Raises:
+        UserError: some do not open, and `skip_broken` is not set; or the study has begun with others.
+    """
+    from levelfield.data.datasets import ImageTable
+
+    chosen = file.with_name(f"{file.stem}_unbroken.csv")
+    if has_begun and not (skip_broken and chosen.is_file()):
+        return dataset
+    before = chosen.read_bytes() if has_begun else b""
+    listed = {row["path"] for row in csv.DictReader(io.StringIO(before.decode(), newline=""))}
+    whole = _openable(path, dataset, index, skip_broken, listed)
+    if whole.all():
+        return dataset
+    table = _table(dataset, index, split, whole)
+    if has_begun and table != before:
+        raise UserError(
+            f"{file.with_suffix('')} has begun with other pictures than those of {path} that open now, as {chosen} "
+            "lists them: choose another --output"
+        )
+    write_atomically(chosen, table)
+    return ImageTable(chosen)
+
+
+def _openable(path: str, dataset: "MetricDataset", index: "SampleIndex", skip_broken: bool, listed: Set[str]) -> Any:
     """Which samples open, looked at before anything is trained, for the test half would come last.
+
+    Args:
+        listed: files that were opened before.
 
     Raises:
         UserError: some do not, and `skip_broken` is not set.
@@ -158,7 +191,8 @@ def _openable(path: str, dataset: "MetricDataset", index: "SampleIndex", skip_br
     if dataset.modality == "image":
         for position, key in enumerate(index.keys):
             try:
-                dataset.load(key)
+                if not listed or _place(dataset, key) not in listed:
+                    dataset.load(key)
             except UserError as error:
                 broken[position] = str(error)
     named = list(broken.values())[:MOST_NAMED]
@@ -175,18 +209,24 @@ def _openable(path: str, dataset: "MetricDataset", index: "SampleIndex", skip_br
     return ~np.isin(np.arange(len(index.keys)), list(broken))
 
 
-def _write_table(file: Path, dataset: "MetricDataset", index: "SampleIndex", split: Any, whole: Any) -> None:
+def _table(dataset: "MetricDataset", index: "SampleIndex", split: Any, whole: Any) -> bytes:
     """A table of the pictures that open, in the halves that all of them have."""
     tested = set(dataset.test_classes(index, split).tolist())
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with open(file, "w", newline="", encoding="utf-8") as table:
-        writer = csv.writer(table)
-        writer.writerow(["path", "label", "split", *(["role"] if index.roles else [])])
-        for position in whole.nonzero()[0].tolist():
-            label = int(index.labels[position])
-            place = str(dataset.file_of(index.keys[position]).resolve())  # type: ignore[union-attr] # a file each
-            role = [index.roles[position]] if index.roles else []
-            writer.writerow([place, index.class_names[label], "test" if label in tested else "train", *role])
+    table = io.StringIO(newline="")
+    writer = csv.writer(table)
+    writer.writerow(["path", "label", "split", *(["role"] if index.roles else [])])
+    for position in whole.nonzero()[0].tolist():
+        label = int(index.labels[position])
+        role = [index.roles[position]] if index.roles else []
+        half = "test" if label in tested else "train"
+        writer.writerow([_place(dataset, index.keys[position]), index.class_names[label], half, *role])
+    return table.getvalue().encode()
+
+
+def _place(dataset: "MetricDataset", key: str) -> str:
+    file = dataset.file_of(key)
+    assert file is not None  # a picture each
+    return str(file.parent.resolve() / file.name)  # a link to another picture stays one
 
 
 def _definition(name: str, dataset: "MetricDataset", root: Any, trunks: Sequence[str]) -> dict[str, Any]:

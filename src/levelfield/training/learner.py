@@ -305,7 +305,7 @@ class MetricLearner(LightningModule):
         kind = embeddings.device.type
         with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
             loss = self.compute_loss(embeddings, labels)
-        self._unchecked.add(self.global_step, loss)
+        self._unchecked.add(self.global_step, loss, type(self.loss).__name__)
         every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
         if every and self.global_step % every == 0:
             self._unchecked.check()

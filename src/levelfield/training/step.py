@@ -4,7 +4,7 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from levelfield.errors import TrainingFailed
+from levelfield.errors import TrainingFailed, UserError
 from levelfield.seeds import seed_of
 
 TRAIN_LOSS = "train/loss"
@@ -46,7 +46,25 @@ class UncheckedLosses:
     def __init__(self) -> None:
         self._losses: list[tuple[int, Tensor]] = []
 
-    def add(self, step: int, loss: Tensor) -> None:
+    def add(self, step: int, loss: Tensor, name: str) -> None:
+        """Keep a loss for the next look.
+
+        Args:
+            name: The class of what gave it.
+
+        Raises:
+            UserError: it is not one number that has a gradient, for one's own code may give anything.
+        """
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            given = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+            raise UserError(
+                f"--model.loss {name} gave {given}: let its forward return one number, a tensor of shape ()"
+            )
+        if not loss.requires_grad and torch.is_grad_enabled():
+            raise UserError(
+                f"--model.loss {name} gave a number without a gradient: compute it from the embeddings by operations "
+                "of torch, without detach(), item() and no_grad()"
+            )
         self._losses.append((step, loss.detach()))
 
     def check(self) -> None:

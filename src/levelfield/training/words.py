@@ -13,6 +13,7 @@ from jsonargparse import Namespace
 
 from levelfield.errors import UserError
 from levelfield.runtime.shipped import find_configuration, nearest_configuration
+from levelfield.runtime.yaml_once import refuse_repeated_keys
 
 # Options of which each counts, however often they are given.
 REPEATED = ("--config", "--trust", "--add-method", "--archive", "--trunk", "--rerank")
@@ -23,7 +24,7 @@ def files_found(words: Iterable[str]) -> Iterator[str]:
     """The words of a command with each configuration file where it lies: here, or among the shipped ones.
 
     Raises:
-        UserError: there is no such file, with the nearest name.
+        UserError: there is no such file, with the nearest name; or it has a key twice.
     """
     option = ""
     for word in words:
@@ -33,7 +34,9 @@ def files_found(words: Iterable[str]) -> Iterator[str]:
             file = find_configuration(value)
             if file is None:
                 raise UserError(f"--config: no file '{value}'{nearest_configuration(value)}")
-            word = f"{key}={file}" if equals else str(file)
+            word, value = f"{key}={file}" if equals else str(file), str(file)
+        if named:
+            refuse_repeated_keys(Path(value))
         yield word
         option = word
 

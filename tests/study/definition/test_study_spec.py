@@ -158,11 +158,28 @@ def test_first_difference_names_missing_keys() -> None:
         ("methods:", "methods: []\nname: [", r"cannot be read as YAML"),
         ("methods:", "second_searches: [al]\nmethods:", r"second_searches: no method 'al'; did you mean 'all'\?"),
         ("methods:", "second_searches: {all: x}\nmethods:", r"second_searches\.all must be a whole number"),
+        ("methods:", "second_searches: [[all]]\nmethods:", r"second_searches: no method \['all'\]"),
+        ("seed: 7", "seed: 7\nruns: 4", r"study\.yaml, line \d+: 'runs' stands twice"),
+        ("folds: 2", "  arcface: {}\nfolds: 2", r"'arcface' stands twice"),
+        ("name: toy", "name: ../toy", r"name '\.\./toy': give a name that a folder can have"),
+        ("name: toy", "name:", r"name None: give a name"),
+        ("contrastive: ", "2: ", r"method name 2: use letters, .* between quotes"),
+        ("contrastive: ", "yes: ", r"method name True: use letters"),
+        ("seed: 7", "search: many", r"study\.yaml: search must map settings to their values, not be 'many'"),
+        ("overrides: {data", "overrides: [{data: {}}, 5]\nsearch: {data", r"study\.yaml: overrides must map settings"),
+        ("{trainer: {max_epochs: 3}}", "{trainer: 3}", r"method 'contrastive': trainer must map settings .* not be 3"),
+        ("seed: 7", "7: seed", r"unknown key 7"),
     ],
 )
 def test_mistakes_in_the_file_are_named(study: Path, old: str, new: str, message: str) -> None:
     study.write_text(STUDY.replace(old, new))
     with pytest.raises(UserError, match=message):
+        load_spec(study)
+
+
+def test_a_study_that_leaves_out_every_method_is_refused(study: Path) -> None:
+    study.write_text("methods: {contrastive: null}")
+    with pytest.raises(UserError, match="leaves out every method"):
         load_spec(study)
 
 

@@ -10,13 +10,14 @@ import yaml
 
 from levelfield.errors import UserError
 from levelfield.runtime.shipped import find_configuration, nearest_configuration
+from levelfield.runtime.yaml_once import OnceLoader, RepeatedKey
 
 Config = dict[str, Any]
 
 CLASS_KEYS = ("class_path", "init_args", "dict_kwargs")
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(OnceLoader):
     """Safe YAML in which `1e-4` is a number, as the command line reads it (plain YAML 1.1 makes it text)."""
 
 
@@ -39,13 +40,15 @@ def read_yaml(path: Path) -> Config:
     """Read one YAML mapping.
 
     Raises:
-        UserError: the file is missing, is not YAML or holds no mapping.
+        UserError: the file is missing, is not YAML, holds no mapping or has a key twice.
     """
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except FileNotFoundError:
         raise UserError(f"{path} does not exist; correct the path") from None
-    except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
+    except RepeatedKey as error:
+        raise UserError(f"{path}, {error}") from None
+    except (yaml.YAMLError, OSError, UnicodeDecodeError, RecursionError) as error:
         problem = " ".join(str(error).split())
         raise UserError(f"{path} cannot be read as YAML: {problem}") from None
     if content is None:

@@ -109,10 +109,12 @@ def second_searches(path: Path, asked: Any, methods: Sequence[str]) -> list[tupl
         UserError: it names no method, or no number of searches.
     """
     names: dict[str, int]
-    names = asked if isinstance(asked, dict) else dict.fromkeys(asked if isinstance(asked, list) else [asked], 1)
-    for name, number in names.items():
+    listed = asked if isinstance(asked, dict | list) else [asked]
+    for name in listed:
         if name not in (ALL, *methods):
-            raise UserError(f"{path}: second_searches: no method {name!r}{nearest(str(name), [ALL, *methods])}")
+            raise UserError(f"{path}: second_searches: no method {name!r}{nearest(name, [ALL, *methods])}")
+    names = listed if isinstance(listed, dict) else dict.fromkeys(listed, 1)
+    for name, number in names.items():
         whole_number(path, f"second_searches.{name}", number, 0)
     return [
         (method, f"{method}{SECOND_SEARCH_MARK}{number}")

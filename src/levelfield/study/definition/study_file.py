@@ -81,12 +81,13 @@ def load_spec(
     for key in content:
         if key not in KEYS:
             raise UserError(f"{path}: unknown key {key!r}{nearest(key, KEYS)}")
+    name_of_study = _name(path, content.get("name", path.stem))
     methods = content["methods"] = _methods(path, content.get("methods"))
     counts = {key: content.get(key, default) for key, default in COUNTS.items()}
     base = stack(content.get("base", []), path.parent, f"base of {path}")
     overrides_of_file = content.get("overrides") or {}
     for layer in overrides_of_file if isinstance(overrides_of_file, list) else [overrides_of_file]:
-        base = merge(base, layer)
+        base = merge(base, _mapping(layer, f"{path}: overrides"))
     metrics = content.get("metrics", base.pop("metrics", None))
     asked: dict[str, Config] = {"search": {}, "second_searches": {}}
     for key in list(overrides):
@@ -107,7 +108,8 @@ def load_spec(
     for name, layer in layers.items():
         if "metrics" in layer:
             raise UserError(f"method {name} of {path}: 'metrics' are the study's; name them there")
-    settings = search_settings(path, {**(content.get("search") or {}), **asked["search"]}, asked["search"])
+    how = _mapping(content.get("search") or {}, f"{path}: search")
+    settings = search_settings(path, {**how, **asked["search"]}, asked["search"])
     shared = trained_as(path, layers)
     configs = {name: merge(base, layer) for name, layer in layers.items()}
     searches = {name: config.pop("search", None) for name, config in configs.items()}
@@ -139,7 +141,7 @@ def load_spec(
             raise UserError(f"{path}: {name} is trained as {trained}, which the study has not")
     whole: dict[str, Any] = {key: whole_number(path, key, value, SMALLEST.get(key, 1)) for key, value in counts.items()}
     return StudySpec(
-        name=str(content.get("name", path.stem)),
+        name=name_of_study,
         **whole,
         methods=resolved,
         search=settings,
@@ -175,9 +177,36 @@ def _methods(path: Path, asked: Any) -> Config:
     if not isinstance(asked, dict) or not asked:
         raise UserError(f"{path}: 'methods' must map method names to lists of configuration files")
     for name in asked:
-        if not re.fullmatch(f"(?![_.-]){NAME}", str(name)):
-            raise UserError(f"method name {name!r}: use letters, digits, '_', '-' and '.'")
-    return {name: layers for name, layers in asked.items() if layers is not None}
+        if not isinstance(name, str) or not re.fullmatch(f"(?![_.-]){NAME}", name):
+            raise UserError(
+                f"{path}: method name {name!r}: use letters, digits, '_', '-' and '.', between quotes if it is no text"
+            )
+    kept = {name: layers for name, layers in asked.items() if layers is not None}
+    if not kept:
+        raise UserError(f"{path}: 'methods' leaves out every method; keep one")
+    return kept
+
+
+def _name(path: Path, asked: Any) -> str:
+    """The study's name, which its folder below `outputs` has too.
+
+    Raises:
+        UserError: no folder can be called so.
+    """
+    if isinstance(asked, list | dict | None) or str(asked).strip() in ("", ".", "..") or "/" in str(asked):
+        raise UserError(f"{path}: name {asked!r}: give a name that a folder can have, without '/'")
+    return str(asked)
+
+
+def _mapping(asked: Any, place: str) -> Config:
+    """What a section holds.
+
+    Raises:
+        UserError: it holds something else than settings.
+    """
+    if not isinstance(asked, dict):
+        raise UserError(f"{place} must map settings to their values, not be {asked!r}")
+    return asked
 
 
 def _references(path: Path, asked: Any, methods: Config) -> list[str]:
@@ -240,7 +269,8 @@ def _resolve(name: str, config: Config, overrides: Mapping[str, Any]) -> Config:
     for key, value in overrides.items():
         config = set_dotted(config, key, value)
     config.pop("seed_everything", None)
-    config = {section: dict(config.get(section) or {}) for section in (*SECTIONS, *config)}
+    sections = {section: config.get(section) or {} for section in (*SECTIONS, *config)}
+    config = {section: dict(_mapping(found, f"method {name!r}: {section}")) for section, found in sections.items()}
     config["trainer"]["devices"] = _devices(name, config["trainer"])
     for key, value in config["trainer"].items():
         if value in WITHOUT_CHECKPOINT.get(key, ()):
