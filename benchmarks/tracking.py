@@ -24,7 +24,7 @@ TRACKERS: dict[str, dict[str, Any]] = {
         "init_args": {"project": "levelfield", "offline": True},
     },
     "TensorBoard": {
-        "class_path": "lightning.pytorch.loggers.TensorBoardLogger",
+        "class_path": "levelfield.training.batched_tensorboard.BatchedTensorBoardLogger",
         "init_args": {"save_dir": "elsewhere"},
     },
 }

@@ -1,11 +1,13 @@
-"""What waits to be sent to W&B comes in order, with the time that it is of."""
+"""What waits to be sent to W&B and TensorBoard comes in order, with the time that it is of."""
 
 import time
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from wandb_files import offline_runs
 
-from levelfield.training import batched_wandb
+from levelfield.training import batched_tensorboard, batched_wandb
+from levelfield.training.batched_tensorboard import BatchedTensorBoardLogger
 from levelfield.training.batched_wandb import BatchedWandbLogger
 from levelfield.training.trackers import QUIET
 
@@ -42,3 +44,27 @@ def test_a_prefix_is_put_before_the_keys_alone(tmp_path):
     logger.experiment.finish()
     [told] = offline_runs(tmp_path)
     assert told.keys == {"mine-a", "trainer/global_step"}
+
+
+def test_tensorboard_has_each_row_with_its_step_and_time(tmp_path, monkeypatch):
+    logger = BatchedTensorBoardLogger(tmp_path, "", "", prefix="mine")
+    began = []
+    for step in range(3):
+        began.append(time.time())
+        logger.log_metrics({"a": step / 2, "b": 1.0}, step=step)
+        logger.save()  # as Lightning does after each row
+        time.sleep(0.05)
+    assert not list(tmp_path.iterdir()), "nothing is written yet"
+    logger.experiment.add_scalar("by hand", 1, 5)  # after those that waited
+    monkeypatch.setattr(batched_tensorboard, "LONGEST_WAIT", 0)
+    logger.log_metrics({"a": 7.0}, step=9)  # at once
+    monkeypatch.undo()
+    logger.log_metrics({"a": 8.0}, step=10)
+    logger.finalize("success")
+
+    written = EventAccumulator(str(tmp_path)).Reload()
+    assert [(event.step, event.value) for event in written.Scalars("mine-a")] == [
+        *((0, 0.0), (1, 0.5), (2, 1.0), (9, 7.0), (10, 8.0))
+    ]
+    assert [event.wall_time for event in written.Scalars("mine-b")] == pytest.approx(began, abs=0.04)
+    assert set(written.Tags()["scalars"]) == {"mine-a", "mine-b", "by hand"}

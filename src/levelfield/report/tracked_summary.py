@@ -10,9 +10,7 @@ from levelfield.analysis.verdicts import verdict_lines
 from levelfield.storage.lock import Lock
 from levelfield.study.definition.configuration import init_args
 from levelfield.study.record import StudyRecord
-from levelfield.training.trackers import QUIET, WANDB
-
-TENSORBOARD = "TensorBoardLogger"
+from levelfield.training.trackers import QUIET, TENSORBOARD, WANDB
 
 
 def track_summary(record: StudyRecord) -> None:
@@ -25,7 +23,7 @@ def track_summary(record: StudyRecord) -> None:
     with Lock(record.folder, "report", "report"):
         for logger in (trackers[name] for name in WANDB if name in trackers):
             _to_wandb(record, logger, summary, verdicts)
-        if TENSORBOARD in trackers:
+        if set(TENSORBOARD) & set(trackers):
             _to_tensorboard(record, summary, verdicts)
 
 

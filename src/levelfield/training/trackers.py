@@ -9,6 +9,7 @@ from jsonargparse import Namespace
 # Of W&B, for runs of which there are hundreds: it prints nothing, and keeps nothing of what is printed.
 QUIET = {"silent": True, "console": "off"}
 WANDB = ("WandbLogger", "BatchedWandbLogger")
+TENSORBOARD = ("TensorBoardLogger", "BatchedTensorBoardLogger")
 
 
 def place_trackers(loggers: Any, folder: Path, run: Mapping[str, Any]) -> None:
@@ -26,5 +27,5 @@ def place_trackers(loggers: Any, folder: Path, run: Mapping[str, Any]) -> None:
             told = {key: value for key, value in run.items() if key not in ("name", "settings")}
             usual = {"settings": run["settings"]} if "settings" in run else {}
             logger.dict_kwargs = {**usual, **(logger.get("dict_kwargs") or {}), **told}
-        if kind == "TensorBoardLogger":
+        if kind in TENSORBOARD:
             logger.init_args.save_dir, logger.init_args.name, logger.init_args.version = str(folder), "", ""

@@ -24,7 +24,10 @@ WANDB = {
     "class_path": "levelfield.training.batched_wandb.BatchedWandbLogger",
     "init_args": {"offline": True, "project": "p"},
 }
-BOARD = {"class_path": "lightning.pytorch.loggers.TensorBoardLogger", "init_args": {"save_dir": "elsewhere"}}
+BOARD = {
+    "class_path": "levelfield.training.batched_tensorboard.BatchedTensorBoardLogger",
+    "init_args": {"save_dir": "elsewhere"},
+}
 OF_EACH_FIT = {
     *("train/loss", "train/samples_per_second", "train/active_samples"),
     *("train/embedding_norm_mean", "train/embedding_norm_std"),
