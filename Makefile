@@ -1,14 +1,16 @@
 PYTHON ?= python3# 3.11 or newer; makes .venv
 VENV := .venv
 BIN := $(VENV)/bin
+AXE := node_modules/axe-core/axe.min.js# checks whether the study's page can be read by everyone
 
-.PHONY: help quickstart notebooks test test-full test-gpu lint docs
+.PHONY: help quickstart notebooks axe test test-full test-gpu lint docs
 
 help:
 	@echo "make quickstart  sets up $(VENV) and compares 14 methods on a frozen trunk"
 	@echo "make notebooks   executes notebooks/ again, and keeps what they show"
 	@echo "make test        the tests, at most 10 minutes on 2 cores"
 	@echo "make test-full   the long ones too, at most an hour"
+	@echo "make axe         axe-core, with which tests check the study's page; test-full fetches it"
 	@echo "make test-gpu    those that need CUDA, some minutes; without it each is skipped"
 	@echo "make lint        ruff, mypy, and who may import whom"
 	@echo "make docs        the documentation site, build/site/index.html"
@@ -27,6 +29,7 @@ test: $(VENV)/installed-dev
 	$(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 test-full: $(VENV)/installed-dev
+	-$(MAKE) --no-print-directory axe # without npm the tests of accessibility are skipped
 	$(BIN)/python -m pip install --quiet --editable '.[dev,ray]'
 	$(BIN)/pytest -m "not gpu" --numprocesses auto --dist loadfile --no-loadscope-reorder
 
@@ -43,6 +46,12 @@ lint: $(VENV)/installed-dev
 docs: $(VENV)/installed-docs
 	$(BIN)/sphinx-build --fresh-env --fail-on-warning --keep-going --quiet -c docs -d build/doctrees . build/site
 	@echo "build/site/index.html"
+
+axe: $(AXE)
+
+$(AXE): Makefile
+	npm install --prefix . --no-save --no-package-lock --no-audit --no-fund axe-core@4.14.1
+	touch $@
 
 $(VENV)/installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

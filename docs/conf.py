@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 from docutils import nodes
-from pygments.lexers.special import TextLexer
 from sphinx import addnodes
 from sphinx.application import Sphinx
 
@@ -143,7 +142,6 @@ def write_index(app: Sphinx, exception: Exception | None) -> None:
 
 
 def setup(app: Sphinx) -> None:
-    app.add_lexer("mermaid", TextLexer)  # drawn by GitHub alone
     app.connect("source-read", add_contents)
     app.connect("doctree-read", keep_pages, priority=400)  # before downloads are collected
     app.connect("autodoc-process-docstring", as_rst, priority=400)  # before napoleon

@@ -29,7 +29,7 @@ def chromium() -> str:
 def axe() -> str:
     """The source of axe-core."""
     if not AXE.is_file():
-        pytest.skip("no axe-core: npm install --no-save axe-core")
+        pytest.skip("no axe-core: make axe")
     return AXE.read_text(encoding="utf-8")
 
 
