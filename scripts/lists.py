@@ -11,9 +11,10 @@ import inspect
 import pkgutil
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "src"
@@ -31,6 +32,8 @@ WRAPPERS = {"EnsembleTrunk", "EnsembleEmbedder", "ModuleTrunk"}
 SUPPLIED = {"num_classes", "embedding_size", "num_features"}
 SHARED = {"class_fraction", "shard_classes"}  # of losses with class weights: the page explains them once
 WIDTH = 120
+POOLING = {"token": "class token", "cls": "class token", "map": "attention"}
+STATISTICS = {0.485: "ImageNet's", 0.5: "0.5", 0.48145466: "CLIP's"}  # by red's mean
 Named = type | Callable[..., object]  # a class, or the function of a metric
 
 
@@ -199,6 +202,57 @@ def embedders() -> str:
     return table("class | what it does | arguments", map(explained, kinds))
 
 
+def trunk_files() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each file of `configs/trunk/` that names a model with weights, by its name, and what it holds."""
+    import yaml
+
+    for file in sorted((ROOT / "configs" / "trunk").glob("*.yaml")):
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        if not file.stem.startswith("tiny"):
+            yield file.stem, content
+
+
+def image_trunks() -> str:
+    """The files that name a model of timm, the smallest first; built without memory for weights."""
+    import torch
+
+    from levelfield.models import TimmTrunk
+
+    rows = []
+    for name, content in trunk_files():
+        spec = content["model"]["trunk"]
+        if not spec["class_path"].endswith(".TimmTrunk"):
+            continue
+        with torch.device("meta"):
+            trunk: Any = TimmTrunk(**{**spec["init_args"], "weights": None})
+        weights = sum(weight.numel() for weight in trunk.parameters())
+        sizes = content.get("data", {}).get("transforms")
+        cells = [
+            *(f"`{name}`", f"`{spec['init_args']['name']}`", f"{trunk.num_features:,}", f"{weights / 1e6:.1f} M"),
+            f"{sizes['crop_size']} of {sizes['resize']}" if sizes else "the data's",
+            POOLING.get(str(getattr(trunk.model, "global_pool", "")), "mean"),
+            STATISTICS[trunk.mean[0]],
+            str(trunk.model.pretrained_cfg["license"]),
+        ]
+        rows.append((weights, cells))
+    head = "`configs/trunk/` | model of timm | features | parameters | px | pooling | mean, deviation | licence"
+    return table(head, [cells for _, cells in sorted(rows)])
+
+
+def text_trunks() -> str:
+    rows = []
+    for name, content in trunk_files():
+        given = content["model"]["trunk"]["init_args"]
+        if content["model"]["trunk"]["class_path"].endswith(".TransformersTrunk"):
+            rows.append(
+                [
+                    *(f"`{name}`", f"`{given['name']}`", POOLING.get(given["pooling"], given["pooling"])),
+                    *(f"`{given['prefix']}`" if "prefix" in given else "", str(given["max_length"])),
+                ]
+            )
+    return table("`configs/trunk/` | model of transformers | pooling | prefix | tokens", rows)
+
+
 def samplers() -> str:
     kinds = shipped("levelfield.data.samplers")
     return table("class | a batch has | when", ([*explained(kind)[:2], said(kind, "When")] for kind in kinds))
@@ -245,7 +299,7 @@ TABLES = {
         "miners": miners,
     },
     "docs/datasets.md": {"data sets": datasets, "samplers": samplers},
-    "docs/trunks.md": {"embedders": embedders},
+    "docs/trunks.md": {"image trunks": image_trunks, "text trunks": text_trunks, "embedders": embedders},
     "docs/metrics.md": {"metrics": metrics},
 }
 

@@ -1,8 +1,9 @@
 """Trunks: networks that turn a batch of images into one feature vector each."""
 
 import inspect
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -119,8 +120,9 @@ class TimmTrunk(Trunk):
 
     Args:
         name: a model that `timm.list_models()` lists, e.g. `resnet50`, `tf_efficientnet_lite0`.
-        weights: `pretrained` (downloaded from the hub), a file, `package:<import name>` (an installed package that
-            carries one weight file), or None for random weights.
+        weights: `pretrained` (downloaded from the hub), a file (timm's, or one of the layouts that timm converts into
+            its own: DINOv2's, DINOv3's, CLIP's and ConvNeXt's authors'), `package:<import name>` (an installed package
+            that carries one weight file), or None for random weights.
         mean: per-channel mean of the images in [0, 1]; None takes the model's own.
         std: likewise.
         arguments: further arguments of the model itself, e.g. `{"drop_path_rate": 0.1}`, `{"img_size": 224}`, or
@@ -175,26 +177,50 @@ class TimmTrunk(Trunk):
             self.licence = known.get("license")
             self.weights_origin = f"hub {known.get('hf_hub_id') or known.get('url')}"
         else:
-            self.weights_origin = load_weights(self.model, weights)
+            self.weights_origin = load_weights(self.model, weights, convert=_conversion(model))
         self.num_features = _features_given(model, given) if given else int(model.num_features)
         self.model.to(memory_format=torch.channels_last)  # convolutions: 1.6 times faster on 2 CPU cores
         self.mean, self.std = tuple(mean or known["mean"]), tuple(std or known["std"])
         self.standardise = Standardise(self.mean, self.std)
 
     def forward(self, images: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch features"]:
+        self._refuse_size(*images.shape[2:])
         return self.model(self.standardise(images).contiguous(memory_format=torch.channels_last))
+
+    def _refuse_size(self, height: int, width: int) -> None:
+        """Raises UserError for images that the patches do not tile, or the position embeddings are not of."""
+        patches: Any = getattr(self.model, "patch_embed", None)
+        if not getattr(patches, "img_size", None) or not hasattr(patches, "strict_img_size") or patches.dynamic_img_pad:
+            return
+        found, name, side = f"images of {height} x {width} px", self.init_args["name"], patches.patch_size[0]
+        if patches.strict_img_size and (height, width) != tuple(patches.img_size):
+            raise UserError(
+                f"{found}: trunk '{name}' takes {patches.img_size[0]}; give --data.transforms.crop_size "
+                f"{patches.img_size[0]}, or --model.trunk.arguments '{{dynamic_img_size: true}}' and a multiple of "
+                f"{side}"
+            )
+        if height % side or width % side:
+            raise UserError(
+                f"{found}: trunk '{name}' cuts images into patches of {side} px; give --data.transforms.crop_size "
+                f"{max(side, height // side * side)}, or another multiple of {side}"
+            )
 
 
 @torch.no_grad()
 def _features_given(model: Any, arguments: dict[str, Any]) -> int:
-    """Length of a feature vector with arguments that may change it, by an image of zeros.
+    """Length of a feature vector with arguments that may change it, by shapes alone: nothing is computed.
 
     Raises:
-        UserError: they leave no vector.
+        UserError: they leave no vector, or no image of that size goes through.
     """
     size = arguments.get("img_size") or model.pretrained_cfg["input_size"][1:]
     height, width = size if isinstance(size, list | tuple) else (size, size)
-    features = model.eval()(torch.zeros(1, 3, height, width))
+    shapes = {name: value.to("meta") for name, value in (*model.named_parameters(), *model.named_buffers())}
+    image = torch.zeros(1, 3, height, width, device="meta")
+    try:
+        features = torch.func.functional_call(model.eval(), shapes, (image,))
+    except AssertionError as error:
+        raise UserError(f"--model.trunk.arguments {arguments}: {_first_line(error)}") from error
     model.train()
     shape = tuple(getattr(features, "shape", ()))
     if len(shape) != 2:
@@ -202,6 +228,12 @@ def _features_given(model: Any, arguments: dict[str, Any]) -> int:
             f"--model.trunk.arguments {arguments}: an image's features have shape {shape[1:]}; a trunk gives a vector"
         )
     return shape[1]
+
+
+def _conversion(model: nn.Module) -> Callable[[dict[str, Tensor]], dict[str, Tensor]] | None:
+    """What timm makes of other layouts of an architecture's weights; None where it knows no other."""
+    known = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
+    return None if known is None else lambda state: known(dict(state), model)
 
 
 class Standardise(nn.Module):

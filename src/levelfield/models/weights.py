@@ -2,7 +2,9 @@
 
 import hashlib
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout, suppress
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +17,20 @@ from levelfield.storage.file_hash import file_hash
 SUFFIXES = (".pth", ".pt", ".bin", ".safetensors")
 
 
-def load_weights(model: nn.Module, source: str | None, url: str = "", sha256: str = "") -> str:
+def load_weights(
+    model: nn.Module,
+    source: str | None,
+    url: str = "",
+    sha256: str = "",
+    convert: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]] | None = None,
+) -> str:
     """Loads weights into a trunk's network and says where they came from, in words that name no place on this machine.
 
     Args:
         source: None (random weights stay), `pretrained` (what lies at `url`), or what `find_weights` takes.
         url: the official file.
         sha256: its checksum, or the beginning of it.
+        convert: makes the network's own layout of others that it knows.
 
     Raises:
         UserError: weights that cannot be had, or that do not fit the network.
@@ -29,11 +38,21 @@ def load_weights(model: nn.Module, source: str | None, url: str = "", sha256: st
     if source is None:
         return "random"
     path = download_weights(url, sha256) if source == "pretrained" else find_weights(source)
-    model.load_state_dict(match_tensors(read_state_dict(path), model.state_dict(), source), strict=False)
+    state, target = read_state_dict(path), model.state_dict()
+    if convert is not None and not _has_all(state, target):
+        # timm prints what it misses; what it cannot convert is matched, or refused, as it is.
+        with suppress(Exception), redirect_stdout(StringIO()):
+            state = convert(state)
+    model.load_state_dict(match_tensors(state, target, source), strict=False)
     if source == "pretrained":
         return url
     digest = file_hash(path)
     return f"{source if source.startswith('package:') else path.name} (sha256 {digest[:16]})"
+
+
+def _has_all(state: Mapping[str, Any], target: Mapping[str, torch.Tensor]) -> bool:
+    """Whether a file has every tensor of a network under its name and in its shape."""
+    return all(name in state and state[name].shape == tensor.shape for name, tensor in target.items())
 
 
 def download_weights(url: str, sha256: str) -> Path:

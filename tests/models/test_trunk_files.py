@@ -1,0 +1,169 @@
+"""The files of `configs/trunk/`: what they give is what the weights were trained with; official weights load."""
+
+import math
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+import yaml
+from safetensors.torch import save_file
+
+from levelfield.data.transforms import ImageTransforms
+from levelfield.errors import UserError
+from levelfield.models import TimmTrunk
+from levelfield.training.build import build
+
+FOLDER = Path(__file__).parents[2] / "configs" / "trunk"
+FILES = {file.stem: yaml.safe_load(file.read_text()) for file in sorted(FOLDER.glob("*.yaml"))}
+# How the weights were trained to say an image in one vector, from their papers: DINOv2 (Oquab 2023) and CLIP (Radford
+# 2021) by the class token, SigLIP (Zhai 2023) by attention. EVA-02 is tuned on means, EVA-02-CLIP on the class
+# token.
+POOLED_BY = {
+    **dict.fromkeys(("dinov2_small", "dinov2_base", "clip_base", "clip_base32", "eva02_base"), "token"),
+    **dict.fromkeys(("siglip_base", "siglip2_base", "siglip2_base32"), "map"),
+    "eva02_small": "avg",
+}
+# Features and millions of parameters without heads: the papers' tables of sizes.
+SIZES = {
+    **dict.fromkeys(("dinov2_small", "dinov3_small", "eva02_small"), (384, 22)),
+    **dict.fromkeys(("dinov3_base", "clip_base", "eva02_base"), (768, 86)),
+    **{
+        "dinov2_base": (768, 87),
+        "clip_base32": (768, 87),
+        "siglip_base": (768, 93),
+        "siglip2_base": (768, 93),
+        "siglip2_base32": (768, 95),
+    },
+    **{"convnextv2_tiny": (768, 28), "convnextv2_base": (1024, 88)},
+}
+
+
+def without_memory(name: str) -> TimmTrunk:
+    with torch.device("meta"):
+        return TimmTrunk(**{**FILES[name]["model"]["trunk"]["init_args"], "weights": None})
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_file_gives_what_the_weights_were_trained_with(name):
+    trunk = without_memory(name)
+    known = timm.models.get_pretrained_cfg(FILES[name]["model"]["trunk"]["init_args"]["name"])
+    assert known.hf_hub_id  # there are weights of that name
+    assert (trunk.mean, trunk.std) == (known.mean, known.std)
+    transforms = FILES[name]["data"]["transforms"]
+    assert (3, transforms["crop_size"], transforms["crop_size"]) == known.input_size
+    assert transforms["resize"] == math.floor(transforms["crop_size"] / known.crop_pct)  # as timm evaluates
+    assert (transforms["interpolation"], known.crop_mode) == (known.interpolation, "center")
+    ImageTransforms(**transforms)
+    assert (trunk.num_features, round(sum(p.numel() for p in trunk.parameters()) / 1e6)) == SIZES[name]
+    if name in POOLED_BY:
+        assert trunk.model.global_pool == POOLED_BY[name]
+    size = transforms["crop_size"]
+    assert trunk(torch.rand(2, 3, size, size, device="meta")).shape == (2, trunk.num_features)
+    smaller = size - size % 32 - 32 if "dinov2" not in name and name != "eva02_small" else 224
+    assert trunk(torch.rand(1, 3, smaller, smaller, device="meta")).shape == (1, trunk.num_features)
+
+
+def test_a_file_after_the_data_s_sets_the_data_s_sizes(tmp_path):
+    config = {"model": FILES["tiny"]["model"] | {"loss": "ContrastiveLoss"}, "data": {"dataset": "Glyphs"}}
+    config["data"] |= FILES["dinov2_small"]["data"]
+    transforms = build(config, tmp_path).datamodule.transforms
+    assert (transforms.crop_size, transforms.resize, transforms.interpolation) == (518, 518, "bicubic")
+
+
+SMALL = {"img_size": 56, "embed_dim": 24, "depth": 2, "num_heads": 2}
+
+
+def small(name: str, **given) -> TimmTrunk:
+    torch.manual_seed(0)
+    return TimmTrunk(
+        FILES[name]["model"]["trunk"]["init_args"]["name"], **{"weights": None, "arguments": SMALL} | given
+    )
+
+
+@pytest.mark.parametrize("name", ["dinov2_small", "dinov3_small", "siglip2_base32", "clip_base32", "eva02_small"])
+def test_timm_s_file_of_weights(name, tmp_path):
+    """Random weights in the layout of the hub's file, head and all."""
+    arguments = SMALL | ({"patch_size": 14} if name != "eva02_small" else {})
+    torch.manual_seed(0)
+    source = timm.create_model(FILES[name]["model"]["trunk"]["init_args"]["name"], **arguments).eval()
+    save_file(source.state_dict(), tmp_path / "model.safetensors")
+    trunk = small(name, weights=str(tmp_path / "model.safetensors"), arguments=arguments).eval()
+    images = torch.rand(2, 3, 56, 56)
+    mean, std = (torch.tensor(source.pretrained_cfg[key]).view(3, 1, 1) for key in ("mean", "std"))
+    with torch.no_grad():
+        expected = source.forward_head(source.forward_features((images - mean) / std), pre_logits=True)
+        torch.testing.assert_close(trunk(images), expected)
+        again = TimmTrunk(**trunk.init_args).eval()
+        assert torch.equal(again(images), trunk(images))
+
+
+def test_dinov2_s_own_file(tmp_path):
+    """Oquab et al. give the class token a position of its own, timm adds it to the token."""
+    ours = small("dinov2_small").model.state_dict()
+    theirs = {key: value for key, value in ours.items() if key not in ("cls_token", "reg_token", "pos_embed")}
+    positions, classes = torch.randn(1, 17, 24), torch.randn(1, 1, 24)
+    theirs |= {"register_tokens": ours["reg_token"], "mask_token": torch.zeros(1, 24)}
+    torch.save({**theirs, "cls_token": classes, "pos_embed": positions}, tmp_path / "dinov2_vits14_reg4_pretrain.pth")
+    found = small("dinov2_small", weights=str(tmp_path / "dinov2_vits14_reg4_pretrain.pth")).model.state_dict()
+    assert torch.equal(found.pop("cls_token"), classes + positions[:, :1])
+    assert torch.equal(found.pop("pos_embed"), positions[:, 1:])
+    assert all(torch.equal(value, ours[key]) for key, value in found.items())
+
+
+def test_convnext_v2_s_own_file(tmp_path):
+    """Woo et al.'s names of layers; their 1 x 1 convolutions are linear layers."""
+    arguments = {"depths": [1, 1, 1, 1], "dims": [8, 8, 8, 16]}
+    ours = small("convnextv2_tiny", arguments=arguments).model.state_dict()
+    names = {
+        "stem.": "downsample_layers.0.",
+        ".blocks.": ".",
+        "conv_dw": "dwconv",
+        "mlp.fc": "pwconv",
+        "head.norm": "norm",
+    }
+    names |= {f"stages.{n}.downsample": f"downsample_layers.{n}" for n in range(1, 4)}
+    names |= {"mlp.grn.weight": "grn.gamma", "mlp.grn.bias": "grn.beta"}
+    theirs = {}
+    for key, value in ours.items():
+        shape = (1, 1, 1, len(value)) if "grn" in key else value.shape
+        for own, other in reversed(names.items()):
+            key = key.replace(own, other)
+        theirs[key] = value.reshape(shape)
+    torch.save({"model": theirs | {"head.weight": torch.zeros(5, 16), "head.bias": torch.zeros(5)}}, tmp_path / "v2.pt")
+    found = small("convnextv2_tiny", weights=str(tmp_path / "v2.pt"), arguments=arguments).model.state_dict()
+    assert found.keys() == ours.keys()
+    assert all(torch.equal(value, ours[key]) for key, value in found.items())
+
+
+def test_positions_of_another_size_are_brought_to_this_one_s(tmp_path):
+    large = small("siglip_base", arguments=SMALL | {"img_size": 96})
+    torch.save(large.model.state_dict(), tmp_path / "w.pt")
+    found = small("siglip_base", weights=str(tmp_path / "w.pt"), arguments=SMALL | {"img_size": 64}).model
+    assert found.pos_embed.shape == (1, 16, 24)
+    expected = timm.layers.resample_abs_pos_embed(large.model.pos_embed, (4, 4), (6, 6), num_prefix_tokens=0)
+    torch.testing.assert_close(found.pos_embed, expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "side", "line"),
+    [
+        ("dinov2_small", {}, 64, r"images of 64 x 64 px: .* takes 56; give --data.transforms.crop_size 56, or .*of 14"),
+        ("dinov2_small", {"dynamic_img_size": True}, 64, "patches of 14 px; give --data.transforms.crop_size 56"),
+        ("dinov3_small", {"img_size": 48}, 56, "patches of 16 px; give --data.transforms.crop_size 48"),
+    ],
+)
+def test_images_that_the_patches_do_not_tile_are_refused(name, arguments, side, line):
+    trunk = small(name, arguments=SMALL | arguments)
+    with pytest.raises(UserError, match=line):
+        trunk(torch.rand(1, 3, side, side))
+    with pytest.raises(UserError, match=r"--model.trunk.arguments.*divisible by patch size"):
+        small("dinov3_small", arguments=SMALL)
+
+
+def test_with_no_hub_in_reach_one_line_says_what_to_give(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(UserError, match=r"no hub in reach, give --model.trunk.weights a file") as raised:
+        TimmTrunk("test_vit", weights="pretrained")
+    assert "\n" not in str(raised.value)
