@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from levelfield.errors import UserError
@@ -28,8 +28,10 @@ class TransformersTrunk(Trunk):
             `package:<import name>` (an installed package that carries one such folder), or a name on the hub, which is
             asked only for what its cache on this machine lacks.
         weights: `pretrained` (those beside the configuration), a file, or None for random weights.
-        pooling: `cls` takes the first token's state, `mean` the mean over a text's tokens.
+        pooling: `cls` takes the first token's state, `mean` the mean over a text's tokens, `last` the last token's, as
+            decoders have it.
         max_length: tokens that a text is cut to, the special ones included.
+        prefix: stands before each text, where the weights were trained so: E5's `query: `.
         config: the architecture, as in a `config.json`; None reads the one of `name`.
 
     Raises:
@@ -47,9 +49,10 @@ class TransformersTrunk(Trunk):
         self,
         name: str,
         weights: str | None = "pretrained",
-        pooling: Literal["cls", "mean"] = "mean",
+        pooling: Literal["cls", "mean", "last"] = "mean",
         max_length: int = 256,
         config: dict[str, Any] | None = None,
+        prefix: str = "",
     ) -> None:
         super().__init__()
         transformers = _transformers()
@@ -59,8 +62,9 @@ class TransformersTrunk(Trunk):
             "pooling": pooling,
             "max_length": max_length,
             "config": config,
+            **({"prefix": prefix} if prefix else {}),
         }
-        self.name, self.pooling, self.max_length = name, pooling, max_length
+        self.name, self.pooling, self.max_length, self.prefix = name, pooling, max_length, prefix
         self._tokenizer_json: str | None = None
         self._tokenizer: Any = None
         config = read_config(model_folder(name)) if config is None else config
@@ -78,6 +82,7 @@ class TransformersTrunk(Trunk):
         self.num_features = int(architecture.hidden_size)
         known = {"model_type": architecture.model_type, **architecture.to_diff_dict()}
         self.checkpoint_args = {"config": {key: known[key] for key in known if key != "transformers_version"}}
+        architecture.use_cache = False  # a decoder's, for writing on
         if weights is not None:
             self._load(weights)
 
@@ -106,9 +111,13 @@ class TransformersTrunk(Trunk):
     def set_extra_state(self, state: str) -> None:
         self._tokenizer_json, self._tokenizer = state, None
 
+    def token_ids(self, text: str) -> list[int]:
+        """The tokens that stand for a text: of its prefix too, the special ones included."""
+        return self.tokenizer.encode(self.prefix + text).ids
+
     def forward(self, samples: Sequence[str]) -> Float[Tensor, "batch features"]:
         device = next(self.model.parameters()).device
-        ids = [self.tokenizer.encode(text).ids for text in samples]
+        ids = [self.token_ids(text) for text in samples]
         order = sorted(range(len(ids)), key=lambda position: len(ids[position]))
         at_once = TEXTS_AT_ONCE if device.type == "cpu" else len(ids)
         parts = ([ids[i] for i in order[start : start + at_once]] for start in range(0, len(order), at_once))
@@ -124,9 +133,7 @@ class TransformersTrunk(Trunk):
         for row, text in enumerate(ids):
             ids_NT[row, : len(text)] = torch.tensor(text)
         states_NTF = self.model(input_ids=ids_NT.to(device), attention_mask=mask_NT.long()).last_hidden_state
-        if self.pooling == "cls":
-            return states_NTF[:, 0]
-        return (states_NTF * mask_NT[..., None]).sum(dim=1) / mask_NT.sum(dim=1, keepdim=True)
+        return pooled(states_NTF, mask_NT, self.pooling)
 
     def _load(self, weights: str) -> None:
         path = weights_beside(model_folder(self.name)) if weights == "pretrained" else find_weights(weights)
@@ -137,6 +144,18 @@ class TransformersTrunk(Trunk):
         named = Path(self.name).name if weights == "pretrained" else path.name
         self.weights_origin = f"{named} (sha256 {file_hash(path)[:16]})"
         self.licence = read_licence(path.parent)
+
+
+def pooled(
+    states_NTF: Float[Tensor, "texts tokens features"], mask_NT: Int[Tensor, "texts tokens"], pooling: str
+) -> Float[Tensor, "texts features"]:
+    """One vector a text, of its tokens' states; the mask is 0 where a shorter text is filled up, at its end."""
+    if pooling == "cls":
+        return states_NTF[:, 0]
+    lengths_N1 = mask_NT.sum(dim=1, keepdim=True)
+    if pooling == "last":
+        return states_NTF.take_along_dim(lengths_N1[..., None] - 1, dim=1)[:, 0]
+    return (states_NTF * mask_NT[..., None]).sum(dim=1) / lengths_N1
 
 
 def _transformers() -> Any:

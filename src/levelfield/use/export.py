@@ -147,7 +147,7 @@ def _texts(encoder: Encoder, folder: Path, data: Any) -> list[Compared]:
     trunk: Any = encoder.learners[0].trunk
     tokenizer, padding = trunk.tokenizer, trunk.model.config.pad_token_id or 0
     texts = SENTENCES if data is None else samples_of(data, "text", encoder.origin).names[:COMPARED]
-    ids = [tokenizer.encode(text).ids for text in texts]
+    ids = [trunk.token_ids(text) for text in texts]
     longest = max(map(len, ids))
     input_ids = torch.tensor([each + [padding] * (longest - len(each)) for each in ids])
     mask = torch.tensor([[1] * len(each) + [0] * (longest - len(each)) for each in ids])
@@ -161,6 +161,8 @@ def _texts(encoder: Encoder, folder: Path, data: Any) -> list[Compared]:
     ]
     tokenizer.save(str(folder / "tokenizer.json"))
     tokens = {"pad_token_id": padding, "max_length": trunk.max_length, "tokenizer": "tokenizer.json"}
+    if trunk.prefix:
+        tokens["prefix"] = trunk.prefix
     _describe(encoder, folder, found, dict.fromkeys(inputs, "(B, T) int64") | tokens)
     return found
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from levelfield.data.transforms import ImageTransforms
 from levelfield.errors import UserError
-from levelfield.models.text import TransformersTrunk
+from levelfield.models.text import TransformersTrunk, pooled
 from levelfield.training.learner import MetricLearner
 
 
@@ -44,9 +44,7 @@ class EmbedTexts(nn.Module):
         parts = []
         for encoder, pooling, head in zip(self.encoders, self.pooling, self.heads, strict=True):
             states_BTF = encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
-            mask_BT1 = attention_mask[..., None].to(states_BTF.dtype)
-            mean_BF = (states_BTF * mask_BT1).sum(dim=1) / mask_BT1.sum(dim=1)
-            parts.append(head(states_BTF[:, 0] if pooling == "cls" else mean_BF))
+            parts.append(head(pooled(states_BTF, attention_mask, pooling)))
         return side_by_side(parts)
 
 
