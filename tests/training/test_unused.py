@@ -25,9 +25,11 @@ OF_THE_PARSER = {"help", "help_all", "config", "print_config"}
         (
             [
                 *("--model.freeze_trunk", "true", "--model.trunk_lr", "1e-3", "--model.freeze_batch_norm", "false"),
-                *("--model.chunk_size", "4"),
+                *("--model.chunk_size", "4", "--model.layer_decay", "0.8", "--model.gradient_checkpointing", "true"),
             ],
             {
+                "model.layer_decay": "the trunk is frozen",
+                "model.gradient_checkpointing": "the trunk is frozen",
                 "model.trunk_lr": "no weight of the trunk trains",
                 "model.freeze_batch_norm": "the trunk is frozen",
                 "model.chunk_size": "the trunk is frozen",

@@ -50,6 +50,20 @@ def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, An
     return checkpoint
 
 
+def own_part(learner: Any) -> dict[str, Any]:
+    """What a checkpoint holds beside what Lightning stores: data, classes, and where the trunk's weights came from."""
+    datamodule = getattr(learner._trainer, "datamodule", None)
+    data = datamodule.identity() if datamodule is not None and hasattr(datamodule, "identity") else None
+    return {
+        "num_classes": learner.num_classes,
+        "data": data,
+        "trunk_args": dict(learner.trunk.checkpoint_args),
+        "weights": learner.trunk.weights_origin,
+        "licence": learner.trunk.licence,
+        **({KEY: trunk_hash(learner.trunk)} if learner.freeze_trunk else {}),
+    }
+
+
 class LearnerConfig(NamedTuple):
     """What a checkpoint says of its learner, looked at.
 

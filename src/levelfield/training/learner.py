@@ -22,16 +22,15 @@ from levelfield.miners import Miner
 from levelfield.models import LinearEmbedder
 from levelfield.models.embedders import check_embedder
 from levelfield.models.ensemble import EnsembleEmbedder, EnsembleTrunk
+from levelfield.models.layers import recompute_activations
 from levelfield.models.pca_start import check_can_be_pca
 from levelfield.models.trunks import as_trunk
 from levelfield.runtime.process_group import leave_group_at_exit, stay_in_group
 from levelfield.training.batches import Batch, gather_rows, samples_of
 from levelfield.training.begin_at_pca import begin_at_pca
 from levelfield.training.callbacks import RecordOpening, RetrievalValidation
-from levelfield.training.checkpoint import import_spec, load_learner
+from levelfield.training.checkpoint import import_spec, load_learner, own_part
 from levelfield.training.features import TrunkExtractor, check_features
-from levelfield.training.frozen_trunk import KEY as FROZEN_TRUNK
-from levelfield.training.frozen_trunk import trunk_hash
 from levelfield.training.fully_sharded import shard
 from levelfield.training.gradient_caching import check_chunks, embed_in_chunks
 from levelfield.training.loss_factory import LossFactory, MetricLossFactory, check_call, make_loss, supplied_arguments
@@ -84,6 +83,8 @@ class MetricLearner(LightningModule):
             features, as a fit begins.
         chunk_size: of how many samples a training step keeps the activations at a time, for batches larger than memory
             (docs/scale.md): the same gradients, for one more pass through the trunk. None keeps all.
+        layer_decay: factor on `trunk_lr` from each layer of the trunk to the one before it (docs/trunks.md).
+        gradient_checkpointing: keeps what goes into the trunk's blocks alone, for one more pass through them.
 
     Attributes:
         checkpoint_path: the file that the learner was loaded from; None once it is trained.
@@ -127,16 +128,22 @@ class MetricLearner(LightningModule):
         freeze_trunk: bool = False,
         embedder_init: Literal["random", "pca"] = "random",
         chunk_size: int | None = None,
+        layer_decay: float = 1.0,
+        gradient_checkpointing: bool = False,
     ) -> None:
         super().__init__()
         refuse_below(1, "model", embedding_size=embedding_size, members=members, chunk_size=chunk_size)
         refuse_below(0, "model", trunk_lr=trunk_lr, embedder_lr=embedder_lr, loss_lr=loss_lr)
-        refuse_below(0, "model", weight_decay=weight_decay, loss_weight_decay=loss_weight_decay)
+        refuse_below(
+            0, "model", weight_decay=weight_decay, loss_weight_decay=loss_weight_decay, layer_decay=layer_decay
+        )
         member = as_trunk(trunk, num_features)
         # Copies that never learn would all say the same: members share a frozen trunk.
         self.trunk = member if members == 1 or freeze_trunk else EnsembleTrunk(member, members)
         if freeze_trunk:
             self.trunk.requires_grad_(False)
+        elif gradient_checkpointing:
+            recompute_activations(self.trunk, freeze_batch_norm)
         self.embedder = (
             embedder(member.num_features, embedding_size)
             if members == 1
@@ -164,6 +171,7 @@ class MetricLearner(LightningModule):
         self._optimizer_factory = optimizer
         self._scheduler_factory = lr_scheduler
         self._scheduler_interval = lr_scheduler_interval
+        self._layer_decay = layer_decay
         self._rates = {
             "trunk": {"lr": trunk_lr, "weight_decay": weight_decay},
             "embedder": {"lr": embedder_lr, "weight_decay": weight_decay},
@@ -340,7 +348,7 @@ class MetricLearner(LightningModule):
         return {"embeddings": self(samples), "index": index}
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        optimizer = self._optimizer_factory(parameter_groups(self, self._rates))
+        optimizer = self._optimizer_factory(parameter_groups(self, self._rates, self._layer_decay))
         take_optimizer(self, optimizer)
         if self._scheduler_factory is None:
             return optimizer
@@ -353,16 +361,7 @@ class MetricLearner(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         make_whole(self, checkpoint)
-        datamodule = getattr(self._trainer, "datamodule", None)
-        data = datamodule.identity() if datamodule is not None and hasattr(datamodule, "identity") else None
-        checkpoint["levelfield"] = {
-            "num_classes": self.num_classes,
-            "data": data,
-            "trunk_args": dict(self.trunk.checkpoint_args),
-            "weights": self.trunk.weights_origin,
-            "licence": self.trunk.licence,
-            **({FROZEN_TRUNK: trunk_hash(self.trunk)} if self.freeze_trunk else {}),
-        }
+        checkpoint["levelfield"] = own_part(self)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.build_loss(checkpoint.get("levelfield", {}).get("num_classes"))

@@ -1,25 +1,34 @@
 """What an optimizer gets of a learner: a group of weights for each part that learns, with that part's rates."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import groupby
 from typing import Any
 
 from torch import nn
 
 from levelfield.errors import UserError
+from levelfield.models.layers import layer_numbers
 
 
-def parameter_groups(learner: nn.Module, rates: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
+def parameter_groups(
+    learner: nn.Module, rates: Mapping[str, Mapping[str, float]], layer_decay: float = 1.0
+) -> list[dict[str, Any]]:
     """The groups, without parts that have no weight that trains.
 
     Args:
         rates: of each part, by its name as an attribute: its learning rate and weight decay.
+        layer_decay: of the trunk, a factor from each layer to the one before it; below 1.0 each layer is a group.
 
     Raises:
-        UserError: no part has a weight that trains.
+        UserError: no part has a weight that trains, or the trunk does not say its layers.
     """
-    groups = []
+    groups: list[dict[str, Any]] = []
     for name, of_part in rates.items():
-        parameters = [weight for weight in getattr(learner, name).parameters() if weight.requires_grad]
+        part = getattr(learner, name)
+        if name == "trunk" and layer_decay != 1.0 and any(weight.requires_grad for weight in part.parameters()):
+            groups += _of_layers(part, of_part, layer_decay)
+            continue
+        parameters = [weight for weight in part.parameters() if weight.requires_grad]
         if parameters:
             groups.append({"params": parameters, "name": name, **of_part})
     if not groups:
@@ -28,3 +37,18 @@ def parameter_groups(learner: nn.Module, rates: Mapping[str, Mapping[str, float]
             "out, or give another --model.embedder"
         )
     return groups
+
+
+def _of_layers(trunk: nn.Module, rates: Mapping[str, float], decay: float) -> Iterator[dict[str, Any]]:
+    """A group for each layer l of L, with the rate
+
+        lr * decay^(L - l)
+
+    Bao et al. 2021, "BEiT: BERT Pre-Training of Image Transformers", arXiv:2106.08254; L is the embedder, above the
+    trunk. Weights keep their order, by which an optimizer's state is stored.
+    """
+    numbers, above = layer_numbers(trunk)
+    learning = [(name, weight) for name, weight in trunk.named_parameters() if weight.requires_grad]
+    for layer, members in groupby(learning, key=lambda pair: numbers[pair[0]]):
+        of_layer = {**rates, "lr": rates["lr"] * decay ** (above - layer)}
+        yield {"params": [weight for _, weight in members], "name": f"trunk.{layer}", **of_layer}

@@ -70,8 +70,11 @@ SETTINGS = (
         lambda _, learner: learner.loss is not None and not _learns(learner.loss),
         "the loss has no weights",
     ),
-    Setting(("model.freeze_batch_norm",), lambda config, _: config["model"]["freeze_trunk"], "the trunk is frozen"),
-    Setting(("model.chunk_size",), lambda config, _: config["model"]["freeze_trunk"], "the trunk is frozen"),
+    Setting(
+        ("model.freeze_batch_norm", "model.chunk_size", "model.layer_decay", "model.gradient_checkpointing"),
+        lambda config, _: config["model"]["freeze_trunk"],
+        "the trunk is frozen",
+    ),
     Setting(
         ("model.chunk_size",),
         lambda config, _: config["data"]["batch_size"] <= (config["model"]["chunk_size"] or 0),

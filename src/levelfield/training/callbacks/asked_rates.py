@@ -11,7 +11,7 @@ from levelfield.errors import UserError
 
 OPTIMISATION = (
     *("optimizer", "trunk_lr", "embedder_lr", "loss_lr", "weight_decay", "loss_weight_decay"),
-    *("lr_scheduler", "lr_scheduler_interval"),
+    *("lr_scheduler", "lr_scheduler_interval", "layer_decay"),
 )
 
 
@@ -58,7 +58,7 @@ class AskedRates(Callback):
 
 def asked_rates(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> AskedRates:
     """What to do about the differences between the learner's arguments in a checkpoint and those that are asked for."""
-    stored = {"lr_scheduler_interval": "epoch", **stored}  # what it was before there was a choice
+    stored = {"lr_scheduler_interval": "epoch", "layer_decay": 1.0, **stored}  # what it was before there was a choice
     was, now = ((arguments.get("loss") or {}).get("init_args") or {} for arguments in (stored, asked))
     return AskedRates(
         [key for key in OPTIMISATION if stored.get(key) != asked.get(key)],

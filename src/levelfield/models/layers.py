@@ -1,0 +1,92 @@
+"""What a trunk's network knows of its layers: their order from input to features, and how to keep less of them."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+
+from levelfield.errors import UserError
+
+BLOCK = re.compile(r"(?:^|\.)(?:layers?|h|blocks?)\.(\d+)\.")  # as transformers' encoders call theirs
+ABOVE = "~"  # a weight behind all blocks
+
+
+def layer_numbers(trunk: nn.Module) -> tuple[dict[str, int], int]:
+    """The layer of each weight of a trunk by the weight's name, and the number of the layer above the trunk.
+
+    Patches and embeddings are 0, then block after block: timm's own grouping (`group_matcher`), as its fine-tuning uses
+    it, and the numbered layers of transformers. What is of no block but behind the last one is of the layer above.
+
+    Raises:
+        UserError: the trunk holds no network of timm or transformers.
+    """
+    from timm.models._manipulate import group_with_matcher
+
+    found: dict[str, int] = {}
+    above = 0
+    for place, network in _networks(trunk):
+        names = [name for name, _ in network.named_parameters()]
+        if hasattr(network, "group_matcher"):
+            matcher = network.group_matcher(coarse=False)
+            numbers = group_with_matcher(((name, None) for name in (*names, ABOVE)), matcher, reverse=True)
+        else:
+            numbers = _of_encoder([*names, ABOVE])
+        above = max(above, numbers.pop(ABOVE))
+        found |= {f"{place}.{name}".lstrip("."): number for name, number in numbers.items()}
+    if not found:
+        raise UserError(
+            f"--model.layer_decay: {type(trunk).__name__} does not say which layers it has; give a trunk of timm or "
+            "transformers, or leave the option out"
+        )
+    return {name: found.get(name, above) for name, _ in trunk.named_parameters()}, above
+
+
+def recompute_activations(trunk: nn.Module, freeze_batch_norm: bool = True) -> None:
+    """Has a trunk keep what goes into its blocks alone, and compute the rest again in the backward pass.
+
+    Gradient checkpointing: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost", arXiv:1604.06174.
+
+    Raises:
+        UserError: its network cannot, or has batch norm that learns.
+    """
+    if not freeze_batch_norm and any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in trunk.modules()):
+        raise UserError(
+            "--model.gradient_checkpointing goes through batch norm twice, which would count each batch twice: give "
+            "--model.freeze_batch_norm true, or leave it out"
+        )
+    done = False
+    for _, network in _networks(trunk):
+        try:
+            if hasattr(network, "set_grad_checkpointing"):
+                network.set_grad_checkpointing(True)
+            elif hasattr(network, "activation_checkpointing_enable"):  # the newer name of what follows
+                network.activation_checkpointing_enable()
+            else:
+                network.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        except (AssertionError, ValueError, AttributeError):
+            break
+        done = True
+    if not done:
+        raise UserError(
+            f"--model.gradient_checkpointing: {type(trunk).__name__} has no network that can do it; --model.chunk_size "
+            "saves memory with any"
+        )
+
+
+def _networks(trunk: nn.Module) -> Iterator[tuple[str, Any]]:
+    """The networks of timm and transformers in a trunk, with their names, outermost alone."""
+    outer: list[str] = []
+    for name, module in trunk.named_modules():
+        of_timm = hasattr(module, "group_matcher") or hasattr(module, "set_grad_checkpointing")
+        of_transformers = hasattr(module, "gradient_checkpointing_enable")
+        if (of_timm or of_transformers) and not any(name.startswith(f"{each}.") for each in outer):
+            outer.append(name)
+            yield name, module
+
+
+def _of_encoder(names: list[str]) -> dict[str, int]:
+    blocks = {name: int(found[1]) + 1 for name in names if (found := BLOCK.search(name))}
+    first = next((place for place, name in enumerate(names) if name in blocks), 0)
+    behind = max(blocks.values(), default=0) + 1
+    return {name: blocks.get(name, 0 if place < first else behind) for place, name in enumerate(names)}

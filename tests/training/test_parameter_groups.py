@@ -1,0 +1,95 @@
+"""Layer-wise decay of the trunk's learning rate: each weight's own rate."""
+
+import re
+
+import pytest
+import timm
+from timm.optim import param_groups_layer_decay
+from torch import nn
+
+from levelfield.errors import UserError
+from levelfield.losses import ContrastiveLoss
+from levelfield.models import TimmTrunk, TransformersTrunk
+from levelfield.training.learner import MetricLearner
+
+RATE, DECAY = 0.1, 0.5
+CONVNEXT = {"depths": [1, 1, 2, 1], "dims": [8, 8, 8, 8]}
+
+
+def trunk_of(name: str, **arguments) -> TimmTrunk:
+    return TimmTrunk(name, weights=None, arguments=arguments)
+
+
+def rates(trunk: nn.Module, **arguments) -> dict[str, float]:
+    given = {"trunk_lr": RATE, "embedder_lr": 0.3, "layer_decay": DECAY, **arguments}
+    learner = MetricLearner(trunk, loss=ContrastiveLoss(), embedding_size=8, **given)
+    groups = learner.configure_optimizers().param_groups
+    names = {weight: name for name, weight in learner.named_parameters()}
+    found = {names[weight]: group["lr"] for group in groups for weight in group["params"]}
+    assert found.keys() == set(names.values())
+    assert all((rate == 0.3) == name.startswith("embedder.") for name, rate in found.items())
+    assert list(found) == list(names.values())  # an optimizer's state goes by this order
+    return {name: rate for name, rate in found.items() if name.startswith("trunk.")}
+
+
+def layer_of_vit(name: str) -> int:
+    """BEiT's numbers for 3 blocks: embeddings 0, block i at i + 1; timm has the last norm go with the last block."""
+    block = re.search(r"blocks\.(\d)", name)
+    return int(block[1]) + 1 if block else 3 if ".norm." in name else 0
+
+
+def layer_of_convnext(name: str) -> int:
+    """A block a layer, in order; a downsampling goes with the block behind it, the last norm with the head."""
+    found = re.search(r"stages\.(\d)(?:\.blocks\.(\d))?", name)
+    return {0: 1, 1: 2, 2: 3, 3: 5}[int(found[1])] + int(found[2] or 0) if found else 6 if "head" in name else 0
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "layer", "above"),
+    [
+        ("test_vit", {"depth": 3}, layer_of_vit, 4),
+        ("vit_small_patch14_reg4_dinov2", {"depth": 3, "embed_dim": 24, "num_heads": 2}, layer_of_vit, 4),
+        ("convnextv2_tiny", CONVNEXT, layer_of_convnext, 6),
+    ],
+)
+def test_each_weight_of_a_trunk_of_timm_has_its_layer_s_rate(name, arguments, layer, above):
+    """lr * decay^(L - l), counted by hand, and as timm's fine-tuning has it with a head on top."""
+    found = rates(trunk_of(name, **arguments))
+    assert found == {each: RATE * DECAY ** (above - layer(each)) for each in found}
+    whole = timm.create_model(name, num_classes=3, **arguments)
+    names = {weight: each for each, weight in whole.named_parameters()}
+    for group in param_groups_layer_decay(whole, layer_decay=DECAY):
+        for each in (names[weight] for weight in group["params"]):
+            if not each.startswith(("head.weight", "head.bias", "head.fc")):
+                assert found[f"trunk.model.{each}"] == RATE * group["lr_scale"]
+
+
+def test_members_of_an_ensemble_and_a_module_that_holds_a_network():
+    found = rates(trunk_of("test_vit", depth=3), members=2)
+    of_first, of_second = ({n: r for n, r in found.items() if n.startswith(f"trunk.members.{k}.")} for k in (0, 1))
+    assert list(of_first.values()) == list(of_second.values())
+    assert len(set(of_first.values())) == 4
+    alone = rates(timm.create_model("test_vit", num_classes=0, depth=3))
+    assert list(alone.values()) == list(of_first.values())
+
+
+def test_each_weight_of_an_encoder_of_transformers_has_its_layer_s_rate():
+    config = {"model_type": "bert", "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 1}
+    trunk = TransformersTrunk("none", weights=None, config=config | {"intermediate_size": 8})
+    for name, rate in rates(trunk).items():
+        block = re.search(r"encoder\.layer\.(\d)", name)
+        assert rate == RATE * DECAY ** (3 - (int(block[1]) + 1 if block else 0)), name
+
+
+def test_one_rate_for_all_is_one_group():
+    learner = MetricLearner(trunk_of("test_vit"), loss=ContrastiveLoss(), embedding_size=8)
+    assert [group["name"] for group in learner.configure_optimizers().param_groups] == ["trunk", "embedder"]
+
+
+def test_a_trunk_that_does_not_say_its_layers_is_refused():
+    trunk = nn.Sequential(nn.Flatten(), nn.Linear(12, 4))
+    learner = MetricLearner(trunk, loss=ContrastiveLoss(), embedding_size=8, num_features=4, layer_decay=0.9)
+    with pytest.raises(UserError, match=r"--model.layer_decay: .* does not say which layers it has"):
+        learner.configure_optimizers()
+    with pytest.raises(UserError, match="layer_decay"):
+        MetricLearner(trunk_of("test_vit"), loss=ContrastiveLoss(), layer_decay=-1.0)
