@@ -309,9 +309,7 @@ def embedding_table(options: argparse.Namespace) -> None:
         runs |= {"Pillow's decoding and resizing alone, no model": pillow}
         whole(None)
         found = by_turns(runs, options.rounds)
-        first, last = (found[name] for name in (next(iter(runs)), next(reversed(runs))))
-        # What one process does one after the other, were all else free.
-        found["at most, from files in one process"] = first[0] + last[0], first[1] + last[1]
+        first = next(iter(found.values()))
         for name, seconds in found.items():
             figures = [(f"{count / own:.1f}", f"{of / own:.2f}") for own, of in zip(seconds, first, strict=True)]
             print(f"| {threads} | {name} | {' | '.join(x for pair in figures for x in pair)} |", flush=True)

@@ -1,6 +1,7 @@
 """Loaders: batches of the subset's own samples, however they come, and as many processes as serve."""
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,15 +10,37 @@ import torch
 from levelfield.data import GroceryStore, ImageTransforms
 from levelfield.data.crops import as_floats
 from levelfield.data.datamodule import MetricDataModule
-from levelfield.data.loading import loader, loader_processes
+from levelfield.data.index import Sample
+from levelfield.data.loading import loader, loader_processes, opened_ahead
 from levelfield.data.samplers import Draw
+from levelfield.errors import UserError
 from levelfield.runtime.processes import SIDE_BY_SIDE, cores_here
 
 
-def datamodule(root: Path, **options) -> MetricDataModule:
+class Watched(GroceryStore):
+    """Notes who opens which pictures; the one at `broken` cannot be opened."""
+
+    def __init__(self, root: Path, broken: int | None = None) -> None:
+        super().__init__(root)
+        self.by: list[threading.Thread] = []
+        self.broken = broken
+
+    def load(self, key: str) -> Sample:
+        self.by.append(threading.current_thread())
+        if len(self.by) - 1 == self.broken:
+            raise UserError(f"{key} is broken")
+        return super().load(key)
+
+
+def datamodule(root: Path, dataset: GroceryStore | None = None, **options) -> MetricDataModule:
     transforms = ImageTransforms(24, 32, fast=options.pop("fast", False))
     data = MetricDataModule(
-        GroceryStore(root), transforms=transforms, batch_size=8, steps_per_epoch=2, eval_batch_size=16, **options
+        dataset or GroceryStore(root),
+        transforms=transforms,
+        batch_size=8,
+        steps_per_epoch=2,
+        eval_batch_size=16,
+        **options,
     )
     data.setup("fit")
     return data
@@ -80,3 +103,35 @@ def test_how_many_processes_serve(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("levelfield.data.loading.LEAST_SHARED", 1 << 60)
     monkeypatch.setattr("levelfield.data.loading.SHARED", Path(__file__).parent)  # a container's
     assert loader_processes("auto", "image", on_gpu=True) == 0
+
+
+def test_a_thread_opens_the_next_batch_and_no_more(data_root: Path) -> None:
+    dataset = Watched(data_root)
+    batches = datamodule(data_root, dataset, cache=False).val_dataloader()
+    expected = first(batches, 3)
+    dataset.by.clear()
+    ahead = opened_ahead(batches)
+    given = [next(ahead)]
+    (thread,) = set(dataset.by)
+    given += [next(ahead), next(ahead)]
+    ahead.close()
+    assert thread is not threading.current_thread()
+    assert not thread.is_alive()
+    assert len(dataset.by) == 4 * 16
+    for batch, alone in zip(given, expected, strict=True):
+        assert all(torch.equal(part, other) for part, other in zip(batch, alone, strict=True))
+
+
+def test_a_broken_picture_is_told_of_where_its_batch_is_asked_for(data_root: Path) -> None:
+    dataset = Watched(data_root, broken=20)
+    ahead = opened_ahead(datamodule(data_root, dataset, cache=False).val_dataloader())
+    assert len(next(ahead)[1]) == 16
+    with pytest.raises(UserError, match="is broken"):
+        next(ahead)
+    assert not any(thread.is_alive() for thread in dataset.by)
+
+
+def test_crops_that_draw_are_cut_in_the_callers_thread(data_root: Path) -> None:
+    dataset = Watched(data_root)
+    next(opened_ahead(datamodule(data_root, dataset, cache=False).train_dataloader()))
+    assert set(dataset.by) == {threading.current_thread()}

@@ -1,8 +1,14 @@
 """Embedding a whole loader outside of a Trainer."""
 
+import threading
+from pathlib import Path
+
+import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from levelfield.data import GroceryStore, ImageTransforms
+from levelfield.data.datamodule import MetricDataModule
 from levelfield.losses import ContrastiveLoss
 from levelfield.models import TimmTrunk
 from levelfield.training.embed import embed
@@ -23,3 +29,17 @@ def test_embedding_leaves_every_module_in_its_mode():
     torch.testing.assert_close(embedded.embeddings, learner.eval()(images).detach())
     assert embedded.labels.tolist() == list(range(7))
     assert embedded.index.tolist() == list(range(10, 17))
+
+
+def test_ctrl_c_leaves_no_thread_behind(data_root: Path) -> None:
+    class Interrupted(torch.nn.Identity):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            raise KeyboardInterrupt
+
+    transforms = ImageTransforms(24, 32)
+    data = MetricDataModule(GroceryStore(data_root), transforms=transforms, cache=False, eval_batch_size=4)
+    data.setup("fit")
+    before = threading.enumerate()
+    with pytest.raises(KeyboardInterrupt):
+        embed(Interrupted(), data.val_dataloader())
+    assert threading.enumerate() == before

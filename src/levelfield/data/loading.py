@@ -2,6 +2,8 @@
 
 import os
 import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -10,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, default_collate
 
-from levelfield.data.crops import Crops, as_floats, stacked
+from levelfield.data.crops import Crops, stacked, stacked_floats
 from levelfield.data.features import FeatureSubset, whole_batch
 from levelfield.data.subset import ClassSubset
 from levelfield.runtime.processes import cores_here, end_with_parent
@@ -52,6 +54,26 @@ def in_processes(processes: int, on_gpu: bool, persistent: bool = False) -> dict
     }
 
 
+def opened_ahead(batches: DataLoader) -> Iterator[Any]:
+    """The batches of a loader; where it has no processes, a thread opens the next of pictures while one is in use.
+
+    Pillow decodes and resizes without Python's lock. The thread ends with the last batch, or with whoever takes no
+    more; what cannot be opened is raised where its batch is asked for. Crops that draw stay in the caller's thread:
+    they draw from the process's generator, as others may meanwhile.
+    """
+    opened = iter(batches)
+    transform = getattr(batches.dataset, "transform", None)
+    crops = getattr(transform, "__self__", transform)
+    if batches.num_workers or not isinstance(crops, Crops) or crops.draws:
+        yield from opened
+        return
+    with ThreadPoolExecutor(1, "next batch") as thread:
+        following = thread.submit(next, opened, None)
+        while (batch := following.result()) is not None:
+            following = thread.submit(next, opened, None)
+            yield batch
+
+
 def loader_processes(asked: int | Literal["auto"], modality: str, on_gpu: bool, trainings: int = 1) -> int:
     """How many processes open the samples of one training.
 
@@ -71,5 +93,5 @@ def loader_processes(asked: int | Literal["auto"], modality: str, on_gpu: bool, 
 
 def _image_batch(samples: list[tuple[Any, int, int]], as_bytes: bool) -> list[Tensor]:
     pixels, labels, index = zip(*samples, strict=True)
-    batch = stacked(pixels)
-    return [batch if as_bytes else as_floats(batch), torch.tensor(labels), torch.tensor(index)]
+    batch = stacked(pixels) if as_bytes else stacked_floats(pixels)
+    return [batch, torch.tensor(labels), torch.tensor(index)]

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from levelfield.data.crops import as_floats
+from levelfield.data.loading import opened_ahead
 from levelfield.models.trunks import Trunk
 from levelfield.training.batches import Batch
 
@@ -44,7 +45,7 @@ def embed(
     module.to(device).eval()
     parts = []
     seen = 0
-    for number, batch in enumerate(dataloader, start=1):
+    for number, batch in enumerate(opened_ahead(dataloader), start=1):
         samples, labels, index, are_features = Batch.read(batch)
         index = torch.arange(seen, seen + len(labels)) if index is None else index
         seen += len(labels)

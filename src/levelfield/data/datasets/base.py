@@ -82,7 +82,7 @@ class MetricDataset(ABC):
 
     @abstractmethod
     def load(self, key: str) -> Sample:
-        """One sample: an RGB image, or a text.
+        """One sample: an RGB image, or a text; not always in the thread that made the data set.
 
         Raises:
             UserError: a file that is missing, truncated or not an image, naming it and the remedy.
