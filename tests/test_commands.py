@@ -63,7 +63,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> Path:
     for name in ("configs", "docs"):
         (folder / name).symlink_to(REPOSITORY / name)
     own_texts(folder)
-    for name in ("my_texts.csv", "questions.csv"):
+    for name in ("my_texts.csv", "questions.csv", "intents.csv"):
         (folder / name).write_text((folder / "texts.csv").read_text())
     own_images(folder).rename(folder / "my_images.csv")
     for number, image in enumerate(sorted(folder.glob("*.png"))):

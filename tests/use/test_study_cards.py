@@ -4,6 +4,7 @@ import csv
 import json
 from pathlib import Path
 
+import pytest
 import torch
 
 from levelfield.study.record import StudyRecord
@@ -69,3 +70,26 @@ def test_each_trained_run_has_a_card_with_what_the_tables_say(copy: Path, tmp_pa
     torch.save(content, best)
     other = write_card(tmp_path, [best], [read_checkpoint(best)], "image").read_text()
     assert "This checkpoint was not tested." in other, "the study has tested another"
+
+
+@pytest.mark.full
+def test_an_export_of_a_runs_folds_has_the_runs_card(copy: Path, tmp_path: Path, run) -> None:
+    folder = copy / "jobs" / "contrastive" / "run0"
+    code, printed, complaint = run("export", "--ckpt_path", folder, "--output", tmp_path / "out")
+    assert code == 0, complaint
+    assert "embed.onnx" in printed
+    assert {path.name for path in (tmp_path / "out").glob("*.safetensors")} == {
+        f"{part}_{fold}.safetensors" for part in ("trunk", "embedder") for fold in (0, 1)
+    }
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "2 models' side by side" in card
+    with open(copy / "results.csv", newline="") as file:
+        (side_by_side,) = (
+            100 * float(row["value"])
+            for row in csv.DictReader(file)
+            if [row[key] for key in ("method", "stage", "run", "embedding", "metric")]
+            == ["contrastive", "test", "0", "concatenated", "map_at_r"]
+        )
+    assert row_of(card, "MAP@R")[1] == f"{side_by_side:.1f}"
+    told = json.loads((tmp_path / "out" / "export.json").read_text())
+    assert all(each["difference"] <= each["bound"] for each in told["compared_with_the_learner"] if each["bound"])
