@@ -22,6 +22,7 @@ SOURCES = ROOT / "src"
 ROOMS = {
     "levelfield.losses": ("base.MetricLoss",),
     "levelfield.miners": ("base.Miner",),
+    "levelfield.regularizers": ("base.Regularizer",),
     "levelfield.models": ("trunks.Trunk", "embedders.Embedder"),
     "levelfield.data.datasets": ("base.MetricDataset",),
     "levelfield.data.samplers": ("base.TrainingBatchSampler",),
@@ -197,6 +198,19 @@ def miners() -> str:
     return table("miner | keeps | arguments | paper", ([*explained(kind), papers(kind)] for kind in kinds))
 
 
+def regularizers() -> str:
+    """Without the weight, which all have; the oldest first."""
+    kinds = shipped("levelfield.regularizers")
+    return table(
+        "regularizer | what it does | arguments | paper | cost | when",
+        (
+            [*sentence, re.sub(r"^weight(, )?", "", given), papers(kind), said(kind, "Cost"), said(kind, "When")]
+            for kind in sorted(kinds, key=lambda kind: (year(kind), kind.__name__))
+            for *sentence, given in [explained(kind)]
+        ),
+    )
+
+
 def embedders() -> str:
     kinds = [kind for kind in shipped("levelfield.models") if issubclass(kind, bases_of("levelfield.models")[1])]
     return table("class | what it does | arguments", map(explained, kinds))
@@ -296,6 +310,7 @@ TABLES = {
     "docs/losses.md": {
         "losses of pairs": lambda: losses(with_classes=False),
         "losses with class weights": lambda: losses(with_classes=True),
+        "regularizers": regularizers,
         "miners": miners,
     },
     "docs/datasets.md": {"data sets": datasets, "samplers": samplers},

@@ -44,6 +44,22 @@ class DummyMiner(Miner):
     def mine(self, matrix, positives, negatives):
         return *positives.nonzero(as_tuple=True), *negatives.nonzero(as_tuple=True)
 '''
+REGULARIZER = '''
+from levelfield.regularizers.base import Regularizer
+
+
+class DummyRegularizer(Regularizer):
+    """Small numbers.
+
+        R = mean_ik abs(x_ik)
+
+    Cost: B D. When: never.
+    Paper: Nobody 2026, "Nothing", arXiv:2601.00000.
+    """
+
+    def penalty(self, points):
+        return points.abs().mean()
+'''
 EMBEDDER = '''
 from levelfield.models.embedders import LinearEmbedder
 
@@ -118,6 +134,21 @@ WRITTEN = {
         "src/levelfield/miners/dummy_miner.py": MINER,
         "tests/miners/test_dummy_miner.py": PRINTS.format(
             words='"--model.loss", "ContrastiveLoss", "--model.miner", "DummyMiner"', name="DummyMiner"
+        ),
+    },
+    "regularizer": {
+        "src/levelfield/regularizers/dummy_regularizer.py": REGULARIZER,
+        "configs/method/ntxent_dummy_regularizer.yaml": """
+model:
+  loss: {class_path: levelfield.losses.NTXentLoss, init_args: {temperature: 0.07}}
+  regularizer: {class_path: levelfield.regularizers.DummyRegularizer, init_args: {weight: 0.1}}
+search:
+  model.loss.init_args.temperature: {low: 1.0e-05, high: 100.0, scale: log}
+  model.regularizer.init_args.weight: {low: 0.01, high: 1.0, scale: log}
+""",
+        "tests/regularizers/test_dummy_regularizer.py": PRINTS.format(
+            words='"--model.loss", "ContrastiveLoss", "--model.regularizer", "DummyRegularizer"',
+            name="DummyRegularizer",
         ),
     },
     "embedder": {

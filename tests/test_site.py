@@ -17,6 +17,7 @@ CONF = REPOSITORY / "docs" / "conf.py"
 ROOMS = [
     "levelfield.losses",
     "levelfield.miners",
+    "levelfield.regularizers",
     "levelfield.metrics",
     "levelfield.models",
     "levelfield.data.datasets",
@@ -70,7 +71,7 @@ def test_what_a_room_lists_is_in_the_reference(room: str) -> None:
 
 
 def test_the_reference_has_the_face_and_the_rest_of_data() -> None:
-    rooms = {"losses", "metrics", "miners", "__version__", "retrieval_metrics"}
+    rooms = {"losses", "metrics", "miners", "regularizers", "__version__", "retrieval_metrics"}
     for name in set(import_module("levelfield").__all__) - rooms:
         assert f":: {name}\n" in API, name
     data = import_module("levelfield.data")

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from levelfield import losses, metrics, miners
+    from levelfield import losses, metrics, miners, regularizers
     from levelfield.data.datamodule import MetricDataModule
     from levelfield.experiment import Study
     from levelfield.metrics import retrieval_metrics
@@ -21,6 +21,7 @@ __all__ = [
     "losses",
     "metrics",
     "miners",
+    "regularizers",
     "retrieval_metrics",
 ]
 # Loaded when used: torch takes seconds to import.

@@ -1,7 +1,8 @@
-"""Every loss on groups of two and three processes, with and without gradient caching; run once by `test_over_ranks.py`.
+"""Every loss, and every regularizer, on groups of two and three processes, with and without gradient caching.
 
-Writes `<folder>/<world size>.pt`, of rank 0: for each case the loss and the gradients as DistributedDataParallel would
-leave them, that is averaged over the processes; world size 1 stands for one process with the whole batch.
+Run once by `test_over_ranks.py`; writes `<folder>/<world size>.pt`, of rank 0: for each case the loss and the gradients
+as DistributedDataParallel would leave them, that is averaged over the processes; world size 1 stands for one process
+with the whole batch.
 """
 
 import sys
@@ -15,7 +16,7 @@ from loss_cases import needs_classes, shipped
 from torch import Tensor, nn
 from torch.distributed.nn.functional import all_gather
 
-from levelfield import losses, miners
+from levelfield import losses, miners, regularizers
 from levelfield.training.gradient_caching import embed_in_chunks
 from levelfield.training.learner import MetricLearner
 
@@ -57,6 +58,17 @@ MINERS = {
 }
 
 
+class Penalty(nn.Module):
+    """A regularizer, as the learner calls it: of the gathered batch, on each process."""
+
+    def __init__(self, regularizer: regularizers.Regularizer) -> None:
+        super().__init__()
+        self.regularizer = regularizer
+
+    def over_ranks(self, embeddings: Tensor, labels: Tensor, indices: None) -> Tensor:
+        return self.regularizer(embeddings)
+
+
 def cases() -> dict[str, tuple[nn.Module, str, str | None]]:
     found: dict[str, tuple[nn.Module, str, str | None]] = {}
     for loss in shipped():
@@ -70,6 +82,9 @@ def cases() -> dict[str, tuple[nn.Module, str, str | None]]:
                     torch.manual_seed(3)
                     made = loss(**sizes, **arguments).double()
                     found[f"{loss.__name__}({told}), {labels}, miner {chosen}"] = (made, labels, chosen)
+    for name in regularizers.__all__:
+        if name != "Regularizer":
+            found[f"{name}(), uneven, miner None"] = (Penalty(getattr(regularizers, name)()), "uneven", None)
     return found
 
 

@@ -11,7 +11,7 @@ from lightning.pytorch import Callback
 from loss_cases import needs_classes
 from torch import nn
 
-from levelfield import losses, miners
+from levelfield import losses, miners, regularizers
 from levelfield.data.datasets import Glyphs
 from levelfield.metrics import retrieval_metrics
 from levelfield.training.build import DEFAULT_TRUNK, build
@@ -92,6 +92,8 @@ def test_it_trains_in_a_plain_loop(file, letters):
     loss = cls(**sizes, **config["loss"]["init_args"])
     loss.set_num_classes(30)
     miner = getattr(miners, config["miner"]["class_path"].rpartition(".")[2])() if "miner" in config else None
+    named = config.get("regularizer")
+    regularizer = getattr(regularizers, named["class_path"].rpartition(".")[2])(**named["init_args"]) if named else None
     groups = [{"params": trunk.parameters(), "lr": 1e-3}]
     if list(loss.parameters()):
         groups.append({"params": loss.parameters(), "lr": config["loss_lr"], "weight_decay": 0.0})
@@ -109,6 +111,9 @@ def test_it_trains_in_a_plain_loop(file, letters):
         if config.get("normalize", True):
             embeddings = nn.functional.normalize(embeddings)
         value = loss(embeddings, chosen, miner(embeddings, chosen) if miner is not None else None)
+        if regularizer is not None:
+            points = loss.class_weights if regularizer.of == "class_weights" else embeddings
+            value = value + regularizer.weight * regularizer(points)
         assert value.isfinite()
         optimizer.zero_grad()
         value.backward()

@@ -7,7 +7,7 @@ import yaml
 from jsonargparse import ArgumentParser
 from loss_cases import needs_classes, shipped
 
-from levelfield import losses, miners
+from levelfield import losses, miners, regularizers
 from levelfield.published.searches import reality_check_search, reality_check_searches
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "method"
@@ -22,6 +22,17 @@ def test_every_loss_has_a_configuration():
     assert len(paths) == len(shipped())
 
 
+def test_every_regularizer_has_a_configuration():
+    models = [yaml.safe_load(file.read_text())["model"] for file in FILES]
+    paths = {model["regularizer"]["class_path"] for model in models if "regularizer" in model}
+    listed = set(regularizers.__all__) - {"Regularizer"}
+    assert paths == {f"levelfield.regularizers.{name}" for name in listed}
+
+
+def regularizer_file(regularizer: regularizers.Regularizer) -> str:
+    return type(regularizer).__module__.rpartition(".")[2]
+
+
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_a_configuration_builds_its_loss_and_its_space_names_arguments(file):
     config = yaml.safe_load(file.read_text())
@@ -30,6 +41,7 @@ def test_a_configuration_builds_its_loss_and_its_space_names_arguments(file):
     assert set(model) <= {
         "loss",
         "miner",
+        "regularizer",
         "loss_lr",
         "loss_weight_decay",
         "normalize",
@@ -46,6 +58,18 @@ def test_a_configuration_builds_its_loss_and_its_space_names_arguments(file):
     cls(**model["loss"]["init_args"], **needed)
     if "miner" in model:
         getattr(miners, model["miner"]["class_path"].rpartition(".")[2])(**model["miner"]["init_args"])
+    if "regularizer" in model:
+        given = model["regularizer"]["init_args"]
+        regularizer = getattr(regularizers, model["regularizer"]["class_path"].rpartition(".")[2])(**given)
+        assert (regularizer.of == "raw_embeddings") <= (model.get("normalize") is False)
+        assert (regularizer.of == "class_weights") <= with_classes
+        bounds = config["search"]["model.regularizer.init_args.weight"]
+        assert bounds["low"] <= regularizer.weight <= bounds["high"]
+        plain = yaml.safe_load(
+            (CONFIGS / f"{file.stem.partition(f'_{regularizer_file(regularizer)}')[0]}.yaml").read_text()
+        )
+        assert model["loss"] == plain["model"]["loss"]
+        assert plain["search"].items() <= config["search"].items()
     assert (config.get("data") == {"samples_per_class": 1}) == with_classes
 
     accepted = parser.get_defaults()["loss"].__dict__
@@ -59,7 +83,7 @@ def test_a_configuration_builds_its_loss_and_its_space_names_arguments(file):
             value = model["loss"]["init_args"].get(argument, accepted[argument])
             assert bounds["low"] <= value <= bounds["high"]
         else:
-            assert key in {"model.loss_lr", "model.miner.init_args.epsilon"}
+            assert key in {"model.loss_lr", "model.miner.init_args.epsilon", "model.regularizer.init_args.weight"}
 
 
 def test_the_published_optima_are_the_papers():

@@ -21,7 +21,7 @@ def test_every_list_is_what_the_files_say(lists) -> None:
     assert not stale, f"python scripts/lists.py writes {stale}"
 
 
-@pytest.mark.parametrize("room", ["losses", "miners", "models", "data.datasets"])
+@pytest.mark.parametrize("room", ["losses", "miners", "regularizers", "models", "data.datasets"])
 def test_whatever_can_be_named_has_a_test(room: str, lists) -> None:
     folder = REPOSITORY.joinpath("tests", *room.split("."))
     tests = "\n".join(path.read_text() for path in (REPOSITORY / "tests" / room.split(".")[0]).rglob("*.py"))

@@ -42,7 +42,7 @@ def test_a_step_has_the_gradients_of_one_process(results):
 @pytest.mark.processes
 def test_chunks_have_the_gradients_of_the_batch_on_one_process_and_on_two(results):
     chunked = [name for name in results[0] if name.endswith(", in chunks")]
-    assert len(chunked) == 4
+    assert len(chunked) == 5
     for result in results:
         for name in chunked:
             whole = result[name.removesuffix(", in chunks")]["weights"]

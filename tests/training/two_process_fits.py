@@ -17,7 +17,7 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.plugins import DoublePrecision
 
-from levelfield import losses, miners
+from levelfield import losses, miners, regularizers
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets import Glyphs
 from levelfield.data.transforms import ImageTransforms
@@ -36,9 +36,11 @@ CASES = {
     "members": (losses.MetaClassLoss, {"members": 4}, None),
     "a miner": (losses.TripletMarginLoss, {}, miners.BatchHardMiner),
     "a miner that draws": (losses.TripletMarginLoss, {}, miners.DistanceWeightedMiner),
+    "a regularizer": (losses.ContrastiveLoss, {}, None, regularizers.KoLeo(0.1)),
+    "one of class weights": (losses.ArcFaceLoss, {}, None, regularizers.CenterInvariance(1e-3)),
 }
 # Of 16 samples on one process, and of 8 on two.
-IN_CHUNKS = ("random triplets", "a learnt margin", "half the classes", "a miner that draws")
+IN_CHUNKS = ("random triplets", "a learnt margin", "half the classes", "a miner that draws", "a regularizer")
 
 
 class Recorder(Callback):
@@ -58,7 +60,7 @@ class Recorder(Callback):
         self.scores.append({name: float(value) for name, value in scores if name.startswith("val/")})
 
 
-def fit(loss, arguments, miner, chunk_size=None, strategy="ddp", epochs=0, rate=1.0):
+def fit(loss, arguments, miner, regularizer=None, chunk_size=None, strategy="ddp", epochs=0, rate=1.0):
     """One step without a validation, or epochs of five steps with one after each."""
     torch.manual_seed(1)
     classes = inspect.signature(loss).parameters.get("num_classes")
@@ -74,6 +76,7 @@ def fit(loss, arguments, miner, chunk_size=None, strategy="ddp", epochs=0, rate=
         embedding_size=16,
         members=arguments.get("members", 1),
         miner=None if miner is None else miner(),
+        regularizer=regularizer,
         optimizer=torch.optim.SGD,
         trunk_lr=rate,
         embedder_lr=rate,
@@ -131,7 +134,9 @@ def main() -> None:
     results |= {f"{name}, in chunks": fit(*CASES[name], chunk_size=3) for name in IN_CHUNKS}
     results["twenty steps"] = fit(losses.ContrastiveLoss, {}, None, epochs=4, rate=0.03)
     fully_sharded.BLOCK_WEIGHTS = 5_000  # so that this trunk has blocks
-    results["sharded, no class weights"] = fit(losses.LiftedStructureLoss, {}, None, strategy="fsdp2")
+    results["sharded, no class weights"] = fit(
+        losses.LiftedStructureLoss, {}, None, regularizers.KoLeo(0.1), strategy="fsdp2"
+    )
     halved = {"class_fraction": 0.5}
     results["sharded"] = fit(losses.ArcFaceLoss, halved, None, epochs=1, rate=0.03, strategy="fsdp2")
     if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:

@@ -136,11 +136,11 @@ def dataset_name(class_path: str) -> str | None:
 
 
 def _loss_of(model: Mapping[str, Any]) -> tuple[str | None, str | None, dict[str, Any]]:
-    """Class of the loss, class of the miner and the loss' arguments; no class for a loss that no paper can know."""
+    """Class of the loss, class of the miner and the loss' arguments; no class for what no paper of ours has."""
     loss = model["loss"] if isinstance(model["loss"], dict) else {"class_path": model["loss"]}
     miner = model.get("miner") or None
     package, _, _ = loss["class_path"].partition(".")
-    if package not in KNOWN_LOSSES:
+    if package not in KNOWN_LOSSES or model.get("regularizer"):
         return None, None, {}
     return class_name(loss), None if miner is None else class_name(miner), loss.get("init_args") or {}
 

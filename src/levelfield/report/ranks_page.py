@@ -59,7 +59,7 @@ def write_ranks(folders: Sequence[Path], destination: Path) -> Path:
 
 
 def _common_methods(specs: dict[str, StudySpec]) -> list[str]:
-    """Methods that all studies have, each the same loss and miner everywhere."""
+    """Methods that all studies have, each the same loss, miner and regularizer everywhere."""
     first, *others = specs
     common = [m for m in specs[first].methods if m == first_search(m) and all(m in specs[o].methods for o in others)]
     for method in common:
@@ -71,10 +71,10 @@ def _common_methods(specs: dict[str, StudySpec]) -> list[str]:
 
 
 def _kind(spec: StudySpec, method: str) -> str:
-    """Loss and miner of a method, as in `MultiSimilarityLoss with MultiSimilarityMiner`."""
+    """Loss, miner and regularizer of a method, as in `MultiSimilarityLoss with MultiSimilarityMiner`."""
     model: dict[str, Any] = spec.methods[method]["model"]
-    miner = model.get("miner")
-    return class_name(model["loss"]) + (f" with {class_name(miner)}" if miner else "")
+    beside = [class_name(model[part]) for part in ("miner", "regularizer") if model.get(part)]
+    return " with ".join([class_name(model["loss"]), *beside])
 
 
 def _section(embedding: str, scores: dict[str, dict[str, SummaryRow]], destination: Path) -> dict[str, Any]:

@@ -30,6 +30,7 @@ STAND_INS = {
     "embedder": {"class_path": "torch.nn.Linear"},
     "loss": {"class_path": "torch.nn.Identity"},
     "miner": None,
+    "regularizer": None,
 }
 
 
@@ -92,7 +93,7 @@ def learner_config(
 ) -> LearnerConfig:
     """The arguments that a checkpoint's learner is rebuilt from. Only trusted modules are imported; nothing is built.
 
-    A loss or miner that was an object, or that is of a library which is not installed here, is left out.
+    A loss, miner or regularizer that was an object, or that is of a library which is not installed here, is left out.
 
     Args:
         kind_of: the learner's class, given the one that the checkpoint names.
@@ -109,15 +110,16 @@ def learner_config(
         arguments["trunk"] = {**trunk, "init_args": {**trunk.get("init_args", {}), **of_trunk}}
         if not _has_name(arguments.get("loss")):
             arguments["loss"], missing = None, "it was an object"
-        if not _has_name(arguments.get("miner")):
-            arguments["miner"] = None
+        for key in ("miner", "regularizer"):
+            if not _has_name(arguments.get(key)):
+                arguments.pop(key, None)
         check_names("model", arguments, trusted, origin)
         for place in (place for place in BUILT_PARTS if place.startswith("model.")):
             key = place.removeprefix("model.")
             try:
                 check_kinds(place, arguments.get(key), trusted, origin)
             except Missing as absent:
-                if key not in ("loss", "miner"):
+                if key not in ("loss", "miner", "regularizer"):
                     raise
                 arguments[key] = None
                 if key == "loss":

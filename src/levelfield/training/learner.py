@@ -25,6 +25,7 @@ from levelfield.models.ensemble import EnsembleEmbedder, EnsembleTrunk
 from levelfield.models.layers import recompute_activations
 from levelfield.models.pca_start import check_can_be_pca
 from levelfield.models.trunks import as_trunk
+from levelfield.regularizers import Regularizer
 from levelfield.runtime.process_group import leave_group_at_exit, stay_in_group
 from levelfield.training.batches import Batch, gather_rows, samples_of
 from levelfield.training.begin_at_pca import begin_at_pca
@@ -34,10 +35,11 @@ from levelfield.training.features import TrunkExtractor, check_features
 from levelfield.training.fully_sharded import shard
 from levelfield.training.gradient_caching import check_chunks, embed_in_chunks
 from levelfield.training.loss_factory import LossFactory, MetricLossFactory, check_call, make_loss, supplied_arguments
+from levelfield.training.objective import TRAIN_LOSS, check_regularizer, objective
 from levelfield.training.own_learner import learner_class
 from levelfield.training.parameter_groups import parameter_groups
 from levelfield.training.sharded_classes import clip_gradients, divided_weights, make_whole, take_optimizer
-from levelfield.training.step import TRAIN_LOSS, UncheckedLosses, is_heard, seed_draws
+from levelfield.training.step import UncheckedLosses, seed_draws
 
 OptimizerFactory = Callable[[Iterable], Optimizer]
 SchedulerFactory = Callable[[Optimizer], LRScheduler]
@@ -85,6 +87,7 @@ class MetricLearner(LightningModule):
             (docs/scale.md): the same gradients, for one more pass through the trunk. None keeps all.
         layer_decay: factor on `trunk_lr` from each layer of the trunk to the one before it (docs/trunks.md).
         gradient_checkpointing: keeps what goes into the trunk's blocks alone, for one more pass through them.
+        regularizer: a penalty beside the loss, times its weight, on where embeddings or class weights lie.
 
     Attributes:
         checkpoint_path: the file that the learner was loaded from; None once it is trained.
@@ -130,6 +133,7 @@ class MetricLearner(LightningModule):
         chunk_size: int | None = None,
         layer_decay: float = 1.0,
         gradient_checkpointing: bool = False,
+        regularizer: Regularizer | None = None,
     ) -> None:
         super().__init__()
         refuse_below(1, "model", embedding_size=embedding_size, members=members, chunk_size=chunk_size)
@@ -161,6 +165,7 @@ class MetricLearner(LightningModule):
         self.freeze_batch_norm = freeze_batch_norm
         self.freeze_trunk = freeze_trunk
         self.chunk_size = chunk_size
+        self.regularizer = regularizer
         self.seed = seed
         self.num_classes: int | None = None
         self._unchecked = UncheckedLosses()
@@ -266,9 +271,10 @@ class MetricLearner(LightningModule):
         check_features(self, MetricLearner.forward)
 
     def check_parts(self) -> None:
-        """Raises UserError for a loss, miner or embedder that cannot be called as the learner calls it."""
+        """Raises UserError for a loss, miner, regularizer or embedder that the learner cannot call as it does."""
         assert self.loss is not None
         check_call(self.loss, self.miner)
+        check_regularizer(self)
         check_embedder(self.embedder, self.trunk.num_features, self.embedding_size)
 
     def configure_callbacks(self) -> list[Callback]:
@@ -312,15 +318,9 @@ class MetricLearner(LightningModule):
         seed_draws(self.device, *draw, "loss")
         kind = embeddings.device.type
         with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
-            loss = self.compute_loss(embeddings, labels)
-        self._unchecked.add(self.global_step, loss, type(self.loss).__name__)
-        every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
-        if every and self.global_step % every == 0:
-            self._unchecked.check()
-            self.trainer.progress_bar_metrics[TRAIN_LOSS] = loss.item()  # prog_bar=True below reads it at each step
-        if is_heard(self.trainer):
-            self.log(TRAIN_LOSS, loss, batch_size=len(labels))
-        return loss
+            losses = objective(self, embeddings, labels)
+        self._unchecked.tell(self, losses, len(labels))
+        return losses[TRAIN_LOSS]
 
     def compute_loss(self, embeddings: Float[Tensor, "batch embedding"], labels: Int[Tensor, " batch"]) -> Tensor:
         """The loss of a whole (gathered) batch, with the miner's choice if there is one."""
@@ -385,8 +385,8 @@ class MetricLearner(LightningModule):
             map_location: device of the tensors.
             strict: whether the tensors must be just those of the learner.
             trust: modules, or classes, that the checkpoint may use beside the known libraries', e.g. `["my_loss"]`.
-            parts: `trunk`, `embedder`, `loss` or `miner` as MetricLearner takes them, in place of the checkpoint's: for
-                those that were objects in Python, which a checkpoint cannot name.
+            parts: `trunk`, `embedder`, `loss`, `miner` or `regularizer` as MetricLearner takes them, in place of the
+                checkpoint's: for those that were objects in Python, which a checkpoint cannot name.
 
         Raises:
             UserError: no such file, not a checkpoint of levelfield, a class that nobody trusts or that is of the wrong

@@ -14,6 +14,7 @@ from levelfield.runtime.import_path import why_not_importable
 SHORT_NAMES = {
     "model.loss": ("levelfield.losses", "MetricLoss"),
     "model.miner": ("levelfield.miners", "Miner"),
+    "model.regularizer": ("levelfield.regularizers", "Regularizer"),
     "model.trunk": ("levelfield.models", "Trunk"),
     "model.embedder": ("levelfield.models", "Embedder"),
     "data.dataset": ("levelfield.data.datasets", "MetricDataset"),

@@ -1,13 +1,14 @@
 """What a training step does beside its loss: seeds of its draws, a look at the losses now and then, a log if heard."""
 
+from collections.abc import Mapping
+
 import torch
-from lightning.pytorch import Trainer
+from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
-from levelfield.errors import TrainingFailed, UserError
+from levelfield.errors import TrainingFailed
 from levelfield.seeds import seed_of
-
-TRAIN_LOSS = "train/loss"
+from levelfield.training.objective import TRAIN_LOSS
 
 
 def seed_draws(device: torch.device, *key: str | int) -> None:
@@ -46,26 +47,23 @@ class UncheckedLosses:
     def __init__(self) -> None:
         self._losses: list[tuple[int, Tensor]] = []
 
-    def add(self, step: int, loss: Tensor, name: str) -> None:
-        """Keep a loss for the next look.
+    def tell(self, learner: LightningModule, losses: Mapping[str, Tensor], batch_size: int) -> None:
+        """Keep the loss of a step, and log what somebody hears.
 
         Args:
-            name: The class of what gave it.
+            losses: by their names in the logs, `TRAIN_LOSS` among them.
 
         Raises:
-            UserError: it is not one number that has a gradient, for one's own code may give anything.
+            TrainingFailed: a step at which all since the last look are looked at, and one is not finite.
         """
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            given = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
-            raise UserError(
-                f"--model.loss {name} gave {given}: let its forward return one number, a tensor of shape ()"
-            )
-        if not loss.requires_grad and torch.is_grad_enabled():
-            raise UserError(
-                f"--model.loss {name} gave a number without a gradient: compute it from the embeddings by operations "
-                "of torch, without detach(), item() and no_grad()"
-            )
-        self._losses.append((step, loss.detach()))
+        trainer, loss = learner.trainer, losses[TRAIN_LOSS]
+        self._losses.append((learner.global_step, loss.detach()))
+        every = trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if every and learner.global_step % every == 0:
+            self.check()
+            trainer.progress_bar_metrics[TRAIN_LOSS] = loss.item()  # prog_bar=True below reads it at each step
+        if is_heard(trainer):
+            learner.log_dict(losses, batch_size=batch_size)
 
     def check(self) -> None:
         """Raises TrainingFailed for the first loss since the last look that is not finite."""

@@ -5,8 +5,8 @@ from collections import Counter
 from levelfield.study.definition.configuration import ABSENT, flatten
 from levelfield.study.definition.spec import StudySpec
 
-# A loss, its miner and the learning rate of its own weights are the method.
-METHOD_ITSELF = ("model.loss", "model.miner")
+# A loss, its miner, its regularizer and the learning rate of its own weights are the method.
+METHOD_ITSELF = ("model.loss", "model.miner", "model.regularizer")
 
 
 def differing_conditions(spec: StudySpec) -> list[str]:

@@ -22,7 +22,7 @@ from levelfield.study.jobs.job import study_jobs
 from levelfield.study.jobs.state import first_config
 from levelfield.training.build import build
 
-OF_THE_LOSS = ("model.loss", "model.miner", "data.samples_per_class", "seed_everything")
+OF_THE_LOSS = ("model.loss", "model.miner", "model.regularizer", "data.samples_per_class", "seed_everything")
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from torch import Tensor
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.training.batches import Batch
 from levelfield.training.build import TrainingCLI
+from levelfield.training.objective import TRAIN_LOSS, objective
 
 # Steps are timed for this long, and at most so many; one, where it takes longer.
 MEASURED_SECONDS = 2.0
@@ -49,7 +50,7 @@ def loss_step(training: TrainingCLI) -> Callable[[], None]:
     embeddings.requires_grad_()
 
     def step() -> None:
-        learner.compute_loss(embeddings, labels).backward()
+        objective(learner, embeddings, labels)[TRAIN_LOSS].backward()
         optimizer.step()  # the network has no gradient, so that its weights are passed over
         optimizer.zero_grad()
 

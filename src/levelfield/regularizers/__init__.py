@@ -1,0 +1,11 @@
+"""Regularizers: penalties on where embeddings or class weights lie, beside any loss."""
+
+from levelfield.regularizers.anti_collapse import AntiCollapse
+from levelfield.regularizers.base import Regularizer
+from levelfield.regularizers.center_invariance import CenterInvariance
+from levelfield.regularizers.koleo import KoLeo
+from levelfield.regularizers.spherical_constraint import SphericalConstraint
+from levelfield.regularizers.uniformity import Uniformity
+from levelfield.regularizers.zero_mean import ZeroMean
+
+__all__ = ["AntiCollapse", "CenterInvariance", "KoLeo", "Regularizer", "SphericalConstraint", "Uniformity", "ZeroMean"]

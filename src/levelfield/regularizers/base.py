@@ -1,0 +1,56 @@
+"""What the regularizers share. N points, D dimensions."""
+
+import math
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, autocast, nn, promote_types
+
+RegularizedPart = Literal["embeddings", "raw_embeddings", "class_weights"]
+
+
+class Regularizer(nn.Module):
+    """A penalty on where points lie, whatever their classes, beside any loss; subclasses write `penalty(points)`.
+
+        minimised: loss + weight * penalty
+
+    The learner gives it the embeddings of the whole batch, of all processes, which compute it whole: the gradients are
+    those of one process. Whatever autocast says, the penalty is in float32 (float64 stays float64). One point alone has
+    penalty 0; a point that is not finite never gives a finite penalty.
+
+    Args:
+        weight: how much the penalty counts, at least 0.
+
+    Attributes:
+        of: which points it is given: `embeddings` as the loss gets them, `raw_embeddings`, which a learner has with
+            `normalize=False` alone, or the `class_weights` of the loss.
+    """
+
+    of: RegularizedPart = "embeddings"
+
+    def __init__(self, weight: float = 1.0) -> None:
+        super().__init__()
+        if not 0 <= weight < math.inf:
+            raise ValueError(f"weight={weight} must be a number of at least 0")
+        self.weight = weight
+
+    def forward(self, points: Float[Tensor, "N D"]) -> Float[Tensor, ""]:
+        """The penalty, before its weight.
+
+        Raises:
+            ValueError: points that are no non-empty floating-point (N, D) tensor.
+        """
+        if points.ndim != 2 or not points.is_floating_point() or points.numel() == 0:
+            raise ValueError(
+                f"{type(self).__name__} takes a non-empty floating-point (N, D) tensor, not "
+                f"{str(points.dtype).removeprefix('torch.')} of shape {tuple(points.shape)}"
+            )
+        with autocast(points.device.type, enabled=False):
+            points = points.to(promote_types(points.dtype, torch.float32))
+            nothing = (points * 0).sum()
+            return nothing if len(points) == 1 else self.penalty(points) + nothing
+
+    def penalty(self, points: Float[Tensor, "N D"]) -> Float[Tensor, ""]:
+        """The penalty of two points or more, in their precision."""
+        raise NotImplementedError

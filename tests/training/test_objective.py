@@ -1,0 +1,138 @@
+"""A regularizer beside the loss: what is minimised, logged, kept in checkpoints and studies, and refused."""
+
+import csv
+
+import pytest
+import torch
+from refused import refused
+from torch import nn
+
+from levelfield.errors import UserError
+from levelfield.losses import ArcFaceLoss, ContrastiveLoss, MetaClassLoss, NormalizedSoftmaxLoss
+from levelfield.regularizers import AntiCollapse, CenterInvariance, KoLeo, Regularizer, SphericalConstraint
+from levelfield.study.definition.conditions import differing_conditions
+from levelfield.study.definition.study_file import load_spec
+from levelfield.training.learner import MetricLearner
+from levelfield.training.objective import check_regularizer, objective
+
+STUDY = """
+base:
+  - model: {trunk: {class_path: levelfield.models.TimmTrunk, init_args: {name: test_resnet, weights: null}}}
+  - data: {dataset: levelfield.data.datasets.Glyphs}
+methods:
+  plain: {model: {loss: {class_path: levelfield.losses.NTXentLoss}}}
+  told: {model: {loss: {class_path: levelfield.losses.NTXentLoss}, regularizer: null}}
+  spread: &spread
+    model:
+      loss: {class_path: levelfield.losses.NTXentLoss}
+      regularizer: {class_path: levelfield.regularizers.KoLeo, init_args: {weight: 0.1}}
+    search: {model.regularizer.init_args.weight: {low: 0.01, high: 1.0, scale: log}}
+  heavy:
+    - *spread
+    - {model: {regularizer: {init_args: {weight: 0.2}}}}
+spaces: {plain: {}, told: {}}
+search: {trials: 2}
+"""
+
+
+class Flat(nn.Module):
+    num_features = 6
+
+    def forward(self, samples):
+        return samples
+
+
+class Learning(Regularizer):
+    def __init__(self):
+        super().__init__()
+        self.learnt = nn.Parameter(torch.ones(1))
+
+    def penalty(self, points):
+        return (self.learnt * points).mean()
+
+
+def learner_of(loss, **arguments) -> MetricLearner:
+    torch.manual_seed(0)
+    learner = MetricLearner(Flat(), loss, embedding_size=4, **arguments)
+    learner.build_loss(5)
+    return learner
+
+
+def test_minimises_the_loss_and_the_weighted_penalty_of_the_embeddings_or_class_weights():
+    samples, labels = torch.randn(10, 6), torch.arange(10) // 2
+    for loss, regularizer in [
+        (ContrastiveLoss(), KoLeo(0.1)),
+        (ArcFaceLoss, CenterInvariance(0.3)),
+        (ArcFaceLoss, AntiCollapse(0.2, of="class_weights")),
+    ]:
+        learner = learner_of(loss, regularizer=regularizer)
+        check_regularizer(learner)
+        embeddings = learner(samples)
+        found = objective(learner, embeddings, labels)
+        points = embeddings if regularizer.of == "embeddings" else learner.loss.class_weights
+        penalty = regularizer(points)
+        torch.testing.assert_close(found["train/regularizer"], penalty)
+        expected = learner.loss(embeddings, labels) + regularizer.weight * penalty
+        torch.testing.assert_close(found["train/loss"], expected)
+        weight = learner.embedder.linear.weight if points is embeddings else points
+        both = [torch.autograd.grad(value, weight, retain_graph=True)[0] for value in (found["train/loss"], expected)]
+        torch.testing.assert_close(*both)
+    assert list(objective(learner_of(ContrastiveLoss()), embeddings, labels)) == ["train/loss"]
+
+
+@pytest.mark.parametrize(
+    ("loss", "arguments", "message"),
+    [
+        (ContrastiveLoss(), {"regularizer": SphericalConstraint()}, "give --model.normalize false"),
+        (ContrastiveLoss(), {"regularizer": CenterInvariance()}, "--model.loss ContrastiveLoss has none"),
+        (MetaClassLoss(5, 4, members=2), {"regularizer": CenterInvariance(), "members": 2}, "MetaClassLoss has none"),
+        (
+            NormalizedSoftmaxLoss(5, 4, shard_classes=True),
+            {"regularizer": CenterInvariance()},
+            "shard_classes true out",
+        ),
+        (ContrastiveLoss(), {"regularizer": Learning()}, "weights of its own"),
+    ],
+)
+def test_a_regularizer_of_what_is_not_there_is_refused(loss, arguments, message):
+    with pytest.raises(UserError, match=message) as caught:
+        learner_of(loss, **arguments).check_parts()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_fit_logs_the_penalty_by_itself_and_its_checkpoint_has_it(tiny, run, tmp_path):
+    words = ["fit", *tiny, "--model.loss", "NTXentLoss", "--trainer.log_every_n_steps", "1", "--output", tmp_path]
+    code, _, complaint = run(*words, "--model.regularizer", "KoLeo", "--model.regularizer.weight", "0.1", "--name", "a")
+    assert code == 0, complaint
+    folder = tmp_path / "fit" / "a" / "0"
+    with open(folder / "metrics.csv") as file:
+        rows = [row for row in csv.DictReader(file) if row["train/regularizer"]]
+    assert rows
+    assert all(float(row["train/loss"]) > 0.1 * float(row["train/regularizer"]) for row in rows)
+    learner = MetricLearner.load_from_checkpoint(folder / "best.ckpt")
+    assert isinstance(learner.regularizer, KoLeo)
+    assert learner.regularizer.weight == 0.1
+    without = MetricLearner.load_from_checkpoint(folder / "best.ckpt", regularizer=None)
+    assert without.regularizer is None
+
+
+def test_mistakes_end_in_one_line(tiny, run, tmp_path):
+    words = ["fit", *tiny, "--model.loss", "ContrastiveLoss", "--output", tmp_path, "--model.regularizer"]
+    refused(run(*words, "KoLoe"), "--model.regularizer: no 'KoLoe'; did you mean 'KoLeo'?")
+    refused(run(*words, "KoLeo", "--model.regularizer.wieght", "1"), "no such argument 'wieght'", "'weight'")
+    refused(
+        run(*words, "KoLeo", "--model.regularizer.weight", "-0.1"), "KoLeo: weight=-0.1 must be a number of at least 0"
+    )
+    refused(run(*words, "SphericalConstraint"), "--model.normalize false")
+    refused(run(*words, "CenterInvariance"), "--model.loss ContrastiveLoss has none")
+    refused(run(*words, "torch.nn.Identity"), "--model.regularizer")
+
+
+def test_is_the_method_in_a_study_and_leaves_those_without_as_they_were(tmp_path):
+    (tmp_path / "study.yaml").write_text(STUDY)
+    spec = load_spec(tmp_path / "study.yaml")
+    hashes = {name: spec.method_hash(name) for name in spec.methods}
+    assert hashes["plain"] == hashes["told"]
+    assert len(set(hashes.values())) == 3
+    assert differing_conditions(spec) == ["plain, told: not searched, 2 trials for the others"]
+    assert list(spec.space("spread"))
