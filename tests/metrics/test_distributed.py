@@ -1,8 +1,6 @@
 """The same numbers on one process and on several, whatever the sampler pads."""
 
 import json
-import os
-import socket
 
 import numpy
 import pytest
@@ -44,10 +42,9 @@ def sharded(distance, asks, drawn, size, **processes):
     return RetrievalMetrics(METRICS, size, distance, is_query, **arguments, **processes)
 
 
-def score_share(rank, port, folder):
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+def score_share(rank, folder):
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=3)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=3)
     pair = dist.new_group([0, 1])
     results = {}
     for num_processes, size, group in ((2, 101, pair), (3, 100, None)):
@@ -88,10 +85,7 @@ def score_share(rank, port, folder):
 
 @pytest.mark.processes
 def test_equal_on_one_two_and_three_processes(tmp_path):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    mp.spawn(score_share, (port, tmp_path), nprocs=3)
+    mp.spawn(score_share, (tmp_path,), nprocs=3)
     results = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(3)]
     for num_processes, size in ((2, 101), (3, 100)):
         expected = retrieval_metrics(*validation_set(size), metrics=METRICS)

@@ -2,7 +2,6 @@
 
 import time
 
-import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from wandb_files import offline_runs
 
@@ -14,10 +13,11 @@ from levelfield.training.trackers import QUIET
 
 def test_rows_come_in_order_each_with_its_step_and_time(tmp_path, monkeypatch):
     logger = BatchedWandbLogger(project="p", save_dir=tmp_path, offline=True, settings=QUIET)
-    began = []
+    spans = []
     for step in range(3):
-        began.append(time.time())
+        began = time.time()
         logger.log_metrics({"a": step / 2, "b": 1.0}, step=step)
+        spans.append((began, time.time()))
         time.sleep(0.05)
     sent = time.time()
     logger.experiment.log({"by hand": 1})  # after those that waited
@@ -34,7 +34,7 @@ def test_rows_come_in_order_each_with_its_step_and_time(tmp_path, monkeypatch):
         ["a", "trainer/global_step"],
     ]
     times = [row["_timestamp"] for row in told.history]
-    assert times[:3] == pytest.approx(began, abs=0.04)
+    assert all(began <= told_at <= ended for told_at, (began, ended) in zip(times, spans, strict=False))
     assert times[3] >= sent
 
 
@@ -48,10 +48,11 @@ def test_a_prefix_is_put_before_the_keys_alone(tmp_path):
 
 def test_tensorboard_has_each_row_with_its_step_and_time(tmp_path, monkeypatch):
     logger = BatchedTensorBoardLogger(tmp_path, "", "", prefix="mine")
-    began = []
+    spans = []
     for step in range(3):
-        began.append(time.time())
+        began = time.time()
         logger.log_metrics({"a": step / 2, "b": 1.0}, step=step)
+        spans.append((began, time.time()))
         logger.save()  # as Lightning does after each row
         time.sleep(0.05)
     assert not list(tmp_path.iterdir()), "nothing is written yet"
@@ -66,5 +67,6 @@ def test_tensorboard_has_each_row_with_its_step_and_time(tmp_path, monkeypatch):
     assert [(event.step, event.value) for event in written.Scalars("mine-a")] == [
         *((0, 0.0), (1, 0.5), (2, 1.0), (9, 7.0), (10, 8.0))
     ]
-    assert [event.wall_time for event in written.Scalars("mine-b")] == pytest.approx(began, abs=0.04)
+    times = [event.wall_time for event in written.Scalars("mine-b")]
+    assert all(began <= told_at <= ended for told_at, (began, ended) in zip(times, spans, strict=True))
     assert set(written.Tags()["scalars"]) == {"mine-a", "mine-b", "by hand"}

@@ -157,6 +157,10 @@ def test_mistakes_end_in_a_line(best, of_texts, birds, tmp_path, run) -> None:
     refused(run("predict", "--ckpt_path", of_texts, "--data", birds), "takes texts", "holds pictures")
     refused(run(*asked, birds, "--outptu", "x"), "no such option '--outptu'", "--output")
     refused(run(*asked, birds, "--output", "x.csv"), "x.csv", ".parquet or .safetensors")
+    below_a_file = birds / "jay/0.png/e.parquet"
+    refused(run(*asked, tmp_path / "empty", "--output", below_a_file), "a file is in the place of a folder")
+    (tmp_path / "latin.csv").write_bytes(b"path,label\na.png,a\nb.png,\xe9\n")
+    refused(run(*asked, tmp_path / "latin.csv"), "latin.csv, row 3: label is not UTF-8 (byte 0xE9)")
     refused(run(*asked, birds, "--device", "gpu7"), "--device gpu7")
     refused(run("predict", "--data", birds), "needs --ckpt_path")
     refused(run("predict", "--ckpt_path", birds, "--data", birds), "no checkpoint in")

@@ -49,6 +49,7 @@ def test_near_duplicates_are_the_pairs_above_the_cosine(memory_budget, monkeypat
     )
     assert near_duplicates(points, 0.9).tolist() == [list(pair) for pair in expected]
     assert len(expected) > 3
+    assert len(near_duplicates(points, -1)) == 90 * 89 / 2, "each pair once, whatever is asked"
 
 
 def test_more_neighbours_than_samples_are_refused():

@@ -74,6 +74,11 @@ def test_mistakes_end_in_a_line(fitted: Path, tmp_path: Path, run) -> None:
     refused(run(*asked, "--data", "grocery_stroe"), "no data set 'grocery_stroe'", "grocery_store")
     (tmp_path / "one.csv").write_text("path,label\na.png,a\nb.png,a\n")
     refused(run(*asked, "--data", tmp_path / "one.csv"), "1 classes have 2 samples or more and 2 must")
+    for role, found in (("gallery", 1), ("query", 0)):
+        (tmp_path / "roles.csv").write_text(
+            f"path,label,role\n0.png,a,query\n1.png,a,query\n2.png,b,{role}\n3.png,b,{role}\n"
+        )
+        refused(run(*asked, "--data", tmp_path / "roles.csv"), f"the gallery has {found} classes, and needs 2", "role")
     (tmp_path / "t.csv").write_text("text,label\nhello,a\n")
     refused(run(*asked, "--data", tmp_path / "t.csv"), "holds texts", "takes images")
     refused(run(*asked, "--data", tmp_path, "--output", "x"), "--output is an option of predict")

@@ -5,6 +5,8 @@ import torch
 from jaxtyping import Float, Int
 
 from levelfield.metrics.distances import full_precision, normalize, product
+from levelfield.metrics.table import auroc
+from levelfield.metrics.verification import Roc
 
 
 def pair_similarities(
@@ -32,6 +34,6 @@ def separation(same: Float[np.ndarray, " same"], other: Float[np.ndarray, " othe
     """
     if not len(same) or not len(other):
         raise ValueError(f"{len(same)} pairs of one class and {len(other)} of two: both are needed")
-    ranked = np.sort(other)
-    below, up_to = (np.searchsorted(ranked, same, side=side) for side in ("left", "right"))
-    return float((below + up_to).sum() / (2 * len(same) * len(other)))
+    levels, places = np.unique(np.concatenate([same, other]), return_inverse=True)
+    same_T, other_T = (np.bincount(each, minlength=len(levels))[::-1] for each in np.split(places, [len(same)]))
+    return auroc(Roc.of(same_T, other_T))

@@ -16,9 +16,6 @@ from levelfield.metrics.reranking import Reranking, name_of, parse_reranking
 from levelfield.metrics.table import SHOWN_METRICS, title_of
 from levelfield.use.scores import Score, class_interval, scores_of
 
-# The data sets whose classes are grouped.
-GROUPED = ("clinc150", "grocery_store", "omniglot")
-
 # What the least similarity that is accepted is called, by distance.
 THRESHOLDS = {
     "cosine": "cosine at least {:.4f}",
@@ -77,8 +74,7 @@ class Further:
             UserError: it ranks anew, which is by cosine; or the classes are not grouped.
         """
         if self.hierarchy and dataset is not None and dataset.read_index().coarse_names is None:
-            have = ", ".join(GROUPED)
-            raise UserError(f"--hierarchy: {dataset.name} has no coarse classes, {have} have; leave it out")
+            raise UserError(f"--hierarchy: {dataset.name} has no coarse classes (docs/metrics.md): leave it out")
         if self.rerank and distance != "cosine":
             raise UserError(f"--rerank is by cosine, and the checkpoint's distance is {distance}: leave it out")
 

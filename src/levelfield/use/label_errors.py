@@ -70,7 +70,7 @@ def near_duplicates(embeddings: Float[Tensor, "N D"], at_least: float = 0.98) ->
     with full_precision(units_ND.device):
         for start, stop in block_starts(len(units_ND), DEFAULT_MEMORY_BUDGET // (SIMILARITY_BYTES * len(units_ND))):
             sim_BN = product(units_ND[start:stop], units_ND)
-            row, column = (sim_BN.triu(start + 1) >= at_least).nonzero(as_tuple=True)
+            row, column = (sim_BN >= at_least).triu(start + 1).nonzero(as_tuple=True)
             pairs.append(torch.stack([row + start, column], dim=1))
             cosines.append(sim_BN[row, column])
     order = torch.cat(cosines).argsort(descending=True, stable=True)

@@ -1,21 +1,29 @@
 """Embeddings in a file that pandas, DuckDB or any other program reads: Parquet or safetensors."""
 
+import errno
 import io
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from levelfield.errors import UserError
-from levelfield.storage.atomic import write_atomically
+from levelfield.storage.atomic import storing, write_atomically
 from levelfield.use.encoder import Embedded
 
 SUFFIXES = (".parquet", ".safetensors")
 
 
 def check_output(path: Path) -> None:
-    """Raises UserError for a file of another kind, before anything is embedded for it."""
+    """Raises UserError for a file of another kind, or where none can be, before anything is embedded for it."""
     if path.suffix.lower() not in SUFFIXES:
         raise UserError(f"--output {path}: give a file that ends in {' or '.join(SUFFIXES)}")
+    with storing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not os.access(path.parent, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def write_embeddings(embedded: Embedded, path: Path, origin: Mapping[str, str]) -> None:

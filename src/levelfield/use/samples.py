@@ -151,6 +151,9 @@ def _in_table(table: Path, modality: Modality | None, origin: object) -> Samples
         names += rows.contents
         if (given := rows.others[0]) is not None:
             labels += [given.names[code] for code in given.codes]
+            wrong = {name for name in given.names if name and content_fault("label", name)}
+            every = zip(rows.numbers, labels[-len(rows.numbers) :], strict=True) if wrong else ()
+            problems += [(int(number), content_fault("label", name)) for number, name in every if name in wrong]
         faults = ((int(number), content_fault(column, name)) for number, name in zip(*rows[:2], strict=True))
         problems += [(number, fault) for number, fault in faults if fault]
     refuse_problems([f"{table}, row {number}: {fault}" for number, fault in sorted(problems)])

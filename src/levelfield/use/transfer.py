@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool
 
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.index import SampleIndex
@@ -68,10 +68,10 @@ def transfer(
     """
     index = dataset.read_index()
     _refuse_its_own(encoder, dataset, index)
-    _refuse_too_few(dataset, index.labels)
+    _refuse_too_few(dataset, index)
     embedded = encoder.embed(of_dataset(dataset), skip_broken=skip_broken, progress=progress)
     kept = index.select(list(embedded.positions))
-    _refuse_too_few(dataset, kept.labels)
+    _refuse_too_few(dataset, kept)
     listed = [list(kept.keys), [kept.class_names[label] for label in kept.labels], kept.roles]
     ledger = Ledger(folder)
     named = {path.name if len(encoder.paths) == 1 else f"{path.parent.name}/{path.name}" for path in encoder.paths}
@@ -80,9 +80,8 @@ def transfer(
         hashlib.sha256(json.dumps(listed).encode()).hexdigest(),
         dict(zip(sorted(named), encoder.hash, strict=True)),
     )
-    is_query = None
-    if kept.roles and all(kept.roles):
-        is_query = torch.tensor([role == "query" for role in kept.roles])
+    asks = _asks(kept)
+    is_query = None if asks is None else torch.from_numpy(asks)
     of_set = embedded.embeddings, torch.from_numpy(kept.labels), is_query, encoder.distance
     scores, skipped = scores_of(*of_set)
     sections = tuple(further.sections(*of_set, kept.coarse_labels())) if further else ()
@@ -111,7 +110,20 @@ def _refuse_its_own(encoder: Encoder, dataset: MetricDataset, index: SampleIndex
             )
 
 
-def _refuse_too_few(dataset: MetricDataset, labels: Int[np.ndarray, " samples"]) -> None:
-    found = int((np.unique(labels, return_counts=True)[1] >= 2).sum())
+def _asks(index: SampleIndex) -> Bool[np.ndarray, " samples"] | None:
+    """Which samples are searched for among the others; None where each is, among all others."""
+    return np.array([role == "query" for role in index.roles]) if index.roles and all(index.roles) else None
+
+
+def _refuse_too_few(dataset: MetricDataset, index: SampleIndex) -> None:
+    found = int((np.unique(index.labels, return_counts=True)[1] >= 2).sum())
     if found < 2:
         raise UserError(f"{dataset.name}: {found} classes have 2 samples or more and 2 must: add samples or classes")
+    asks = _asks(index)
+    if asks is not None:
+        there = np.unique(index.labels[~asks])
+        if len(there) < 2 or not np.isin(index.labels[asks], there).any():
+            raise UserError(
+                f"{dataset.name}: the gallery has {len(there)} classes, and needs 2 with one of a query among them: "
+                "mend the column role, or leave it out"
+            )

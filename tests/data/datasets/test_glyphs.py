@@ -13,9 +13,9 @@ from levelfield.errors import UserError
 
 
 def test_counts() -> None:
-    started = time.perf_counter()
+    started = time.process_time()  # whatever else runs here
     index = Glyphs().read_index()
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
     # 1,348 letters are covered by 12 faces or more; 120 of them look like another.
     assert len(index.class_names) == 1348 - 120
     sizes = np.bincount(index.labels)
@@ -60,10 +60,10 @@ def test_drawing_is_quick_and_the_same_in_a_copy() -> None:
     first = glyphs.load(keys[0])
     copy = pickle.loads(pickle.dumps(glyphs))
     assert np.array_equal(copy.load(keys[0]), first)
-    started = time.perf_counter()
+    started = time.process_time()
     for key in keys:
         glyphs.load(key)
-    assert (time.perf_counter() - started) / len(keys) < 0.0005 * 4  # 0.07 ms when nothing else runs
+    assert (time.process_time() - started) / len(keys) < 0.0005 * 4  # 0.07 ms when nothing else runs
 
 
 def test_the_lookalikes_computed_again() -> None:

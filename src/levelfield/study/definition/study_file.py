@@ -81,7 +81,9 @@ def load_spec(
     for key in content:
         if key not in KEYS:
             raise UserError(f"{path}: unknown key {key!r}{nearest(key, KEYS)}")
-    name_of_study = _name(path, content.get("name", path.stem))
+    title = content.get("name", path.stem)
+    if title is None or isinstance(title, list | dict):
+        raise UserError(f"{path}: name must be text, not {title!r}")
     methods = content["methods"] = _methods(path, content.get("methods"))
     counts = {key: content.get(key, default) for key, default in COUNTS.items()}
     base = stack(content.get("base", []), path.parent, f"base of {path}")
@@ -141,7 +143,7 @@ def load_spec(
             raise UserError(f"{path}: {name} is trained as {trained}, which the study has not")
     whole: dict[str, Any] = {key: whole_number(path, key, value, SMALLEST.get(key, 1)) for key, value in counts.items()}
     return StudySpec(
-        name=name_of_study,
+        name=str(title),
         **whole,
         methods=resolved,
         search=settings,
@@ -185,17 +187,6 @@ def _methods(path: Path, asked: Any) -> Config:
     if not kept:
         raise UserError(f"{path}: 'methods' leaves out every method; keep one")
     return kept
-
-
-def _name(path: Path, asked: Any) -> str:
-    """The study's name, which its folder below `outputs` has too.
-
-    Raises:
-        UserError: no folder can be called so.
-    """
-    if isinstance(asked, list | dict | None) or str(asked).strip() in ("", ".", "..") or "/" in str(asked):
-        raise UserError(f"{path}: name {asked!r}: give a name that a folder can have, without '/'")
-    return str(asked)
 
 
 def _mapping(asked: Any, place: str) -> Config:
