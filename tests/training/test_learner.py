@@ -197,8 +197,9 @@ def test_each_argument_has_an_effect(name, defaults):
 
 def test_no_argument_is_forgotten_above():
     # `test_own_parts.py`, `test_early_steps.py`, `test_gradient_caching.py`, `test_parameter_groups.py`, and
-    # `test_layers.py`
+    # `test_layers.py`, `test_adapter_fits.py`, `test_objective.py`
     elsewhere = {"num_features", "lr_scheduler_interval", "chunk_size", "layer_decay", "gradient_checkpointing"}
+    elsewhere |= {"adapter", "regularizer"}
     assert OTHERS.keys() | elsewhere == inspect.signature(MetricLearner).parameters.keys()
 
 

@@ -1,5 +1,6 @@
 """Trunks and embedders."""
 
+from levelfield.models.adapters import Adapter, LoHa, LoKr, LoRA
 from levelfield.models.bn_inception import BNInceptionTrunk
 from levelfield.models.embedders import (
     Embedder,
@@ -14,6 +15,7 @@ from levelfield.models.text import TransformersTrunk
 from levelfield.models.trunks import TimmTrunk, Trunk
 
 __all__ = [
+    "Adapter",
     "BNInceptionTrunk",
     "Embedder",
     "GoogLeNetTrunk",
@@ -21,6 +23,9 @@ __all__ = [
     "LayerNormEmbedder",
     "LayerNormLinearEmbedder",
     "LinearEmbedder",
+    "LoHa",
+    "LoKr",
+    "LoRA",
     "MLPEmbedder",
     "TimmTrunk",
     "TransformersTrunk",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from levelfield.errors import UserError
+from levelfield.models.weights import quiet_hub
 
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 HUB_FILES = ["README.md", "config.json", "tokenizer*.json", "vocab.txt", "vocab.json", "merges.txt", WEIGHT_FILES[0]]
@@ -38,7 +39,8 @@ def model_folder(name: str) -> Path:
         try:
             return Path(snapshot_download(name, allow_patterns=HUB_FILES, local_files_only=True))
         except LocalEntryNotFoundError:
-            return Path(snapshot_download(name, allow_patterns=HUB_FILES))
+            with quiet_hub():
+                return Path(snapshot_download(name, allow_patterns=HUB_FILES))
     except Exception as error:
         problem = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise UserError(f"trunk '{name}' is no folder, and the hub gives none: {problem}; {REMEDY}") from None

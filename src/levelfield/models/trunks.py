@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from levelfield.errors import UserError, nearest
-from levelfield.models.weights import load_weights
+from levelfield.models.weights import load_weights, quiet_hub
 from levelfield.runtime.imports import quick_imports
 
 ModelArgument = bool | int | float | str | list[int] | None
@@ -30,6 +30,7 @@ class Trunk(nn.Module, ABC):
         weights_origin: where the weights came from, in words (checkpoints store them).
         modality: what the trunk takes, as data sets have it; None where nobody said.
         checkpoint_args: arguments beside `init_args` that build the trunk where the files it was made from are missing.
+        adapter: what learns in it while its own weights stay as they are (`levelfield.models.adapters`); usually None.
     """
 
     num_features: int
@@ -40,6 +41,7 @@ class Trunk(nn.Module, ABC):
     weights_origin: str = "random"
     modality: Literal["image", "text"] | None = "image"
     checkpoint_args: Mapping[str, Any] = MappingProxyType({})
+    adapter: Any = None
 
     @abstractmethod
     def forward(self, samples: Any) -> Float[Tensor, "batch features"]:
@@ -58,7 +60,13 @@ class Trunk(nn.Module, ABC):
     def summary(self) -> str:
         """One line: features, where the weights came from, and their licence if it is known."""
         licence = f" ({self.licence})" if self.licence else ""
-        return f"{type(self).__name__}, {self.num_features:,} features; weights: {self.weights_origin}{licence}"
+        adapter = ""
+        if self.adapter is not None:
+            weights = sum(weight.numel() for weight in self.parameters() if weight.requires_grad)
+            adapter = f"; {type(self.adapter).__name__} with {weights:,} weights that learn"
+        return (
+            f"{type(self).__name__}, {self.num_features:,} features; weights: {self.weights_origin}{licence}{adapter}"
+        )
 
 
 class ModuleTrunk(Trunk):
@@ -162,7 +170,8 @@ class TimmTrunk(Trunk):
         if refused := sorted(reserved & set(given)):
             raise UserError(f"--model.trunk.arguments: {refused[0]} is not for the model, or set already: leave it out")
         try:
-            self.model = timm.create_model(name, pretrained=weights == "pretrained", num_classes=0, **given)
+            with quiet_hub():
+                self.model = timm.create_model(name, pretrained=weights == "pretrained", num_classes=0, **given)
         except Exception as error:
             if given and isinstance(error, TypeError):
                 line = f"'{name}' does not take them: {_first_line(error)}"

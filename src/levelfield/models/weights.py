@@ -2,8 +2,9 @@
 
 import hashlib
 import importlib.util
-from collections.abc import Callable, Mapping
-from contextlib import redirect_stdout, suppress
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout, suppress
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,18 @@ from levelfield.errors import UserError
 from levelfield.storage.file_hash import file_hash
 
 SUFFIXES = (".pth", ".pt", ".bin", ".safetensors")
+
+
+@contextmanager
+def quiet_hub() -> Iterator[None]:
+    """Keeps the hub's client from telling of each try: who calls says in a line what came of them."""
+    logger = logging.getLogger("huggingface_hub")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def load_weights(

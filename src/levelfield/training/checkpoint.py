@@ -17,6 +17,7 @@ from lightning.pytorch import LightningModule
 from torch import nn
 
 from levelfield.errors import UserError
+from levelfield.models.adapters import Adapter
 from levelfield.models.text_files import check_architecture
 from levelfield.storage.without_places import without_places
 from levelfield.training.frozen_trunk import KEY, trunk_hash, with_trunk
@@ -61,7 +62,7 @@ def own_part(learner: Any) -> dict[str, Any]:
         "trunk_args": dict(learner.trunk.checkpoint_args),
         "weights": learner.trunk.weights_origin,
         "licence": learner.trunk.licence,
-        **({KEY: trunk_hash(learner.trunk)} if learner.freeze_trunk else {}),
+        **({KEY: trunk_hash(learner.trunk)} if learner.freeze_trunk or learner.trunk.adapter is not None else {}),
     }
 
 
@@ -229,7 +230,7 @@ def import_spec(thing: Any) -> Any:
     """A module, class or partial as import path and plain arguments; None for an object that does not know its own."""
     if "<locals>" in getattr(thing, "__qualname__", type(thing).__qualname__):
         return None
-    if isinstance(thing, nn.Module):
+    if isinstance(thing, nn.Module | Adapter):
         kind, arguments = type(thing), getattr(thing, "init_args", None)
     elif isinstance(thing, partial):
         kind = loss_class(thing)

@@ -8,7 +8,7 @@ from levelfield.errors import UserError
 
 DATA_MUST_AGREE = ("num_folds", "split", "fold", "train_classes", "val_classes", "fingerprint")
 DATA_MAY_DIFFER = ("root", "dataset", "eval_batch_size", "num_workers", "cache", "features")  # where and how, not what
-ARCHITECTURE = ("trunk", "embedder", "embedding_size", "members", "freeze_trunk")
+ARCHITECTURE = ("trunk", "embedder", "embedding_size", "members", "freeze_trunk", "adapter")
 
 
 def refuse_other_model(expected: dict[str, Any], given: dict[str, Any], checkpoint: Path | str) -> None:
@@ -21,8 +21,8 @@ def refuse_other_model(expected: dict[str, Any], given: dict[str, Any], checkpoi
 
 def refuse_other_architecture(expected: dict[str, Any], given: dict[str, Any], checkpoint: Path | str) -> None:
     """Raises UserError if training cannot go on from the checkpoint; rates and arguments of the loss may change."""
-    frozen = {"freeze_trunk": False}  # what a checkpoint from before there was a choice says nothing of
-    expected, given = {**frozen, **expected}, {**frozen, **given}
+    before = {"freeze_trunk": False, "adapter": None}  # of which checkpoints from before there was a choice say nothing
+    expected, given = {**before, **expected}, {**before, **given}
     refuse_other_model({k: expected[k] for k in ARCHITECTURE}, {k: given[k] for k in ARCHITECTURE}, checkpoint)
     if expected["loss"] is not None:
         _refuse("model.loss", expected["loss"]["class_path"], given["loss"]["class_path"], checkpoint)

@@ -1,6 +1,7 @@
 """A frozen trunk kept once for many checkpoints, which hold what was learnt and the hash of their trunk.
 
-A study's folder has it in `trunks/<SHA-256 of its content>.pt`, which a checkpoint in any folder below finds.
+So is the trunk beside an adapter, which is what was learnt. A study's folder has it in `trunks/<SHA-256 of its
+content>.pt`, which a checkpoint in any folder below finds.
 """
 
 import io
@@ -13,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from levelfield.errors import UserError
+from levelfield.models.adapters import WEIGHTS, beside_adapter, own_state, without_adapter
+from levelfield.models.trunks import Trunk
 from levelfield.models.weights import content_hash
 from levelfield.storage.atomic import write_atomically
 from levelfield.storage.lock import Lock
@@ -22,13 +25,24 @@ PREFIX = "trunk."
 KEY = "frozen_trunk"  # of a checkpoint's own part, beside the learner's `freeze_trunk`
 
 
+def keep_frozen(trunk: Trunk, whole: bool, batch_norm: bool) -> None:
+    """Puts back into eval mode what of a training learner's trunk stays as it is: all of it, or batch norm alone."""
+    if whole:
+        trunk.eval()
+    elif batch_norm or trunk.adapter is not None:
+        for module in trunk.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.eval()
+
+
 def trunk_hash(trunk: nn.Module) -> str:
-    """SHA-256 of a trunk's state, computed again only where a tensor has changed since."""
-    tensors = [*trunk.parameters(), *trunk.buffers()]
+    """SHA-256 of a trunk's own state, computed again only where a tensor has changed since."""
+    has_adapter = getattr(trunk, "adapter", None) is not None
+    tensors = [each for each in (*trunk.parameters(), *trunk.buffers()) if not (has_adapter and each.requires_grad)]
     seen = [(tensor.data_ptr(), tensor._version) for tensor in tensors]
     before = trunk.__dict__.get("_hashed")
     if before is None or before[0] != seen:
-        before = trunk.__dict__["_hashed"] = seen, content_hash(trunk.state_dict())
+        before = trunk.__dict__["_hashed"] = seen, content_hash(own_state(trunk))
     return before[1]
 
 
@@ -41,7 +55,12 @@ def without_trunk(checkpoint: dict[str, Any], folder: Path) -> dict[str, Any]:
     name = checkpoint["levelfield"].get(KEY)
     if name is None:
         return checkpoint
-    trunk = {key.removeprefix(PREFIX): value for key, value in checkpoint["state_dict"].items() if _of_trunk(key)}
+    state = checkpoint["state_dict"]
+    trunk = {key.removeprefix(PREFIX): value for key, value in state.items() if _of_trunk(key)}
+    adapter: dict[str, Any] = {}
+    if checkpoint.get("hyper_parameters", {}).get("adapter") is not None:
+        adapter = {key: value for key, value in state.items() if _of_trunk(key) and WEIGHTS.search(key)}
+        trunk = without_adapter(trunk)
     file = folder / f"{name}.pt"
     if not file.exists():
         with Lock(folder.parent, "frozen_trunk", "storing the frozen trunk"):
@@ -49,8 +68,8 @@ def without_trunk(checkpoint: dict[str, Any], folder: Path) -> dict[str, Any]:
                 buffer = io.BytesIO()
                 torch.save({key: _on_cpu(value) for key, value in trunk.items()}, buffer)
                 write_atomically(file, buffer.getvalue())
-    learnt = {key: value for key, value in checkpoint["state_dict"].items() if not _of_trunk(key)}
-    return {**checkpoint, "state_dict": learnt}
+    learnt = {key: value for key, value in state.items() if not _of_trunk(key)}
+    return {**checkpoint, "state_dict": {**adapter, **learnt}}
 
 
 def with_trunk(
@@ -65,10 +84,11 @@ def with_trunk(
         UserError: there is no such trunk, or its file has changed.
     """
     name = checkpoint.get("levelfield", {}).get(KEY)
-    if name is None or any(map(_of_trunk, checkpoint["state_dict"])):
+    of_trunk = {key: value for key, value in checkpoint["state_dict"].items() if _of_trunk(key)}
+    if name is None or not all(map(WEIGHTS.search, of_trunk)):
         return checkpoint
-    trunk = given.state_dict() if given is not None and trunk_hash(given) == name else _stored(name, path, map_location)
-    named = {f"{PREFIX}{key}": value for key, value in trunk.items()}
+    trunk = own_state(given) if given is not None and trunk_hash(given) == name else _stored(name, path, map_location)
+    named = beside_adapter({f"{PREFIX}{key}": value for key, value in trunk.items()}, of_trunk)
     return {**checkpoint, "state_dict": {**named, **checkpoint["state_dict"]}}
 
 

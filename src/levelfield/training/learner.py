@@ -20,6 +20,7 @@ from levelfield.errors import UserError, refuse_below
 from levelfield.losses.base import MetricLoss
 from levelfield.miners import Miner
 from levelfield.models import LinearEmbedder
+from levelfield.models.adapters import Adapter, adapted
 from levelfield.models.embedders import check_embedder
 from levelfield.models.ensemble import EnsembleEmbedder, EnsembleTrunk
 from levelfield.models.layers import recompute_activations
@@ -32,6 +33,7 @@ from levelfield.training.begin_at_pca import begin_at_pca
 from levelfield.training.callbacks import RecordOpening, RetrievalValidation
 from levelfield.training.checkpoint import import_spec, load_learner, own_part
 from levelfield.training.features import TrunkExtractor, check_features
+from levelfield.training.frozen_trunk import keep_frozen
 from levelfield.training.fully_sharded import shard
 from levelfield.training.gradient_caching import check_chunks, embed_in_chunks
 from levelfield.training.loss_factory import LossFactory, MetricLossFactory, check_call, make_loss, supplied_arguments
@@ -85,6 +87,7 @@ class MetricLearner(LightningModule):
             features, as a fit begins.
         chunk_size: of how many samples a training step keeps the activations at a time, for batches larger than memory
             (docs/scale.md): the same gradients, for one more pass through the trunk. None keeps all.
+        adapter: learns in the trunk, whose own weights stay as they are (docs/trunks.md).
         layer_decay: factor on `trunk_lr` from each layer of the trunk to the one before it (docs/trunks.md).
         gradient_checkpointing: keeps what goes into the trunk's blocks alone, for one more pass through them.
         regularizer: a penalty beside the loss, times its weight, on where embeddings or class weights lie.
@@ -131,6 +134,7 @@ class MetricLearner(LightningModule):
         freeze_trunk: bool = False,
         embedder_init: Literal["random", "pca"] = "random",
         chunk_size: int | None = None,
+        adapter: Adapter | None = None,
         layer_decay: float = 1.0,
         gradient_checkpointing: bool = False,
         regularizer: Regularizer | None = None,
@@ -141,7 +145,7 @@ class MetricLearner(LightningModule):
         refuse_below(
             0, "model", weight_decay=weight_decay, loss_weight_decay=loss_weight_decay, layer_decay=layer_decay
         )
-        member = as_trunk(trunk, num_features)
+        member = adapted(as_trunk(trunk, num_features), adapter, freeze_trunk, members)
         # Copies that never learn would all say the same: members share a frozen trunk.
         self.trunk = member if members == 1 or freeze_trunk else EnsembleTrunk(member, members)
         if freeze_trunk:
@@ -197,6 +201,7 @@ class MetricLearner(LightningModule):
                 "num_features": num_features,
                 "freeze_trunk": freeze_trunk,
                 "embedder_init": embedder_init,
+                "adapter": import_spec(adapter),
                 **({"learner": own["class_path"]} if own else {}),
             }
         )
@@ -210,12 +215,7 @@ class MetricLearner(LightningModule):
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
-        if self.freeze_trunk:
-            self.trunk.eval()
-        elif self.freeze_batch_norm:
-            for module in self.trunk.modules():
-                if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                    module.eval()
+        keep_frozen(self.trunk, self.freeze_trunk, self.freeze_batch_norm)
         return self
 
     def forward(self, samples: Any) -> Float[Tensor, "batch embedding"]:

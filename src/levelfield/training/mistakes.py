@@ -17,6 +17,7 @@ SHORT_NAMES = {
     "model.regularizer": ("levelfield.regularizers", "Regularizer"),
     "model.trunk": ("levelfield.models", "Trunk"),
     "model.embedder": ("levelfield.models", "Embedder"),
+    "model.adapter": ("levelfield.models", "Adapter"),
     "data.dataset": ("levelfield.data.datasets", "MetricDataset"),
     "data.sampler": ("levelfield.data.samplers", "TrainingBatchSampler"),
 }
@@ -76,7 +77,9 @@ def one_line(message: str, parser: ArgumentParser) -> str:
         if reason := why_not_importable(path):
             return f"--{key}: {reason}"
     if name := _search(r"Expected a dot import path string: (\S+)", message):
-        return f"--{key}: no '{name}'{nearest(name, class_names(key or ''), '')}"
+        names = class_names(key or "")
+        few = f"; give {', '.join(names)}" if 0 < len(names) < 5 else ""
+        return f"--{key}: no '{name}'{nearest(name, names, few)}"
     if key and "class_path" not in message and (value := _search(r"(?:Got|Given) value: (.+)$", message)):
         types = _search(r"Subtypes: \[(.+)\]", message) or _search(r"Expected an? (.+?)\. Got", message) or ""
         plain = re.sub(r"<class '(\w+)'>", r"\1", types).replace("NoneType", "null")

@@ -3,7 +3,7 @@
 import re
 import textwrap
 from argparse import SUPPRESS, Action
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -33,7 +33,7 @@ class LevelfieldParser(OneLineParser, LightningArgumentParser):
         return short_help(self)
 
     def parse_args(self, args: Any = None, *more: Any, **kwargs: Any) -> Namespace:  # type: ignore[override]
-        args = [*files_found(args)]
+        args = [*_adapters_named(files_found(args))]
         with _failing_imports(args):
             return super().parse_args(args, *more, **kwargs)
 
@@ -45,6 +45,18 @@ class LevelfieldParser(OneLineParser, LightningArgumentParser):
         if isinstance(cfg, dict) and not parent_key:
             cfg = set_aside(cfg)
         return super()._apply_actions(cfg, parent_key, *more, **kwargs)
+
+
+def _adapters_named(words: Iterable[str]) -> Iterator[str]:
+    """The words with adapters as their classes are called: `--model.adapter lora` is LoRA's."""
+    option = ""
+    for word in words:
+        key, _, value = word.partition("=") if "=" in word else (option, "", word)
+        if key == "--model.adapter" and value:
+            names = {name.lower(): name for name in class_names("model.adapter")}
+            word = word.removesuffix(value) + names.get(value.lower(), value)
+        yield word
+        option = word
 
 
 class _FullHelp(Action):

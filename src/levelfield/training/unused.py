@@ -81,6 +81,11 @@ SETTINGS = (
         "a batch has no more samples than a chunk",
     ),
     Setting(
+        ("model.freeze_batch_norm",),
+        lambda config, _: config["model"]["adapter"] is not None,
+        "--model.adapter leaves the trunk's own weights as they are",
+    ),
+    Setting(
         ("model.lr_scheduler_interval",),
         lambda config, _: config["model"]["lr_scheduler"] is None,
         "there is no --model.lr_scheduler",

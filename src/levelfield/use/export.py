@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from levelfield.data.crops import as_floats, stacked
 from levelfield.errors import UserError
 from levelfield.models import TimmTrunk
+from levelfield.models.adapters import merge_adapter, save_adapter
 from levelfield.seeds import seed_of
 from levelfield.storage.atomic import storing, write_atomically, write_json
 from levelfield.use.card import write_card
@@ -76,6 +77,7 @@ def export(encoder: Encoder, output: Path, data: Any = None) -> list[Compared]:
       `attention_mask` (B, T), to `embeddings` (B, D); standardising is part of it.
     - `preprocess.pt2` and `preprocess.onnx`: `pixels` (B, 3, H, W) uint8 to `images`, or `tokenizer.json`.
     - `trunk.safetensors`, which `timm.create_model(..., checkpoint_path=...)` reads, and `embedder.safetensors`.
+    - `adapter`, a folder as peft has them, where one was trained; all else then has it merged into the trunk.
     - `export.json`: inputs, outputs and the differences found.
 
     Args:
@@ -97,6 +99,7 @@ def export(encoder: Encoder, output: Path, data: Any = None) -> list[Compared]:
         output.parent.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
     try:
+        _adapters(encoder, made)
         found = _texts(encoder, made, data) if encoder.modality == "text" else _images(encoder, made, data)
         found += _weights(encoder, made)
         write_card(made, encoder.paths, encoder.checkpoints, encoder.modality)
@@ -112,6 +115,14 @@ def export(encoder: Encoder, output: Path, data: Any = None) -> list[Compared]:
     finally:
         shutil.rmtree(made, ignore_errors=True)
     return found
+
+
+def _adapters(encoder: Encoder, folder: Path) -> None:
+    """Adapters as peft has them, and merged into the learners."""
+    for number, learner in enumerate(encoder.learners):
+        if learner.trunk.adapter is not None:
+            save_adapter(learner.trunk, folder / (f"adapter_{number}" if len(encoder.learners) > 1 else "adapter"))
+            merge_adapter(learner.trunk)
 
 
 def _images(encoder: Encoder, folder: Path, data: Any) -> list[Compared]:

@@ -30,7 +30,7 @@ LATER, LATER_OF_SEARCH = ("metrics", "own_code", "trained_as", "references"), ("
 USUAL = (
     *(("trainer", "devices", 1), ("data", "features", None)),
     *(("model", "freeze_trunk", False), ("model", "chunk_size", None)),
-    *(("model", "layer_decay", 1.0), ("model", "gradient_checkpointing", False)),
+    *(("model", "adapter", None), ("model", "layer_decay", 1.0), ("model", "gradient_checkpointing", False)),
     ("model", "regularizer", None),
 )
 TRAINING_BATCHES = ("batch_size", "samples_per_class", "replacement", "sampler", "steps_per_epoch")

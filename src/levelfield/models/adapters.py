@@ -1,0 +1,227 @@
+"""Adapters: a few weights beside the layers of a trunk that stays as it is, through peft."""
+
+import copy
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from levelfield.errors import UserError, refuse_below
+from levelfield.models.trunks import Trunk
+from levelfield.storage.atomic import storing, write_atomically
+
+# How peft calls an adapter's weights, and the layer that they stand beside.
+WEIGHTS = re.compile(r"\.(?:lora|hada|lokr)_")
+BESIDE = ".base_layer."
+MOST_NAMED = 12
+
+
+class Adapter(ABC):
+    """What learns of a trunk whose own weights stay as they are.
+
+    Attributes:
+        init_args: the arguments that make this adapter again, as plain values.
+    """
+
+    init_args: dict[str, Any]
+
+    def __init__(self, rank: int, alpha: float | None, target_modules: list[str] | None, **more: Any) -> None:
+        refuse_below(1, "model.adapter", rank=rank)
+        self.init_args = {"rank": rank, "alpha": alpha, "target_modules": target_modules, **more}
+        self.rank, self.alpha, self.target_modules = rank, rank if alpha is None else alpha, target_modules
+
+    @abstractmethod
+    def settings(self, targets: list[str]) -> Any:
+        """peft's, for layers of these names."""
+
+
+class LoRA(Adapter):
+    """The product of two thin matrices beside a layer's weights, 0 at the start.
+
+        W x + alpha / r B A x,  A of r x in, B of out x r
+
+    Paper: Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models", arXiv:2106.09685.
+
+    Args:
+        rank: r.
+        alpha: with r the factor of the product; None takes r, a factor of 1.
+        target_modules: how the names of the layers end, e.g. `[qkv]`; None takes all linear layers.
+        dropout: share of x that the product is not given, in training.
+
+    Example:
+        >>> LoRA(rank=4).alpha
+        4
+    """
+
+    def __init__(
+        self,
+        rank: int = 8,
+        alpha: float | None = None,
+        target_modules: list[str] | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(rank, alpha, target_modules, dropout=dropout)
+
+    def settings(self, targets: list[str]) -> Any:
+        dropout = self.init_args["dropout"]
+        return _peft().LoraConfig(
+            r=self.rank,
+            lora_alpha=self.alpha,
+            lora_dropout=dropout,
+            target_modules=targets,
+        )
+
+
+class LoHa(Adapter):
+    """The elementwise product of two low-rank matrices beside a layer's weights: of rank r^2 for twice LoRA's weights.
+
+        W x + alpha / r ((B1 A1) * (B2 A2)) x
+
+    Paper: Hyeon-Woo et al. 2021, "FedPara: Low-Rank Hadamard Product", arXiv:2108.06098.
+
+    Args:
+        rank: r.
+        alpha: as in `LoRA`.
+        target_modules: as in `LoRA`.
+    """
+
+    def __init__(self, rank: int = 8, alpha: float | None = None, target_modules: list[str] | None = None) -> None:
+        super().__init__(rank, alpha, target_modules)
+
+    def settings(self, targets: list[str]) -> Any:
+        return _peft().LoHaConfig(r=self.rank, alpha=self.alpha, target_modules=targets)
+
+
+class LoKr(Adapter):
+    """The Kronecker product of two matrices, one of low rank, beside a layer's weights: fewer than LoRA's.
+
+        W x + alpha / r (C ⊗ B A) x
+
+    Paper: Yeh et al. 2023, "Navigating Text-To-Image Customization: From LyCORIS Fine-Tuning to Model Evaluation",
+    arXiv:2309.14859.
+
+    Args:
+        rank: r.
+        alpha: as in `LoRA`.
+        target_modules: as in `LoRA`.
+    """
+
+    def __init__(self, rank: int = 8, alpha: float | None = None, target_modules: list[str] | None = None) -> None:
+        super().__init__(rank, alpha, target_modules)
+
+    def settings(self, targets: list[str]) -> Any:
+        return _peft().LoKrConfig(r=self.rank, alpha=self.alpha, target_modules=targets)
+
+
+def adapted(trunk: Trunk, adapter: Adapter | None, freeze_trunk: bool = False, members: int = 1) -> Trunk:
+    """The trunk, with the adapter in it if there is one; the rest are the learner's arguments.
+
+    Raises:
+        UserError: as `add_adapter`, or a learner in which an adapter makes no sense.
+    """
+    if adapter is not None:
+        if freeze_trunk or members > 1:
+            other = "--model.freeze_trunk true" if freeze_trunk else f"--model.members {members}"
+            raise UserError(
+                f"--model.adapter {type(adapter).__name__} learns beside the weights of one trunk, which stay as they "
+                f"are: leave {other} out"
+            )
+        add_adapter(trunk, adapter)
+    return trunk
+
+
+def add_adapter(trunk: Trunk, adapter: Adapter) -> None:
+    """Puts an adapter into a trunk, in place, and freezes all else of it. Its features are at first those without.
+
+    Raises:
+        UserError: peft is not installed, the trunk has an adapter, or no such layers.
+    """
+    peft, network = _peft(), _network(trunk)
+    if trunk.adapter is not None:
+        raise UserError("--model.adapter: this trunk has an adapter already; give a new trunk")
+    layers = {name: module for name, module in network.named_modules() if isinstance(module, nn.Linear | nn.Conv2d)}
+    ends = adapter.target_modules
+    if ends is None:
+        targets = [name for name, module in layers.items() if isinstance(module, nn.Linear)]
+    else:
+        targets = [name for name in layers if any(f".{name}".endswith(f".{end}") for end in ends)]
+    option = f"--model.adapter.target_modules {'not given' if ends is None else ends}"
+    if not targets:
+        known = list(dict.fromkeys(".".join(name.split(".")[-2:]) for name in layers))
+        what = "linear layer" if ends is None else "layer"
+        raise UserError(
+            f"{option}: {trunk.summary().partition(',')[0]} has no such {what}; its layers end in "
+            f"{', '.join(known[:MOST_NAMED])}{' and so on' * (len(known) > MOST_NAMED)}"
+        )
+    trunk.requires_grad_(False)
+    try:
+        peft.inject_adapter_in_model(adapter.settings(targets), network)
+    except ValueError as error:  # depthwise convolutions, say
+        raise UserError(f"{option}: {type(adapter).__name__}: {' '.join(str(error).split())[:200]}") from error
+    trunk.adapter = adapter
+
+
+def merge_adapter(trunk: Trunk) -> None:
+    """Adds an adapter's weights to those that they stand beside, in place: the trunk is then one without an adapter."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    network = _network(trunk)
+    for name, module in [*network.named_modules()]:
+        if isinstance(module, BaseTunerLayer):
+            module.merge()
+            owner, _, last = name.rpartition(".")
+            setattr(network.get_submodule(owner), last, module.get_base_layer())
+    del network.peft_config
+    trunk.adapter = None
+
+
+def save_adapter(trunk: Trunk, folder: Path) -> None:
+    """Writes an adapter as peft does: `adapter_config.json` and `adapter_model.safetensors`.
+
+    `peft.PeftModel.from_pretrained(network, folder)` puts it into the network without it, of timm or transformers.
+    """
+    from safetensors.torch import save
+
+    peft, network = _peft(), _network(trunk)
+    weights = peft.get_peft_model_state_dict(network, save_embedding_layers=False)
+    named = {f"base_model.model.{name}": value.detach().cpu().contiguous() for name, value in weights.items()}
+    settings = copy.copy(network.peft_config["default"])
+    settings.inference_mode, settings.base_model_name_or_path = True, trunk.init_args.get("name")
+    with storing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        settings.save_pretrained(str(folder))
+    write_atomically(folder / "adapter_model.safetensors", save(named))
+
+
+def own_state(trunk: nn.Module) -> dict[str, Any]:
+    """A trunk's state without its adapter, under the names that it has without."""
+    state = trunk.state_dict()
+    return without_adapter(state) if getattr(trunk, "adapter", None) is not None else state
+
+
+def without_adapter(state: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a state is no adapter's, under the names without."""
+    return {key.replace(BESIDE, "."): value for key, value in state.items() if not WEIGHTS.search(key)}
+
+
+def beside_adapter(state: Mapping[str, Any], adapter: Mapping[str, Tensor]) -> dict[str, Any]:
+    """`without_adapter` undone: a state under the names that it has beside an adapter's weights."""
+    adapted = {WEIGHTS.split(key)[0] for key in adapter if WEIGHTS.search(key)}
+    places = ((key, key.rpartition(".")) for key in state)
+    return {f"{at}{BESIDE}{last}" if at in adapted else key: state[key] for key, (at, _, last) in places}
+
+
+def _network(trunk: Trunk) -> Any:
+    """The module of a trunk that its library knows."""
+    return getattr(trunk, "model", getattr(trunk, "module", trunk))
+
+
+def _peft() -> Any:
+    try:
+        import peft
+    except ImportError:
+        raise UserError("adapters need peft: pip install 'levelfield[adapters]'") from None
+    return peft

@@ -1,0 +1,170 @@
+"""Adapters: nothing at first, alone in learning, themselves again from disk, and merged into the trunk."""
+
+import sys
+
+import peft
+import pytest
+import timm
+import torch
+from tiny_text import tiny_text_model
+from torch import nn
+
+from levelfield.errors import UserError
+from levelfield.models import LoHa, LoKr, LoRA, TimmTrunk, TransformersTrunk
+from levelfield.models.adapters import (
+    Adapter,
+    adapted,
+    add_adapter,
+    beside_adapter,
+    merge_adapter,
+    own_state,
+    save_adapter,
+    without_adapter,
+)
+
+TEXTS = ["Where is my new card?", "it has not come."]
+ADAPTERS = {"lora": LoRA(rank=3, alpha=6), "loha": LoHa(rank=2), "lokr": LoKr(rank=2)}
+NETWORKS = {
+    "vit": ("test_vit", {"depth": 2}),
+    "convnext": ("convnextv2_tiny", {"depths": [1, 1, 1, 1], "dims": [8, 8, 8, 16]}),
+}
+
+
+def trunk_of(kind: str, folder) -> TimmTrunk | TransformersTrunk:
+    torch.manual_seed(0)
+    if kind in NETWORKS:
+        name, arguments = NETWORKS[kind]
+        return TimmTrunk(name, weights=None, arguments=arguments).eval()
+    return TransformersTrunk(str(tiny_text_model(folder)), weights=None, max_length=64).eval()
+
+
+def samples_of(kind: str) -> object:
+    return TEXTS if kind == "text" else torch.rand(2, 3, 160, 160, generator=torch.Generator().manual_seed(1))
+
+
+def learnt(trunk) -> None:
+    """As after some steps: no weight of an adapter is 0."""
+    torch.manual_seed(5)
+    with torch.no_grad():
+        for weight in trunk.parameters():
+            if weight.requires_grad:
+                weight.copy_(0.3 * torch.randn_like(weight))
+
+
+@pytest.mark.parametrize("kind", ["vit", "convnext", "text"])
+@pytest.mark.parametrize("adapter", ADAPTERS.values(), ids=ADAPTERS)
+def test_the_trunk_at_first_then_another_and_one_network_when_merged(adapter: Adapter, kind, tmp_path):
+    plain, trunk = trunk_of(kind, tmp_path), trunk_of(kind, tmp_path)
+    add_adapter(trunk, adapter)
+    samples = samples_of(kind)
+    with torch.no_grad():
+        expected = plain(samples)
+        assert torch.equal(trunk(samples), expected)
+        learnt(trunk)
+        moved = trunk(samples)
+        assert not torch.allclose(moved, expected, atol=1e-3)
+        own, before = own_state(trunk), plain.state_dict()
+        assert list(own) == list(before)
+        assert all(torch.equal(own[key], before[key]) for key in before if isinstance(before[key], torch.Tensor))
+        state = trunk.state_dict()
+        assert beside_adapter(without_adapter(state), state).keys() == {*state} - {
+            name for name, weight in trunk.named_parameters() if weight.requires_grad
+        }
+        merge_adapter(trunk)
+        torch.testing.assert_close(trunk(samples), moved, rtol=1e-5, atol=1e-5)
+    assert list(trunk.state_dict()) == list(before)
+    assert (trunk.adapter, hasattr(trunk.model, "peft_config")) == (None, False)
+
+
+def test_lora_is_what_its_paper_says():
+    """W x + alpha / r B A x, by hand."""
+    trunk = trunk_of("vit", None)
+    layer = trunk.model.blocks[0].attn.qkv
+    add_adapter(trunk, LoRA(rank=3, alpha=6, target_modules=["qkv"]))
+    learnt(trunk)
+    named = {name: weight for name, weight in trunk.named_parameters() if weight.requires_grad}
+    assert len(named) == 2 * 2  # A and B of each block
+    a, b = (named[f"model.blocks.0.attn.qkv.lora_{part}.default.weight"] for part in "AB")
+    assert (a.shape, b.shape) == ((3, 64), (192, 3))
+    inputs = torch.rand(5, 64)
+    by_hand = inputs @ layer.weight.T + layer.bias + 6 / 3 * (inputs @ a.T) @ b.T
+    torch.testing.assert_close(trunk.model.blocks[0].attn.qkv(inputs), by_hand)
+    assert trunk.summary().endswith("; LoRA with 1,536 weights that learn")  # 2 blocks of 3 x (64 + 192)
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS.values(), ids=ADAPTERS)
+def test_peft_reads_what_is_saved(adapter: Adapter, tmp_path):
+    trunk = trunk_of("vit", tmp_path)
+    name, arguments = NETWORKS["vit"]
+    network = timm.create_model(name, num_classes=0, **arguments).eval()
+    network.load_state_dict(trunk.model.state_dict())
+    add_adapter(trunk, adapter)
+    learnt(trunk)
+    save_adapter(trunk, tmp_path / "adapter")
+    assert {path.name for path in (tmp_path / "adapter").iterdir()} == {
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    }
+    theirs = peft.PeftModel.from_pretrained(network, str(tmp_path / "adapter")).eval()
+    images = samples_of("vit")
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(trunk.standardise(images)), trunk(images))
+    assert peft.PeftConfig.from_pretrained(str(tmp_path / "adapter")).base_model_name_or_path == "test_vit"
+
+
+def test_convolutions_by_name():
+    torch.manual_seed(0)
+    trunk = TimmTrunk("test_resnet", weights=None).eval()
+    images = torch.rand(2, 3, 32, 32)
+    with torch.no_grad():
+        expected = trunk(images)
+        add_adapter(trunk, LoRA(rank=2, target_modules=["conv1", "conv2"]))
+        assert torch.equal(trunk(images), expected)
+    assert any(weight.requires_grad for weight in trunk.parameters())
+
+
+class Own(nn.Module):
+    num_features = 8
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(12, 8)
+
+    def forward(self, images):
+        return self.inner(images.flatten(1))
+
+
+def test_a_module_of_one_s_own_takes_an_adapter():
+    from levelfield.models.trunks import as_trunk
+
+    trunk = adapted(as_trunk(Own()), LoRA(rank=2))
+    assert trunk(torch.rand(2, 3, 2, 2)).shape == (2, 8)
+    assert [name for name, weight in trunk.named_parameters() if weight.requires_grad] == [
+        "module.inner.lora_A.default.weight",
+        "module.inner.lora_B.default.weight",
+    ]
+
+
+def test_what_cannot_be_is_one_line(monkeypatch, tmp_path):
+    vit, resnet = trunk_of("vit", tmp_path), TimmTrunk("test_resnet", weights=None)
+    with pytest.raises(
+        UserError, match=r"target_modules \['qvk'\]: .* no such layer; .* end in .*attn.qkv, attn.proj, mlp"
+    ):
+        add_adapter(vit, LoRA(target_modules=["qvk"]))
+    with pytest.raises(
+        UserError, match=r"target_modules not given: .* no such linear layer; its layers end in .*conv1"
+    ):
+        add_adapter(resnet, LoRA())
+    with pytest.raises(UserError, match=r"--model.adapter.rank 0"):
+        LoRA(rank=0)
+    with pytest.raises(UserError, match=r"leave --model.freeze_trunk true out"):
+        adapted(vit, LoRA(), freeze_trunk=True)
+    with pytest.raises(UserError, match=r"leave --model.members 2 out"):
+        adapted(vit, LoRA(), members=2)
+    vit = trunk_of("vit", tmp_path)
+    add_adapter(vit, LoRA(rank=1))
+    with pytest.raises(UserError, match="has an adapter already"):
+        add_adapter(vit, LoRA(rank=1))
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(UserError, match=r"adapters need peft: pip install 'levelfield\[adapters\]'"):
+        add_adapter(trunk_of("vit", tmp_path), LoRA())

@@ -1,0 +1,160 @@
+"""Fits with an adapter: what changes, what a checkpoint holds, and what comes back from it."""
+
+from pathlib import Path
+
+import peft
+import pytest
+import timm
+import torch
+from lightning.pytorch import Trainer
+from refused import refused
+from tiny_fit import TINY
+
+from levelfield.data.datamodule import MetricDataModule
+from levelfield.data.datasets import Glyphs
+from levelfield.data.transforms import ImageTransforms
+from levelfield.losses import ContrastiveLoss
+from levelfield.models import LoRA, TimmTrunk
+from levelfield.models.adapters import WEIGHTS, add_adapter, own_state
+from levelfield.study.definition.spec import StudySpec
+from levelfield.training.build import build
+from levelfield.training.kept_parts import KeptParts
+from levelfield.training.learner import MetricLearner
+
+pytestmark = pytest.mark.usefixtures("quiet")
+
+VIT = {"name": "test_vit", "weights": None, "arguments": {"depth": 2, "img_size": 32}}
+OPTIONS = [
+    *("--model.trunk.name", "test_vit", "--model.trunk.arguments", "{depth: 2, img_size: 32}"),
+    *("--model.loss", "ContrastiveLoss", "--model.adapter", "lora", "--model.adapter.rank", "2"),
+]
+
+
+def learner_of(trunk: TimmTrunk, **arguments) -> MetricLearner:
+    return MetricLearner(trunk, loss=ContrastiveLoss(), embedding_size=8, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("trunk", "targets", "checkpointing"),
+    [
+        (VIT, None, True),
+        ({"name": "test_resnet", "weights": None}, ["conv1.3", "conv1.6"], False),
+    ],
+)
+def test_adapter_and_embedder_change_and_nothing_else(trunk, targets, checkpointing):
+    torch.manual_seed(0)
+    adapter = LoRA(rank=2, target_modules=targets)
+    given = {"freeze_batch_norm": checkpointing, "gradient_checkpointing": checkpointing, "trunk_lr": 1e-2}
+    learner = learner_of(TimmTrunk(**trunk), adapter=adapter, **given)
+    before = {name: value.clone() for name, value in learner.state_dict().items()}
+    transforms = ImageTransforms(crop_size=32, resize=32, horizontal_flip=False)
+    data = MetricDataModule(Glyphs(num_classes=40), batch_size=8, steps_per_epoch=3, transforms=transforms)
+    trainer = Trainer(
+        accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, num_sanity_val_steps=0, limit_val_batches=0,
+    )  # fmt: skip
+    trainer.fit(learner, datamodule=data)
+    after = learner.state_dict()
+    changed = {name for name, value in before.items() if not torch.equal(value, after[name])}
+    expected = {name for name in before if name.startswith("embedder.") or WEIGHTS.search(name)}
+    assert changed == expected
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory) -> Path:
+    from levelfield.cli.main import main
+
+    output = tmp_path_factory.mktemp("adapted")
+    assert main(["fit", *TINY, *OPTIONS, "--trainer.max_epochs", "1", "--output", str(output)]) == 0
+    (folder,) = output.glob("fit/*/0")
+    return folder
+
+
+def test_a_fit_s_one_file_gives_the_same_embeddings_and_every_command_takes_it(fitted, tmp_path, run):
+    checkpoint = torch.load(fitted / "best.ckpt", weights_only=True)
+    arguments = {"alpha": None, "dropout": 0.0, "rank": 2, "target_modules": None}
+    assert checkpoint["hyper_parameters"]["adapter"]["init_args"] == arguments
+    alone = tmp_path / "elsewhere.ckpt"
+    alone.write_bytes((fitted / "best.ckpt").read_bytes())
+    again = MetricLearner.load_from_checkpoint(alone)
+    state = again.state_dict()
+    assert all(torch.equal(state[name], value) for name, value in checkpoint["state_dict"].items())
+    assert "lora_A" in "".join(state)
+    torch.manual_seed(3)
+    trained = learner_of(TimmTrunk(**VIT), adapter=LoRA(rank=2))
+    trained.embedder = again.embedder
+    trained.load_state_dict(state)
+    images = torch.rand(2, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.equal(trained.eval()(images), again(images))
+    for command in ("predict", "test"):
+        code, _, complaint = run(command, "--ckpt_path", str(fitted / "best.ckpt"))
+        assert code == 0, (command, complaint)
+    refused(
+        run("fit", *TINY, *OPTIONS, "--model.adapter", "lorra"), "--model.adapter: no 'lorra'; give LoHa, LoKr, LoRA"
+    )
+
+
+def test_a_study_s_checkpoint_holds_what_was_learnt_and_finds_its_trunk(tmp_path):
+    def config(**model) -> dict:
+        return {
+            "model": {"trunk": {"class_path": "TimmTrunk", "init_args": VIT}, "loss": "ContrastiveLoss"} | model,
+            "data": {
+                "dataset": {"class_path": "Glyphs", "init_args": {"num_classes": 32, "image_size": 32}},
+                "transforms": {"crop_size": 32, "resize": 32},
+                "steps_per_epoch": 1,
+                "batch_size": 8,
+            },
+            "trainer": {"max_epochs": 1, "accelerator": "cpu", "limit_val_batches": 1},
+        }
+
+    lora = {"class_path": "LoRA", "init_args": {"rank": 2}}
+    for name, model in {"lora": {"adapter": lora, "trunk_lr": 0.1}, "frozen": {"freeze_trunk": True}}.items():
+        training = build(config(**model), tmp_path / name, False, trunks=tmp_path / "trunks")
+        training.trainer.fit(training.model, datamodule=training.datamodule)
+        if name == "lora":
+            learner = training.model.eval()
+    assert len(list((tmp_path / "trunks").glob("*.pt"))) == 1  # both have the same
+    held = torch.load(tmp_path / "lora" / "best.ckpt", weights_only=True)["state_dict"]
+    assert all(name.startswith("embedder.") or WEIGHTS.search(name) for name in held)
+    again = MetricLearner.load_from_checkpoint(tmp_path / "lora" / "best.ckpt")
+    images = torch.rand(2, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.equal(again(images), learner(images))
+
+
+def test_a_trunk_with_an_adapter_is_not_the_next_training_s():
+    kept = KeptParts()
+    for _ in range(2):
+        torch.manual_seed(0)
+        trunk = kept.trunk(TimmTrunk, VIT)
+        assert trunk.adapter is None
+        add_adapter(trunk, LoRA(rank=1))
+
+
+@pytest.mark.full
+def test_an_export_has_the_adapter_as_peft_has_it_and_all_else_merged(fitted, tmp_path, run):
+    code, _, complaint = run("export", "--ckpt_path", str(fitted / "best.ckpt"), "--output", str(tmp_path / "out"))
+    assert code == 0, complaint
+    learner = MetricLearner.load_from_checkpoint(fitted / "best.ckpt")
+    images = torch.rand(2, 3, 32, 32)
+    with torch.no_grad():
+        expected = learner.trunk(images)
+        file = str(tmp_path / "out" / "trunk.safetensors")
+        merged = timm.create_model("test_vit", num_classes=0, checkpoint_path=file, **VIT["arguments"]).eval()
+        torch.testing.assert_close(merged(learner.trunk.standardise(images)), expected, rtol=1e-5, atol=1e-5)
+        base = timm.create_model("test_vit", num_classes=0, **VIT["arguments"]).eval()
+        base.load_state_dict({key.removeprefix("model."): value for key, value in own_state(learner.trunk).items()})
+        theirs = peft.PeftModel.from_pretrained(base, str(tmp_path / "out" / "adapter")).eval()
+        torch.testing.assert_close(theirs(learner.trunk.standardise(images)), expected)
+
+
+def test_a_study_s_identity_is_what_it_was_without_the_options():
+    def identity(**model) -> str:
+        config = {"model": {"loss": "ContrastiveLoss", **model}, "data": {"dataset": "Glyphs"}, "trainer": {}}
+        return StudySpec("s", 4, 2, 0, 1, {"a": config}).method_hash("a")
+
+    without = identity()
+    assert identity(adapter=None, layer_decay=1.0, gradient_checkpointing=False) == without
+    assert identity(layer_decay=0.9) != without
+    assert identity(adapter={"class_path": "LoRA"}) != without
