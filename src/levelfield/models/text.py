@@ -31,7 +31,7 @@ class TransformersTrunk(Trunk):
         pooling: `cls` takes the first token's state, `mean` the mean over a text's tokens, `last` the last token's, as
             decoders have it.
         max_length: tokens that a text is cut to, the special ones included.
-        prefix: stands before each text, where the weights were trained so: E5's `query: `.
+        prefix: stands before each text, where the weights were trained so: E5's `query:` and a space.
         config: the architecture, as in a `config.json`; None reads the one of `name`.
 
     Raises:
