@@ -23,10 +23,14 @@ ARGUMENTS = {
 
 
 def shipped() -> list[type[nn.Module]]:
-    """The losses that one can name: those that no other extends, without the one that holds another."""
+    """The losses that one can name: those that no other extends, without the two that hold others."""
     listed = [getattr(losses, name) for name in losses.__all__]
     extended = {base for loss in listed for base in loss.__mro__[1:]}
-    return [loss for loss in listed if loss not in extended | {losses.MetricLoss, losses.CrossBatchMemory}]
+    return [
+        loss
+        for loss in listed
+        if loss not in extended | {losses.MetricLoss, losses.CrossBatchMemory, losses.WeightedSum}
+    ]
 
 
 def needs_classes(loss: type[nn.Module]) -> bool:

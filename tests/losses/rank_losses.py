@@ -82,6 +82,14 @@ def cases() -> dict[str, tuple[nn.Module, str, str | None]]:
                     torch.manual_seed(3)
                     made = loss(**sizes, **arguments).double()
                     found[f"{loss.__name__}({told}), {labels}, miner {chosen}"] = (made, labels, chosen)
+    for labels in LABELS:
+        torch.manual_seed(3)
+        parts = {
+            "rows": losses.ContrastiveLoss(),
+            "whole": losses.LiftedStructureLoss(),
+            "c": losses.ArcFaceLoss(12, 6),
+        }
+        found[f"WeightedSum(), {labels}, miner None"] = (losses.WeightedSum(parts, {"c": 0.3}).double(), labels, None)
     for name in regularizers.__all__:
         if name != "Regularizer":
             found[f"{name}(), uneven, miner None"] = (Penalty(getattr(regularizers, name)()), "uneven", None)

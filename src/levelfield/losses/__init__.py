@@ -41,6 +41,7 @@ from levelfield.losses.subcenter_arcface import SubCenterArcFaceLoss
 from levelfield.losses.supcon import SupConLoss
 from levelfield.losses.triplet_margin import TripletMarginLoss
 from levelfield.losses.tuplet_margin import TupletMarginLoss
+from levelfield.losses.weighted_sum import WeightedSum
 
 __all__ = [
     "AdaFaceLoss",
@@ -84,4 +85,5 @@ __all__ = [
     "SupConLoss",
     "TripletMarginLoss",
     "TupletMarginLoss",
+    "WeightedSum",
 ]

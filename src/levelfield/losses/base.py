@@ -9,7 +9,7 @@ else subclasses `MetricLoss` and writes `compute`. One whose rows several proces
 (`MetricLoss.over_ranks`).
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
@@ -128,6 +128,21 @@ class MetricLoss(nn.Module):
 
     def set_num_classes(self, num_classes: int) -> None:
         """Told once, before training and before a checkpoint is loaded; for losses with a parameter for each class."""
+
+
+class LossFactory(Protocol):
+    """A class, partial or function that gives a loss. It gets those of the two arguments that it names.
+
+    An argument that may be None is left alone: `num_classes=None` says that the loss does without.
+    """
+
+    def __call__(self, *, num_classes: int, embedding_size: int) -> nn.Module: ...
+
+
+class MetricLossFactory(Protocol):
+    """A `LossFactory` of ours; by itself, for short names to mean ours before those of torch.nn."""
+
+    def __call__(self, *, num_classes: int, embedding_size: int) -> MetricLoss: ...
 
 
 @no_grad()

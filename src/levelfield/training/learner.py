@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.errors import UserError, refuse_below
-from levelfield.losses.base import MetricLoss
+from levelfield.losses.base import LossFactory, MetricLoss, MetricLossFactory
 from levelfield.miners import Miner
 from levelfield.models import LinearEmbedder
 from levelfield.models.adapters import Adapter, adapted
@@ -36,7 +36,7 @@ from levelfield.training.features import TrunkExtractor, check_features
 from levelfield.training.frozen_trunk import keep_frozen
 from levelfield.training.fully_sharded import shard
 from levelfield.training.gradient_caching import check_chunks, embed_in_chunks
-from levelfield.training.loss_factory import LossFactory, MetricLossFactory, check_call, make_loss, supplied_arguments
+from levelfield.training.loss_factory import check_call, make_loss, supplied_arguments
 from levelfield.training.objective import TRAIN_LOSS, check_regularizer, objective
 from levelfield.training.own_learner import learner_class
 from levelfield.training.parameter_groups import parameter_groups

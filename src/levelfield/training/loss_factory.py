@@ -3,40 +3,26 @@
 import inspect
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from jsonargparse._parameter_resolvers import ParamData, get_signature_parameters
 from torch import nn
 
 from levelfield.errors import UserError
-from levelfield.losses.base import MetricLoss
+from levelfield.losses.weighted_sum import WeightedSum
 from levelfield.training.instantiation import find_stubs
 
 SUPPLIED = ("num_classes", "embedding_size")
 
 
-class LossFactory(Protocol):
-    """A class, partial or function that gives a loss. It gets those of the two arguments that it names.
-
-    An argument that may be None is left alone: `num_classes=None` says that the loss does without.
-    """
-
-    def __call__(self, *, num_classes: int, embedding_size: int) -> nn.Module: ...
-
-
-class MetricLossFactory(Protocol):
-    """A `LossFactory` of ours; by itself, for short names to mean ours before those of torch.nn."""
-
-    def __call__(self, *, num_classes: int, embedding_size: int) -> MetricLoss: ...
-
-
 def supplied_arguments(factory: Callable) -> list[str]:
     """Which of `num_classes` and `embedding_size` a class, partial or function is to be given.
 
-    Those that have no default or a number, also where the `**kwargs` of a base class take them.
+    Those that have no default or a number, also where the `**kwargs` of a base class take them; and those of the losses
+    of a sum.
     """
-    parameters = {parameter.name: parameter for parameter in _parameters(factory)}
-    return [name for name in SUPPLIED if name in parameters and parameters[name].default is not None]
+    asked = {name for each in (factory, *_summed(factory).values()) for name in _asked(each)}
+    return [name for name in SUPPLIED if name in asked]
 
 
 def make_loss(factory: Callable, num_classes: int | None, embedding_size: int) -> nn.Module:
@@ -50,17 +36,29 @@ def make_loss(factory: Callable, num_classes: int | None, embedding_size: int) -
     """
     supplied = dict(zip(SUPPLIED, (num_classes, embedding_size), strict=True))
     given = given_arguments(factory)
-    for name in supplied_arguments(factory):
+    for name in _asked(factory):
         if given.get(name, supplied[name]) != supplied[name]:
             raise UserError(
                 f"--model.loss.{name} {given[name]} is not the training's {supplied[name]}: leave it out, for it is "
                 "supplied"
             )
-    return factory(**{name: supplied[name] for name in supplied_arguments(factory) if name not in given})
+    made = {name: make_loss(each, num_classes, embedding_size) for name, each in _summed(factory).items()}
+    if made:  # what a sum was given by position is given by name
+        assert isinstance(factory, partial)
+        made = {**given["losses"], **made}
+        by_name = "losses" in factory.keywords
+        factory = (
+            partial(factory, losses=made) if by_name else partial(loss_class(factory), **{**given, "losses": made})
+        )
+    return factory(**{name: supplied[name] for name in _asked(factory) if name not in given})
 
 
 def check_call(loss: nn.Module, miner: nn.Module | None) -> None:
     """Raises UserError unless loss and miner can be called with a batch, and the loss with the miner's choice."""
+    if isinstance(loss, WeightedSum):
+        for each in loss.losses.values():
+            check_call(each, miner)
+        return
     name = type(loss).__name__
     if not _takes(loss, 2):
         raise UserError(f"--model.loss {name} is no loss: its forward does not take (embeddings, labels)")
@@ -83,6 +81,20 @@ def _takes(module: nn.Module, arguments: int) -> bool:
     except TypeError:
         return False
     return True
+
+
+def _asked(factory: Callable) -> list[str]:
+    parameters = {parameter.name: parameter for parameter in _parameters(factory)}
+    return [name for name in SUPPLIED if name in parameters and parameters[name].default is not None]
+
+
+def _summed(factory: Callable) -> dict[str, Callable]:
+    """The losses of a weighted sum that are yet to be made."""
+    kind = loss_class(factory)
+    if not (inspect.isclass(kind) and issubclass(kind, WeightedSum)):
+        return {}
+    losses = given_arguments(factory).get("losses", {})
+    return {name: each for name, each in losses.items() if not isinstance(each, nn.Module)}
 
 
 def given_arguments(factory: Callable) -> dict[str, Any]:

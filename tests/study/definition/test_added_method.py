@@ -13,7 +13,9 @@ from levelfield.study.definition.added_method import added_methods, method_of_lo
 
 REPOSITORY = Path(__file__).parents[3]
 BASES = {"MetricLoss", "PairLoss", "ClassificationLoss"}
-SHIPPED = sorted(set(levelfield.losses.__all__) - BASES - {"CrossBatchMemory"})  # which takes another loss
+SHIPPED = sorted(
+    set(levelfield.losses.__all__) - BASES - {"CrossBatchMemory", "WeightedSum"}
+)  # which take other losses
 
 MODULE = """
 from torch import nn

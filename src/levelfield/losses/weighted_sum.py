@@ -1,0 +1,90 @@
+"""Weighted sum of losses."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from levelfield.losses.base import (
+    Choice,
+    IndicesTuple,
+    Labels,
+    LossFactory,
+    MetricLoss,
+    MetricLossFactory,
+    Points,
+    RefLabels,
+    RefPoints,
+)
+
+
+class WeightedSum(MetricLoss):
+    """Several losses of one batch, each with its weight.
+
+        L = sum_k weight_k L_k
+
+    Args:
+        losses: by names of one's own. The learner makes those that are given as classes or partials, and supplies
+            `num_classes` and `embedding_size` to those that ask; in a loop of one's own they are modules.
+        weights: by the same names, at least 0; 1 for a loss that is not named.
+
+    Each loss is given the miner's choice and the references, and is computed over processes as it is alone, its class
+    weights too. All weights that are learnt share `loss_lr`.
+
+    Cost: that of all. When: losses that say different things, of pairs and of class weights.
+    Paper: Musgrave et al. 2020, "PyTorch Metric Learning", arXiv:2008.09164 (`MultipleLosses`).
+    """
+
+    def __init__(
+        self, losses: Mapping[str, MetricLossFactory | LossFactory], weights: Mapping[str, float] | None = None
+    ) -> None:
+        super().__init__()
+        given: Mapping[str, Any] = losses
+        weights = weights or {}
+        if not given:
+            raise ValueError("losses={} has no loss; give one or more by name")
+        for name in weights:
+            if name not in given:
+                raise ValueError(f"weights name {name!r}, which is none of the losses {', '.join(given)}")
+            if not 0 <= weights[name] < float("inf"):
+                raise ValueError(f"weights {name}={weights[name]} must be a number of at least 0")
+        for name, loss in given.items():
+            if not isinstance(loss, nn.Module):
+                raise ValueError(f"losses {name}={loss!r} is no module: make it, or let a learner make the sum")
+        self.losses = nn.ModuleDict(given)
+        self.weights = {name: float(weights.get(name, 1.0)) for name in given}
+        for loss in given.values():
+            if hasattr(loss, "members"):
+                self.members = loss.members  # of an ensemble, which the learner compares with its own
+
+    def compute(
+        self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
+    ) -> Float[Tensor, ""]:
+        references = () if ref_emb is None else (ref_emb, ref_labels)
+        choice = () if indices_tuple is None and ref_emb is None else (indices_tuple,)
+        values = [
+            weight * self.losses[name](embeddings, labels, *choice, *references)
+            for name, weight in self.weights.items()
+        ]
+        return sum(values[1:], values[0])
+
+    def over_ranks(
+        self,
+        embeddings: Float[Tensor, "N D"],
+        labels: Int[Tensor, " N"],
+        indices_tuple: IndicesTuple | None = None,
+    ) -> Float[Tensor, ""]:
+        choice = () if indices_tuple is None else (indices_tuple,)
+        values = []
+        for name, weight in self.weights.items():
+            loss = self.losses[name]
+            values.append(
+                weight * (loss.over_ranks if isinstance(loss, MetricLoss) else loss)(embeddings, labels, *choice)
+            )
+        return sum(values[1:], values[0])
+
+    def set_num_classes(self, num_classes: int) -> None:
+        for loss in self.losses.values():
+            if isinstance(loss, MetricLoss):
+                loss.set_num_classes(num_classes)
