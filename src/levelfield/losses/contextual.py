@@ -1,7 +1,12 @@
 """Contextual loss."""
 
-from jaxtyping import Float
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from levelfield.losses.base import Choice, Labels, MetricLoss, Points, RefLabels, RefPoints
 from levelfield.losses.pairs import cosines, pair_weights, pull_and_push
@@ -9,6 +14,8 @@ from levelfield.numerics import inner_products, unit
 
 # Of a step in the backward pass, as in the authors' code.
 SLOPE = 10.0
+# From so many samples on, of whose pairs no larger share are neighbours, sparse matrices are faster on a CPU.
+SPARSE_FROM, SPARSE_SHARE = 384, 1 / 32
 
 
 class ContextualLoss(MetricLoss):
@@ -35,7 +42,8 @@ class ContextualLoss(MetricLoss):
         similarity_weight: ga, at least 0; la + ga at most 1.
         mean_similarity: q.
 
-    Cost: B^3: three products of matrices of the batch. When: noisy labels; batches of some hundreds.
+    Cost: that of its contrastive part where few samples are near (on a CPU, at most a 32nd of 384 or more); else
+    B^3: products of matrices of the batch. When: noisy labels; batches of some hundreds.
     Paper: Liao et al. 2023, "Supervised Metric Learning to Rank for Retrieval via Contextual Similarity Optimization",
     arXiv:2210.01908.
     """
@@ -76,29 +84,101 @@ class ContextualLoss(MetricLoss):
         positives, negatives = pair_weights(labels, None, None, dtype=embeddings.dtype)
         points = unit(embeddings)
         matrix = cosines(points, points)
-        alike = self.contextual_similarities(matrix)
-        context = (positives * (1 - alike).square() + negatives * alike.square()).mean()
+        near, nearer = self.neighbours(matrix)
+        if _are_few(near):
+            context = _ContextOfFew.apply(matrix, near, nearer, positives)
+        else:
+            alike = contextual_similarities(matrix, near, nearer)
+            context = (positives * (1 - alike).square() + negatives * alike.square()).mean()
         contrast = pull_and_push(-matrix, positives, negatives, -self.pos_margin, -self.neg_margin)
         spread = (matrix.mean() - self.mean_similarity).square()
         rest = 1 - self.context_weight - self.similarity_weight
         return self.context_weight * context + rest * contrast + self.similarity_weight * spread
 
-    def contextual_similarities(self, matrix: Float[Tensor, "N N"]) -> Float[Tensor, "N N"]:
-        """w, from the cosines."""
+    def neighbours(self, matrix: Float[Tensor, "N N"]) -> tuple[Bool[Tensor, "N N"], Bool[Tensor, "N N"]]:
+        """Whether j is in N_k(i), and whether it is in N_k/2(i), from the cosines."""
         k = min(self.k, len(matrix))
-        nearness = 2 * matrix - 2  # -d^2
-        levels = nearness.detach().topk(k, dim=1).values - self.epsilon
-        near, nearer = (_step(nearness, levels[:, at - 1 : at]) for at in (k, max(1, k // 2)))
-        sizes = near.sum(1)
-        size_N1 = sizes.detach()[:, None]
-        shared = inner_products(near, near)
-        neither = len(matrix) - sizes[:, None] - sizes + shared
-        weights = (shared / size_N1 + neither / (len(matrix) - size_N1).clamp_min(1)) / 2 * near
-        mutual = nearer * nearer.mT
-        jaccard = inner_products(mutual, weights.mT) / mutual.sum(1, keepdim=True)
-        return (jaccard + jaccard.mT) / 2
+        nearness = 2 * matrix.detach() - 2  # -d^2
+        levels = nearness.topk(k, dim=1).values - self.epsilon
+        return nearness >= levels[:, k - 1 :], nearness >= levels[:, max(1, k // 2) - 1, None]
 
 
-def _step(x: Float[Tensor, "N N"], levels: Float[Tensor, "N 1"]) -> Float[Tensor, "N N"]:
-    """1 from a level on, 0 below."""
-    return (x.detach() >= levels).to(x.dtype) + SLOPE * (x - x.detach())
+def contextual_similarities(
+    matrix: Float[Tensor, "N N"], near: Bool[Tensor, "N N"], nearer: Bool[Tensor, "N N"]
+) -> Float[Tensor, "N N"]:
+    """w, from the cosines and `neighbours`."""
+    slope = SLOPE * 2 * (matrix - matrix.detach())
+    in_N, in_half = near + slope, nearer + slope
+    sizes = in_N.sum(1)
+    size_N1 = sizes.detach()[:, None]
+    shared = inner_products(in_N, in_N)
+    neither = len(matrix) - sizes[:, None] - sizes + shared
+    weights = (shared / size_N1 + neither / (len(matrix) - size_N1).clamp_min(1)) / 2 * in_N
+    mutual = in_half * in_half.mT
+    jaccard = inner_products(mutual, weights.mT) / mutual.sum(1, keepdim=True)
+    return (jaccard + jaccard.mT) / 2
+
+
+def _are_few(near: Bool[Tensor, "N N"]) -> bool:
+    """Whether sparse matrices pay; never where the answer would wait for a device, or split a graph."""
+    if torch.compiler.is_compiling() or near.device.type != "cpu" or len(near) < SPARSE_FROM:
+        return False
+    return bool(near.count_nonzero() <= SPARSE_SHARE * near.numel())
+
+
+class _ContextOfFew(torch.autograd.Function):
+    """(1/B^2) sum_{i != j} (y_ij - w_ij)^2 and the derivative that autograd would find, by sparse matrices.
+
+    A, B, M: who is in N_k, in N_k/2, and mutually; S: #(N_k(i) and N_k(j)). One term of the derivative is the same
+    along a row; the others are 0 where no few steps from neighbour to neighbour lead from one sample to the other.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor, near: Tensor, nearer: Tensor, positives: Tensor) -> Tensor:
+        from scipy.sparse import csr_array  # slow to import
+
+        def ones(rows: Tensor, columns: Tensor) -> Any:
+            places = rows.int().numpy(), columns.int().numpy()
+            return csr_array((np.ones(len(rows), positives.numpy().dtype), places), matrix.shape)
+
+        N = len(matrix)
+        y, places = ones(*positives.nonzero(as_tuple=True)), near.nonzero()
+        is_nearer, is_nearer_too = nearer[places.unbind(1)], nearer[places.flip(1).unbind(1)]
+        A, B, M = (ones(*each.unbind(1)) for each in (places, places[is_nearer], places[is_nearer & is_nearer_too]))
+        sizes, mutual = A.sum(1).clip(1), M.sum(1).clip(1)  # 0 where cosines are not numbers
+        of_neither = 0.5 / (N - sizes).clip(1)
+        of_shared = 0.5 / sizes + of_neither
+        S = A @ A.T
+
+        def weighed(by: Any) -> Any:
+            """by_ij times what A_ij is times in W_ij."""
+            rest = by.copy()
+            rest.data *= N - np.repeat(sizes, np.diff(by.indptr)) - sizes[by.indices]
+            return _rows(by.multiply(S), of_shared) + _rows(rest, of_neither)
+
+        W = weighed(A)
+        J = _rows(M @ W, 1 / mutual)
+        missed = y - (J + J.T) / 2
+        missed.data[missed.indices == np.repeat(np.arange(N), np.diff(missed.indptr))] = 0
+        of_J = _rows(missed * (-2 / N**2), 1 / mutual)
+        of_W, of_M, of_mutual = M @ of_J, of_J @ W.T, of_J.multiply(J).sum(1)
+        of_each = of_W.multiply(A)
+        of_S, of_rest = _rows(of_each, of_shared), _rows(of_each, of_neither)
+        of_A = weighed(of_W) + (of_S + of_S.T) @ A
+        of_B = B.T.multiply(of_M + of_M.T) - _rows(B.T, of_mutual) - _rows(B, of_mutual).T
+        slopes = (of_A + of_B).toarray() - (of_rest.sum(1) + of_rest.sum(0))[:, None]
+        ctx.save_for_backward(torch.from_numpy(slopes))
+        return matrix.new_tensor((missed.data**2).sum() / N**2)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        (slopes,) = ctx.saved_tensors
+        return slopes * (2 * SLOPE * gradient), None, None, None
+
+
+def _rows(matrix: Any, factors: np.ndarray) -> Any:
+    """Each row of a sparse matrix times a factor."""
+    rows = matrix.tocsr(copy=True)
+    rows.data *= np.repeat(factors, np.diff(rows.indptr))
+    return rows
