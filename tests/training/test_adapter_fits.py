@@ -13,11 +13,13 @@ from tiny_fit import TINY
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets import Glyphs
 from levelfield.data.transforms import ImageTransforms
+from levelfield.errors import UserError
 from levelfield.losses import ContrastiveLoss
 from levelfield.models import LoRA, TimmTrunk
 from levelfield.models.adapters import WEIGHTS, add_adapter, own_state
 from levelfield.study.definition.spec import StudySpec
 from levelfield.training.build import build
+from levelfield.training.contradictions import refuse_other_model
 from levelfield.training.kept_parts import KeptParts
 from levelfield.training.learner import MetricLearner
 
@@ -147,6 +149,15 @@ def test_an_export_has_the_adapter_as_peft_has_it_and_all_else_merged(fitted, tm
         base.load_state_dict({key.removeprefix("model."): value for key, value in own_state(learner.trunk).items()})
         theirs = peft.PeftModel.from_pretrained(base, str(tmp_path / "out" / "adapter")).eval()
         torch.testing.assert_close(theirs(learner.trunk.standardise(images)), expected)
+
+
+@pytest.mark.parametrize(("part", "name"), [("adapter", "LoRA"), ("miner", "BatchHardMiner")])
+def test_a_part_that_a_checkpoint_was_trained_without_or_with_contradicts_it(part, name):
+    given = {part: {"class_path": f"levelfield.models.{name}", "init_args": {"rank": 8}}}
+    for trained, asked in (({part: None}, given), (given, {part: None})):
+        with pytest.raises(UserError, match=f"--model.{part}.*contradicts 'best.ckpt'"):
+            refuse_other_model(trained, asked, "best.ckpt")
+        refuse_other_model(trained, trained, "best.ckpt")
 
 
 def test_a_study_s_identity_is_what_it_was_without_the_options():

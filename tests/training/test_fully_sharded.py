@@ -7,7 +7,7 @@ from torch import nn
 
 from levelfield.errors import UserError
 from levelfield.losses import ContrastiveLoss
-from levelfield.models import TimmTrunk
+from levelfield.models import LoRA, TimmTrunk
 from levelfield.training import fully_sharded
 from levelfield.training.learner import MetricLearner
 
@@ -33,3 +33,11 @@ def test_synchronised_batch_norm_keeps_the_activations_of_timms_layers() -> None
     learner.freeze_batch_norm = False
     with pytest.raises(UserError, match="on GPUs alone"):
         fully_sharded._synchronise_batch_norm(learner)
+
+
+def test_an_adapter_is_refused_before_anything_is_sharded() -> None:
+    trunk = TimmTrunk("test_vit", weights=None, arguments={"depth": 1})
+    learner = MetricLearner(trunk, ContrastiveLoss(), embedding_size=4, adapter=LoRA(rank=1))
+    learner.trainer = Trainer(accelerator="cpu", devices=1, strategy="fsdp2", logger=False)
+    with pytest.raises(UserError, match=r"--model.adapter: .* give --trainer.strategy ddp"):
+        learner.configure_model()

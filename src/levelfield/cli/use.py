@@ -83,7 +83,7 @@ differs by more than 5e-4 is refused.
   --trust NAME        a module or class of your own that the checkpoint may use (docs/security.md); several times
   --output DIR        a folder that is not there yet: embed.pt2 (torch.export) and embed.onnx, from a picture's crop or
                       a text's tokens to the embedding; preprocess.pt2 and .onnx, or tokenizer.json; trunk.safetensors,
-                      which timm reads, and embedder.safetensors; README.md, a model card
+                      which timm reads, and embedder.safetensors; adapter/, as peft has it; README.md, a model card
   --data PATH         the ten samples, in the forms of levelfield predict; without it coarse noise, or ten sentences
 
   levelfield export --ckpt_path best.ckpt --output exported

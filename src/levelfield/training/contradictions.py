@@ -16,7 +16,9 @@ def refuse_other_model(expected: dict[str, Any], given: dict[str, Any], checkpoi
     wanted, found = _leaves(expected), _leaves(given)
     for key in wanted:
         if not key.startswith("trunk.") or not key.endswith(".weights"):
-            _refuse(f"model.{key}", wanted[key], found.get(key), checkpoint)
+            # Where there was no class and one is given, its keys lie below.
+            below = (value for other, value in found.items() if other.startswith(f"{key}."))
+            _refuse(f"model.{key}", wanted[key], found.get(key, next(below, None)), checkpoint)
 
 
 def refuse_other_architecture(expected: dict[str, Any], given: dict[str, Any], checkpoint: Path | str) -> None:

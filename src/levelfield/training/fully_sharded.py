@@ -94,6 +94,8 @@ def shard(learner: LightningModule) -> None:
         raise UserError(
             "--model.loss.shard_classes true: with fsdp2 the class weights lie in shards already; leave it out"
         )
+    if getattr(learner.trunk, "adapter", None) is not None:
+        raise UserError("--model.adapter: fsdp2 would shard the trunk that stays as it is; give --trainer.strategy ddp")
     mesh = strategy.device_mesh["data_parallel"]
     for tensor in [*learner.parameters(), *learner.buffers()]:  # as DistributedDataParallel does
         tensor.data = tensor.data.contiguous()  # FSDP2 takes no channels-last tensors
