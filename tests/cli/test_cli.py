@@ -161,6 +161,7 @@ def test_what_contradicts_the_checkpoint_is_refused(fitted, run, command, option
             ["--data.dataset: no such argument 'num_classes'"],
         ),
         (["--model.loss", "missing_module.MyLoss"], ["--model.loss", "missing_module"]),
+        (["--model.loss", "collections.Counter"], ["'collections.Counter' is no torch.nn.Module: extend"]),
         (["--model.loss", "ArcFaceLoss", "--config", "nothing.yaml"], ["nothing.yaml"]),
         (["--model.loss", "ArcFaceLoss", "--data.dataset.num_classes", "12"], ["16"]),
         (["--model.loss", "ArcFaceLoss", "--trainer.precision", "17"], ["precision"]),

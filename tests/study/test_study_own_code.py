@@ -131,3 +131,16 @@ def test_an_edited_loss_is_refused_with_a_result_deleted_or_not(
     words[3:5] = []
     code, lines = study("verify")
     assert any(line.startswith("not compared: my_loss.py, which my_loss uses (not found here)") for line in lines)
+
+
+def test_a_loss_that_gives_none_is_refused_before_it_is_part_of_a_study(
+    desk: Path, toy_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A finished study to which it was added would not be finished any more."""
+    (desk / "my_loss.py").write_text(LOSS.replace("square().mean()", "square().sum(1)"))
+    code = main(
+        ["study", "run", str(toy_file), "--output", "out", "--search.trials", "0", "--add-method", "my_loss.MyLoss"]
+    )
+    assert code == 2
+    assert "--model.loss MyLoss gave a tensor of shape (16,)" in capsys.readouterr().err
+    assert not Path("out").exists()

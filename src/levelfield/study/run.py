@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
+import torch
 from rich.console import Console
 
 from levelfield.data.datamodule import MetricDataModule
@@ -16,6 +17,7 @@ from levelfield.storage.lock import LOCKS, Lock
 from levelfield.storage.lock_kind import check_locks
 from levelfield.storage.provenance import provenance
 from levelfield.study.definition.spec import BASELINE, STUDY, StudySpec, is_baseline
+from levelfield.study.dry_run.step_time import loss_step
 from levelfield.study.environment import check_environment
 from levelfield.study.execution.executor import Executor
 from levelfield.study.execution.executors.local import Local
@@ -30,6 +32,7 @@ from levelfield.study.sealed_test.opening import open_test_classes
 from levelfield.study.tested import check_ledger
 from levelfield.training.build import build
 from levelfield.training.kept_parts import KeptParts
+from levelfield.training.learner import MetricLearner
 from levelfield.training.unused import can_be_unused, unused_settings
 
 # What a study does itself.
@@ -134,7 +137,8 @@ def check_methods(spec: StudySpec) -> tuple[MetricDataModule, dict[str, dict[str
         origin.
 
     Raises:
-        UserError: a method that cannot be built, or a data set that could not be trained on or, in the end, tested.
+        UserError: a method that cannot be built, a loss of one's own that gives none, or a data set that could not be
+            trained on or, in the end, tested.
     """
     origins, datamodules, kept = {}, [], KeptParts()
     with tempfile.TemporaryDirectory() as folder:
@@ -145,6 +149,9 @@ def check_methods(spec: StudySpec) -> tuple[MetricDataModule, dict[str, dict[str
             origins[method] = provenance(training.trainer, training.model)
             if not is_baseline(method):
                 datamodules.append(training.datamodule)
+            if method in spec.own_code and type(training.model).training_step is MetricLearner.training_step:
+                with torch.random.fork_rng():
+                    loss_step(training)()  # on noise, before its method becomes part of the study
         training.datamodule.check_test_half()
         training.datamodule.identity()
         assert training.datamodule.train_subset is not None

@@ -29,6 +29,11 @@ def check_same_study(asked: StudyRecord) -> None:
                 new[part] = {name: config for name, config in new[part].items() if name in old["methods"]}
         if not new.get("trained_as"):
             new.pop("trained_as", None)
+    elif missing := [name for name in old["methods"] if name not in new["methods"]]:
+        raise UserError(
+            f"{asked.definition_file} has the method {missing[0]!r}, and the study asked for has not: ask for it too "
+            "(--add-method), choose another --output, or take it out of that file if it has no results"
+        )
     difference = first_difference(old, new)
     if difference is not None:
         key, before, now = difference

@@ -76,6 +76,8 @@ def one_line(message: str, parser: ArgumentParser) -> str:
     for path in _import_paths(message):
         if reason := why_not_importable(path):
             return f"--{key}: {reason}"
+        if "LossFactory" in message and not hasattr(pkgutil.resolve_name(path), "state_dict"):
+            return f"--{key}: '{path}' is no torch.nn.Module: extend that class, with forward(embeddings, labels)"
     if name := _search(r"Expected a dot import path string: (\S+)", message):
         names = class_names(key or "")
         few = f"; give {', '.join(names)}" if 0 < len(names) < 5 else ""

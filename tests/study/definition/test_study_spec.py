@@ -115,8 +115,9 @@ def test_methods_can_be_added_to_a_study_but_not_taken_away(study: Path, tmp_pat
     resolved.write_text(load_spec(study).to_yaml())
     check_same_study(StudyRecord(tmp_path / "out", wider))
     resolved.write_text(wider.to_yaml())
-    with pytest.raises(UserError, match=r"methods\.mine\."):
-        check_same_study(StudyRecord(tmp_path / "out", load_spec(study)))
+    for other in ({}, {"another": {"model": {"loss": "my.Other"}}}):
+        with pytest.raises(UserError, match=r"study\.yaml has the method 'mine', and the study asked for has not"):
+            check_same_study(StudyRecord(tmp_path / "out", load_spec(study, added_methods=other)))
 
 
 @pytest.mark.parametrize(
