@@ -7,7 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
 import torch
+from jaxtyping import Int
 from rich.console import Console
 
 from levelfield.data.datamodule import MetricDataModule
@@ -17,7 +19,6 @@ from levelfield.storage.lock import LOCKS, Lock
 from levelfield.storage.lock_kind import check_locks
 from levelfield.storage.provenance import provenance
 from levelfield.study.definition.spec import BASELINE, STUDY, StudySpec, is_baseline
-from levelfield.study.dry_run.step_time import loss_step
 from levelfield.study.environment import check_environment
 from levelfield.study.execution.executor import Executor
 from levelfield.study.execution.executors.local import Local
@@ -30,9 +31,10 @@ from levelfield.study.record import StudyRecord
 from levelfield.study.same_study import MethodsAdded, check_same_study
 from levelfield.study.sealed_test.opening import open_test_classes
 from levelfield.study.tested import check_ledger
-from levelfield.training.build import build
+from levelfield.training.build import TrainingCLI, build
 from levelfield.training.kept_parts import KeptParts
 from levelfield.training.learner import MetricLearner
+from levelfield.training.objective import objective
 from levelfield.training.unused import can_be_unused, unused_settings
 
 # What a study does itself.
@@ -140,7 +142,7 @@ def check_methods(spec: StudySpec) -> tuple[MetricDataModule, dict[str, dict[str
         UserError: a method that cannot be built, a loss of one's own that gives none, or a data set that could not be
             trained on or, in the end, tested.
     """
-    origins, datamodules, kept = {}, [], KeptParts()
+    origins, datamodules, own, kept = {}, list[MetricDataModule](), list[TrainingCLI](), KeptParts()
     with tempfile.TemporaryDirectory() as folder:
         for method in spec.methods:
             if spec.whole_half and spec.trials(method):  # the runs take other settings than the trials
@@ -150,14 +152,38 @@ def check_methods(spec: StudySpec) -> tuple[MetricDataModule, dict[str, dict[str
             if not is_baseline(method):
                 datamodules.append(training.datamodule)
             if method in spec.own_code and type(training.model).training_step is MetricLearner.training_step:
-                with torch.random.fork_rng():
-                    loss_step(training)()  # on noise, before its method becomes part of the study
+                own.append(training)
         training.datamodule.check_test_half()
         training.datamodule.identity()
         assert training.datamodule.train_subset is not None
         for datamodule in datamodules:
             datamodule.training_batches(training.datamodule.train_subset.labels)
+        for mine in own:
+            _try_loss(mine, training.datamodule.train_subset.labels)
         return training.datamodule, {BASELINE: origins[next(iter(spec.methods))], **origins}
+
+
+def _try_loss(training: TrainingCLI, labels: Int[np.ndarray, " samples"]) -> None:
+    """Call one's own loss once, on noise, before its method becomes part of a study.
+
+    On the CPU, for a GPU may be the workers' own; what fails there may do without, where a GPU trains.
+
+    Raises:
+        UserError: it gives no number, or one without a gradient.
+    """
+    learner = training.model
+    batch = labels[next(iter(training.datamodule.training_batches(labels)))]
+    with torch.random.fork_rng(devices=[]):
+        learner.build_loss(len(np.unique(labels)))
+        learner.check_parts()
+        embeddings = torch.nn.functional.normalize(torch.randn(len(batch), learner.embedding_size)).requires_grad_()
+        try:
+            objective(learner, embeddings, torch.from_numpy(batch))
+        except UserError:
+            raise
+        except Exception:
+            if training.trainer.strategy.root_device.type == "cpu":
+                raise
 
 
 def options_in_vain(spec: StudySpec, given: Collection[str]) -> list[str]:
