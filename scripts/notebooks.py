@@ -17,8 +17,8 @@ FOLDER = Path(__file__).parents[1] / "notebooks"
 LONGEST = 900
 # Of what a cell shows, the forms that are kept; the rest is for a notebook that is open.
 SHOWN = ("text/plain", "text/html", "text/markdown", "image/png")
-# Where an execution's temporary files lay, and the colours of a terminal.
-OF_THE_MACHINE = re.compile(rf"{re.escape(tempfile.gettempdir())}/\w+/?|\x1b\[[0-9;]*m")
+# Where an execution's temporary files lay, and what tells a terminal of colours and its cursor.
+OF_THE_MACHINE = re.compile(rf"{re.escape(tempfile.gettempdir())}/\w+/?|\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def execute(path: Path) -> nbformat.NotebookNode:

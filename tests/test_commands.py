@@ -63,8 +63,9 @@ def place(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> Path:
     for name in ("configs", "docs"):
         (folder / name).symlink_to(REPOSITORY / name)
     own_texts(folder)
-    for name in ("my_texts.csv", "questions.csv", "intents.csv"):
+    for name in ("my_texts.csv", "questions.csv"):
         (folder / name).write_text((folder / "texts.csv").read_text())
+    (folder / "intents.csv").write_text((folder / "texts.csv").read_text().replace("thing", "intent"))
     own_images(folder).rename(folder / "my_images.csv")
     for number, image in enumerate(sorted(folder.glob("*.png"))):
         for name in ("my_images", "birds", "groceries"):
