@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from levelfield.errors import UserError
-from levelfield.storage.atomic import write_atomically
+from levelfield.storage.atomic import replaced, write_atomically
 from levelfield.storage.ledger import Ledger
 from levelfield.storage.lock import Lock
 
@@ -27,6 +27,19 @@ def test_a_planted_link_is_replaced(name: str, precious: Path, tmp_path: Path) -
     assert (folder / "results.csv").read_bytes() == b"method\n"
     assert not (folder / "results.csv").is_symlink()
     assert [path.name for path in folder.iterdir()] == ["results.csv"]
+
+
+def test_two_that_write_one_file_at_once_both_end_well(tmp_path: Path) -> None:
+    """The second takes the first one's temporary file away, and the first moves the second's, which is not whole."""
+    path = tmp_path / "index"
+    first, second = replaced(path), replaced(path)
+    one, other = first.__enter__(), second.__enter__()
+    one.write(b"first")
+    first.__exit__(None, None, None)
+    other.write(b"second")
+    second.__exit__(None, None, None)
+    assert path.read_bytes() == b"second"
+    assert [file.name for file in tmp_path.iterdir()] == ["index"]
 
 
 def test_a_file_is_as_open_to_others_as_any(tmp_path: Path) -> None:

@@ -53,14 +53,22 @@ def without_links(path: str, flags: int) -> int:
 
 @contextmanager
 def replaced(path: Path) -> Iterator[BinaryIO]:
-    """A temporary file beside `path` that takes its place once it is whole and durable."""
+    """A temporary file beside `path` that takes its place once it is whole and durable.
+
+    Where another process writes the same file without a lock, the last one's stays.
+    """
     temporary = path.with_name(f".{path.name}{TEMPORARY}")
     try:
         with new_file(temporary) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+            written = os.fstat(file.fileno())
+        try:
+            os.replace(temporary, path)
+        except FileNotFoundError:
+            if not (path.exists() and os.path.samestat(written, path.stat())):  # else the other has moved this one
+                raise
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
