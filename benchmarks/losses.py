@@ -1,4 +1,4 @@
-"""Forward + backward time and peak memory of every loss, beside pytorch-metric-learning and beside the floor.
+"""Forward + backward time and peak memory of every loss and regularizer, beside pytorch-metric-learning and the floor.
 
 The floor is forward + backward of the similarity matrix alone: N x N, or N x C for a loss with class weights, C being
 their number (the classes in the batch, by the centres of a class). 4 samples a class, D = 128, 2 threads. Times are
@@ -28,7 +28,7 @@ from pytorch_metric_learning import losses as peers
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
-from levelfield import losses
+from levelfield import losses, regularizers
 from levelfield.losses.pairs import pair_weights
 
 DIM = 128
@@ -98,6 +98,12 @@ CASES = [
     Case("SubCenterArcFaceLoss", "class", {}, dense, centers=3),
     Case("SoftTripleLoss", "class", {}, dense, centers=10),
     Case("StructuredClusteringLoss", "search", {}),
+    Case("KoLeo", "pair", {}),
+    Case("Uniformity", "pair", {}),
+    Case("AntiCollapse", "pair", {}),
+    Case("ZeroMean", "pair", {}),
+    Case("SphericalConstraint", "pair", {}),
+    Case("CenterInvariance", "pair", {}),
 ]
 
 
@@ -135,7 +141,20 @@ def measure(steps: list[Callable[[], float]], seconds: float) -> list[float]:
     return best
 
 
+class Penalty(nn.Module):
+    """A regularizer, called as a loss is."""
+
+    def __init__(self, regularizer: nn.Module) -> None:
+        super().__init__()
+        self.regularizer = regularizer
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        return self.regularizer(embeddings)
+
+
 def build(case: Case, n: int) -> tuple[nn.Module, nn.Module | None]:
+    if case.name in regularizers.__all__:
+        return Penalty(getattr(regularizers, case.name)(**case.arguments)), None
     classes = {"num_classes": n // SAMPLES_PER_CLASS, "embedding_size": DIM} if case.kind == "class" else {}
     ours = getattr(losses, case.name)(**classes, **case.arguments)
     if case.peer_bytes is None or case.peer_bytes(n) > PEER_BYTES:

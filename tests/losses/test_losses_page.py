@@ -10,8 +10,19 @@ from levelfield import miners
 PAGE = (Path(__file__).parents[2] / "docs" / "losses.md").read_text(encoding="utf-8")
 
 
+def block_of(name: str) -> str:
+    (source,) = [block for block in re.findall(r"```python\n(.*?)```", PAGE, flags=re.S) if f"class {name}" in block]
+    return source
+
+
+def test_the_regularizer_of_ones_own_works_as_shown():
+    scope: dict = {}
+    exec(compile(block_of("MyRegularizer"), "my_regularizer.py", "exec"), scope)
+    assert float(scope["MyRegularizer"](weight=0.5)(torch.tensor([[1.0, -2], [3, 0]]))) == 1.5
+
+
 def test_the_loss_of_ten_lines_trains_as_shown(tmp_path):
-    (source,) = re.findall(r"```python\n(.*?class MyLoss.*?)```", PAGE, flags=re.S)
+    source = block_of("MyLoss")
     assert len([line for line in source.splitlines() if line.strip()]) <= 12
     scope: dict = {}
     exec(compile(source, "my_loss.py", "exec"), scope)
