@@ -1,15 +1,21 @@
 """Loaders: batches of the subset's own samples, however they come, and as many processes as serve."""
 
+import io
 import os
 import threading
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 from levelfield.data import GroceryStore, ImageTransforms
 from levelfield.data.crops import as_floats
 from levelfield.data.datamodule import MetricDataModule
+from levelfield.data.datasets.images import decode_image
 from levelfield.data.index import Sample
 from levelfield.data.loading import loader, loader_processes, opened_ahead
 from levelfield.data.samplers import Draw
@@ -135,3 +141,22 @@ def test_crops_that_draw_are_cut_in_the_callers_thread(data_root: Path) -> None:
     dataset = Watched(data_root)
     next(opened_ahead(datamodule(data_root, dataset, cache=False).train_dataloader()))
     assert set(dataset.by) == {threading.current_thread()}
+
+
+def test_opening_a_picture_leaves_the_warnings_of_other_threads_as_they_are() -> None:
+    """`warnings.catch_warnings` puts back the filters of the process: a thread would put back those of another."""
+    buffer = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(buffer, "JPEG", exif=b"Exif\0\0MM\0*\0\0\0\x08\0\x05\x01\x12")
+    with warnings.catch_warnings(), ThreadPoolExecutor(1) as thread:
+        warnings.simplefilter("error")
+        thread.submit(decode_image, buffer.getvalue(), "cut short").result()
+        filters = list(warnings.filters)
+        done = threading.Event()
+        opening = thread.submit(lambda: [decode_image(buffer.getvalue(), "cut short") for _ in iter(done.is_set, True)])
+        seen = {id(warnings.filters) for _ in range(2000) if time.sleep(0) is None}
+        done.set()
+        opening.result()
+        assert len(seen) == 1
+        assert warnings.filters == filters
+        with pytest.raises(UserWarning):
+            warnings.warn("a warning of somebody else", stacklevel=1)

@@ -99,26 +99,27 @@ def decode_image(content: bytes, name: str) -> Image.Image:
     if not content:
         raise UserError(f"{name} is empty: {remedy}")
     try:
-        with warnings.catch_warnings():
-            # Pillow warns of broken EXIF data, which then turn nothing, and of too many pixels; it names no file.
-            warnings.simplefilter("ignore")
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(BytesIO(content), formats=image_formats()) as image:
-                whole, side = image.size, _least_side.get()
-                if side is not None and min(whole) >= 2 * side:
-                    image.draft(None, (side, side))
-                image.load()
-                size = image.size
-                ImageOps.exif_transpose(image, in_place=True)
-                opened = _to_rgb(image)
-                if size != whole:
-                    scale = 1 << round(math.log2(whole[0] / size[0]))
-                    width, height = whole if opened.size == size else whole[::-1]
-                    opened.info[EXTENT] = (width / scale, height / scale)
-                return opened
+        # Pillow warns of broken EXIF data, which then turn nothing, and of too many pixels; it names no file. To catch
+        # its warnings would change what the other threads see of theirs: pictures are opened in threads too.
+        warnings.filterwarnings("ignore", module=r"PIL\.")
+        with Image.open(BytesIO(content), formats=image_formats()) as image:
+            if image.width * image.height > (Image.MAX_IMAGE_PIXELS or math.inf):
+                raise Image.DecompressionBombError
+            whole, side = image.size, _least_side.get()
+            if side is not None and min(whole) >= 2 * side:
+                image.draft(None, (side, side))
+            image.load()
+            size = image.size
+            ImageOps.exif_transpose(image, in_place=True)
+            opened = _to_rgb(image)
+            if size != whole:
+                scale = 1 << round(math.log2(whole[0] / size[0]))
+                width, height = whole if opened.size == size else whole[::-1]
+                opened.info[EXTENT] = (width / scale, height / scale)
+            return opened
     except Image.UnidentifiedImageError:
         raise UserError(f"{name} is not an image: {remedy}") from None
-    except (Image.DecompressionBombWarning, Image.DecompressionBombError):
+    except Image.DecompressionBombError:
         raise UserError(
             f"{name} has more than {Image.MAX_IMAGE_PIXELS:,} pixels: reduce the image or take it out of the data set"
         ) from None
