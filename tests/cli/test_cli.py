@@ -320,7 +320,7 @@ def test_help_reads_well(run):
         assert command in printed
     code, printed, _ = run("fit", "--help")
     assert code == 0
-    assert len(printed.splitlines()) < 130
+    assert len(printed.splitlines()) < 140
     assert "ArcFaceLoss" in printed
     assert "--trainer.max_epochs 5" in printed
     assert "--trainer.gradient_clip_val" in run("fit", "--help-all")[1]

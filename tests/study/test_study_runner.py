@@ -258,7 +258,7 @@ def test_the_look_before_a_study_begins_builds_a_trunk_once(spec: StudySpec, mon
     """Its methods have one trunk, which takes longer to build than all else of them."""
     built = []
     load = trunks.load_weights
-    monkeypatch.setattr(trunks, "load_weights", lambda *args: (built.append(args), load(*args))[1])
+    monkeypatch.setattr(trunks, "load_weights", lambda *args, **named: (built.append(args), load(*args, **named))[1])
     _, origins = runner.check_methods(spec)
     assert list(origins) == ["pretrained", "contrastive", "arcface"]
     assert len(built) == 1

@@ -83,7 +83,7 @@ def test_the_page_s_study_compares_it(desk, run):
 
 def test_an_option_gives_it_to_every_method_and_its_source_is_part_of_them(toy_file, run):
     words = ["study", "run", toy_file, "--model", "narrow.Narrow", "--output", "never"]
-    refused(run(*words), "--model narrow.Narrow does not take chunk_size")
+    refused(run(*words), "--model narrow.Narrow does not take adapter, chunk_size")
     plain = load_spec(toy_file)
     spec = load_spec(toy_file, {"model.learner": "my_learner.NoisyLearner"})
     for method in plain.methods:
@@ -98,7 +98,7 @@ def test_an_option_gives_it_to_every_method_and_its_source_is_part_of_them(toy_f
         ("no_such.Learner", "cannot import 'no_such' (looked in the working directory too)"),
         ("NoisyLearner", "give the class with its module, my_learner.NoisyLearner"),
         ("torch.nn.Linear", "is no learner: write a class that extends levelfield.MetricLearner"),
-        ("narrow.Narrow", "does not take chunk_size, distance, embedder, ...: write __init__(self, ..., **kwargs)"),
+        ("narrow.Narrow", "does not take adapter, chunk_size, distance, ...: write __init__(self, ..., **kwargs)"),
     ],
 )
 def test_what_is_no_learner_is_one_line(name, reason, tiny, run, tmp_path):

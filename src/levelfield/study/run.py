@@ -181,6 +181,8 @@ def _try_loss(training: TrainingCLI, labels: Int[np.ndarray, " samples"]) -> Non
             objective(learner, embeddings, torch.from_numpy(batch))
         except UserError:
             raise
+        except (torch.OutOfMemoryError, MemoryError):
+            pass  # of this moment: a job that lacks memory is tried again
         except Exception:
             if training.trainer.strategy.root_device.type == "cpu":
                 raise

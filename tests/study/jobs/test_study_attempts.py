@@ -37,9 +37,9 @@ class Plain(nn.Module):
 
 
 class Greedy(Plain):
-    """Too large for the memory in its first `times` attempts."""
+    """Too large for the memory in its first `times` attempts, of which one is the look before the study begins."""
 
-    def __init__(self, times: int = 1) -> None:
+    def __init__(self, times: int = 2) -> None:
         super().__init__()
         self.times = times
 
@@ -106,8 +106,8 @@ def test_memory_that_is_short_for_a_moment_fails_no_run(desk: Path, capsys: pyte
 
 def test_the_test_classes_stay_sealed_while_a_run_is_missing(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     content = yaml.safe_load(Path("Greedy.yaml").read_text())
-    # The first attempts at both folds, and the second at the first.
-    content["methods"]["greedy"]["model"]["loss"]["init_args"] = {"times": 3}
+    # The look, the first attempts at both folds, and the second at the first.
+    content["methods"]["greedy"]["model"]["loss"]["init_args"] = {"times": 4}
     Path("Greedy.yaml").write_text(yaml.safe_dump(content))
     words = ["study", "run", "Greedy.yaml", "--output", "out"]
     assert main(words) == 2

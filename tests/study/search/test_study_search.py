@@ -51,7 +51,7 @@ def eight() -> list[Trial]:
 @pytest.mark.parametrize("path", METHODS, ids=lambda path: path.stem)
 def test_every_shipped_space_is_read_and_searched(path: Path) -> None:
     space = read_space(read_yaml(path)["search"], str(path))
-    assert all(key.startswith(("model.loss.", "model.miner.", "model.loss_lr")) for key in space)
+    assert all(key.startswith(("model.loss.", "model.miner.", "model.regularizer.", "model.loss_lr")) for key in space)
     parameters = suggest(space, [], 0, 0, path.stem)
     assert list(parameters) == list(space)
     assert all(space[key].low <= value <= space[key].high for key, value in parameters.items())
