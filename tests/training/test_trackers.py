@@ -1,7 +1,10 @@
 """What waits to be sent to W&B and TensorBoard comes in order, with the time that it is of."""
 
+import sys
 import time
 
+import pytest
+from refused import refused
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from wandb_files import offline_runs
 
@@ -9,6 +12,21 @@ from levelfield.training import batched_tensorboard, batched_wandb
 from levelfield.training.batched_tensorboard import BatchedTensorBoardLogger
 from levelfield.training.batched_wandb import BatchedWandbLogger
 from levelfield.training.trackers import QUIET
+
+
+@pytest.mark.parametrize(
+    ("logger", "packages", "remedy"),
+    [
+        ("logger/wandb", ["wandb"], "--trainer.logger BatchedWandbLogger needs W&B: pip install 'levelfield[wandb]'"),
+        ("logger/tensorboard", ["tensorboard", "tensorboardX"], "pip install 'levelfield[tensorboard]'"),
+    ],
+)
+def test_a_tracker_that_is_not_installed_is_one_line(logger, packages, remedy, tiny, run, tmp_path, monkeypatch):
+    for package in packages:
+        monkeypatch.setitem(sys.modules, package, None)
+    words = ["fit", *tiny, "--model.loss", "ContrastiveLoss", "--output", tmp_path / "fit"]
+    refused(run(*words, "--config", logger), remedy)
+    assert not list(tmp_path.rglob("*.ckpt"))
 
 
 def test_rows_come_in_order_each_with_its_step_and_time(tmp_path, monkeypatch):
