@@ -1,6 +1,6 @@
 """What W&B's and TensorBoard's logs cost a step of training: paired trainings with and without, in CPU time.
 
-python benchmarks/tracking.py [--steps 1000] [--pairs 5]
+python benchmarks/tracking.py [--steps 1000] [--pairs 10]
 
 Wall time says little on a busy machine. CPU time is that of this process and of all that it has started, W&B's own
 service among them, from the first step to the last.
@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback
+from scipy.stats import t
 
 from levelfield.training.build import build
 
@@ -91,23 +92,25 @@ def step_seconds(training: str, tracker: str | None, steps: int, loss: str) -> f
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--loss", default="ContrastiveLoss")
     asked = parser.parse_args()
     os.environ["WANDB_SILENT"] = "true"
     torch.set_num_threads(1)
-    print("| what trains | tracker | step, ms of CPU | more, ms | share |")
-    print("| --- | --- | ---: | ---: | ---: |")
+    print("| what trains | tracker | step, ms of CPU | share, ± half a 95% interval over the pairs |")
+    print("| --- | --- | ---: | ---: |")
     for training in TRAININGS:
         for tracker in TRACKERS:
-            pairs = [
-                [step_seconds(training, which, asked.steps, asked.loss) for which in (None, tracker)]
-                for _ in range(asked.pairs)
-            ]
-            alone = statistics.median(without for without, _ in pairs)
-            more = statistics.median(with_it - without for without, with_it in pairs)
+            pairs = []
+            for turn in range(asked.pairs):  # who is first takes turns: a processor is slower as it grows warm
+                order = [None, tracker][:: -1 if turn % 2 else 1]
+                seconds = {which: step_seconds(training, which, asked.steps, asked.loss) for which in order}
+                pairs.append((seconds[None], seconds[tracker]))
+            alone = statistics.mean(without for without, _ in pairs)
+            more = [100 * (with_it - without) / alone for without, with_it in pairs]
+            half = t.ppf(0.975, len(more) - 1) * statistics.stdev(more) / len(more) ** 0.5
             print(
-                f"| {training} | {tracker} | {1e3 * alone:.2f} | {1e3 * more:.3f} | {100 * more / alone:.1f}% |",
+                f"| {training} | {tracker} | {1e3 * alone:.2f} | {statistics.mean(more):.1f}% ± {half:.1f} |",
                 flush=True,
             )
 
