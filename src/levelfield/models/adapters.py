@@ -28,9 +28,9 @@ class Adapter(ABC):
 
     init_args: dict[str, Any]
 
-    def __init__(self, rank: int, alpha: float | None, target_modules: list[str] | None, **more: Any) -> None:
+    def __init__(self, rank: int = 8, alpha: float | None = None, target_modules: list[str] | None = None) -> None:
         refuse_below(1, "model.adapter", rank=rank)
-        self.init_args = {"rank": rank, "alpha": alpha, "target_modules": target_modules, **more}
+        self.init_args = {"rank": rank, "alpha": alpha, "target_modules": target_modules}
         self.rank, self.alpha, self.target_modules = rank, rank if alpha is None else alpha, target_modules
 
     @abstractmethod
@@ -63,16 +63,12 @@ class LoRA(Adapter):
         target_modules: list[str] | None = None,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__(rank, alpha, target_modules, dropout=dropout)
+        super().__init__(rank, alpha, target_modules)
+        self.init_args["dropout"] = dropout
 
     def settings(self, targets: list[str]) -> Any:
         dropout = self.init_args["dropout"]
-        return _peft().LoraConfig(
-            r=self.rank,
-            lora_alpha=self.alpha,
-            lora_dropout=dropout,
-            target_modules=targets,
-        )
+        return _peft().LoraConfig(r=self.rank, lora_alpha=self.alpha, lora_dropout=dropout, target_modules=targets)
 
 
 class LoHa(Adapter):
@@ -87,9 +83,6 @@ class LoHa(Adapter):
         alpha: as in `LoRA`.
         target_modules: as in `LoRA`.
     """
-
-    def __init__(self, rank: int = 8, alpha: float | None = None, target_modules: list[str] | None = None) -> None:
-        super().__init__(rank, alpha, target_modules)
 
     def settings(self, targets: list[str]) -> Any:
         return _peft().LoHaConfig(r=self.rank, alpha=self.alpha, target_modules=targets)
@@ -108,9 +101,6 @@ class LoKr(Adapter):
         alpha: as in `LoRA`.
         target_modules: as in `LoRA`.
     """
-
-    def __init__(self, rank: int = 8, alpha: float | None = None, target_modules: list[str] | None = None) -> None:
-        super().__init__(rank, alpha, target_modules)
 
     def settings(self, targets: list[str]) -> Any:
         return _peft().LoKrConfig(r=self.rank, alpha=self.alpha, target_modules=targets)
