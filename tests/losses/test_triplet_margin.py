@@ -5,7 +5,7 @@ from pytorch_metric_learning import distances
 from pytorch_metric_learning import losses as peers
 from torch.nn.functional import softplus
 
-from levelfield.losses import TripletMarginLoss
+from levelfield.losses import TripletMarginLoss, triplets
 
 
 def loop(case, margin=0.05, swap=False, smooth=False, power=1, normalize=True):
@@ -35,7 +35,9 @@ def loop(case, margin=0.05, swap=False, smooth=False, power=1, normalize=True):
         {"smooth_loss": True},
     ],
 )
-def test_equals_the_equation(situation, arguments):
+@pytest.mark.parametrize("compared", [0, triplets.COMPARED], ids=["sorted", "compared"])
+def test_equals_the_equation(situation, arguments, compared, monkeypatch):
+    monkeypatch.setattr(triplets, "COMPARED", compared)
     renamed = {"smooth" if k == "smooth_loss" else k: v for k, v in arguments.items()}
     assert_equals_loop(TripletMarginLoss(**arguments), lambda case: loop(case, **renamed), batch(situation))
 
@@ -53,7 +55,9 @@ def test_swap_and_squared_distances_equal_pytorch_metric_learning(situation):
     assert_equals_peer(ours, peer, batch(situation))
 
 
-def test_a_repeated_pair_makes_repeated_triplets():
+@pytest.mark.parametrize("compared", [0, triplets.COMPARED], ids=["sorted", "compared"])
+def test_a_repeated_pair_makes_repeated_triplets(compared, monkeypatch):
+    monkeypatch.setattr(triplets, "COMPARED", compared)
     case = batch("pairs")
     a1, p, a2, n = case.chosen
     case.chosen = (torch.cat([a1, a1[:3]]), torch.cat([p, p[:3]]), torch.cat([a2, a2[:9]]), torch.cat([n, n[:9]]))

@@ -110,15 +110,14 @@ class ClassificationLoss(MetricLoss):
         labels, in_range = checked_classes(labels, self.num_classes)
         weights_N = sample_weights(embeddings, indices_tuple, self.weigh_anchors_only)
         if self.shard_classes:
-            return torch.where(in_range, self._loss_over_shards(embeddings, labels, weights_N), torch.nan)
+            return where_known(in_range, self._loss_over_shards(embeddings, labels, weights_N))
         weights_CD = self.class_weights.to(embeddings.dtype)
         if self.class_fraction < 1:
             classes, labels = self._sample_classes(labels)
             weights_CD = weights_CD.unflatten(0, (self.num_classes, self.centers_per_class))[classes].flatten(0, 1)
         if rows is not None:
             embeddings, labels, weights_N = embeddings[rows], labels[rows], weights_N[rows]
-        loss = self.class_loss(embeddings, weights_CD, labels, weights_N)
-        return torch.where(in_range, loss, torch.nan)
+        return where_known(in_range, self.class_loss(embeddings, weights_CD, labels, weights_N))
 
     def compute_rows(self, embeddings: Points, labels: Labels, rows: slice, indices_tuple: Choice) -> Float[Tensor, ""]:
         return self.compute(embeddings, labels, indices_tuple, None, None, rows)
@@ -218,18 +217,24 @@ def target_mask(cosines: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> Flo
     return torch.zeros_like(cosines).scatter_(1, labels[:, None], 1.0)
 
 
-def checked_classes(labels: Int[Tensor, " N"], num_classes: int) -> tuple[Int[Tensor, " N"], Tensor]:
-    """Labels that can index classes, and whether all of them could.
+def checked_classes(labels: Int[Tensor, " N"], num_classes: int) -> tuple[Int[Tensor, " N"], Tensor | None]:
+    """Labels that can index classes, and whether all of them could; None where they were looked at, and could.
 
     Raises:
         ValueError: a label outside 0..num_classes-1, on the CPU outside compilation.
     """
-    inside = (labels >= 0) & (labels < num_classes)
-    all_inside = inside.all()
-    if can_look(labels) and not bool(all_inside):
-        position = int((~inside).int().argmax())
+    if not can_look(labels):
+        inside = (labels >= 0) & (labels < num_classes)
+        return labels.clamp(0, num_classes - 1).long(), inside.all()
+    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
+        position = int(((labels < 0) | (labels >= num_classes)).int().argmax())
         raise ValueError(
             f"label {int(labels[position])} at position {position} is not one of the {num_classes} classes "
             f"0..{num_classes - 1}"
         )
-    return labels.clamp(0, num_classes - 1).long(), all_inside
+    return labels.long(), None
+
+
+def where_known(in_range: Tensor | None, loss: Float[Tensor, ""]) -> Float[Tensor, ""]:
+    """NaN in the place of a loss of labels that are no classes, by the second answer of `checked_classes`."""
+    return loss if in_range is None else torch.where(in_range, loss, torch.nan)

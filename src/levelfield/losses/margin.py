@@ -8,7 +8,7 @@ from torch import Tensor, nn, no_grad
 from torch.nn.functional import relu
 
 from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints
-from levelfield.losses.classification import checked_classes
+from levelfield.losses.classification import checked_classes, where_known
 from levelfield.losses.pairs import PairLoss, pair_weights, unit_distances
 from levelfield.losses.ranks import mean_over_ranks
 from levelfield.losses.triplets import random_triplets, triplets_of_batch
@@ -103,21 +103,21 @@ class MarginLoss(PairLoss):
                 loss = loss + self.nu * (terms_N * beta_N).sum() * (active > 0) / number
             else:
                 loss = loss + self.nu * beta_N.mean() * (mean_over_ranks(terms_N.sum()) > 0)
-        return torch.where(in_range, loss, torch.nan)
+        return where_known(in_range, loss)
 
     def compute_rows(self, embeddings: Points, labels: Labels, rows: slice, indices_tuple: Choice) -> Float[Tensor, ""]:
         _, in_range = self._beta_of(labels, embeddings.dtype)  # where one process raises, all do
         if indices_tuple is None and isinstance(self.triplets_per_anchor, int):
             indices_tuple = triplets_of_batch(labels, self.triplets_per_anchor)
-        return torch.where(in_range, super().compute_rows(embeddings, labels, rows, indices_tuple), torch.nan)
+        return where_known(in_range, super().compute_rows(embeddings, labels, rows, indices_tuple))
 
-    def _beta_of(self, labels: Int[Tensor, " N"], dtype: torch.dtype) -> tuple[Float[Tensor, " N"], Tensor]:
-        """Each anchor's b, and whether all labels are classes."""
+    def _beta_of(self, labels: Int[Tensor, " N"], dtype: torch.dtype) -> tuple[Float[Tensor, " N"], Tensor | None]:
+        """Each anchor's b, and whether all labels are classes, if that is not known."""
         if isinstance(self.beta, nn.Parameter):
             beta = self.beta.to(dtype).reshape(-1)
         else:  # a number made on the device, not brought there
             beta = torch.full((1,), self.beta, dtype=dtype, device=labels.device)
         if (len(beta) == 1 and not self.beta_per_class) or not self.learn_beta:
-            return beta.expand(len(labels)), torch.ones((), dtype=torch.bool, device=labels.device)
+            return beta.expand(len(labels)), None
         classes, in_range = checked_classes(labels, len(beta))
         return beta[classes], in_range

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from levelfield.losses.base import Choice, Labels, MetricLoss, Points, RefLabels, RefPoints, sample_weights
-from levelfield.losses.classification import checked_classes
+from levelfield.losses.classification import checked_classes, where_known
 from levelfield.numerics import unit
 
 
@@ -70,4 +70,4 @@ class MetaClassLoss(MetricLoss):
         logits_NLD = -self.softmax_scale * (2 - 2 * cosines_NLD)
         losses_NL = cross_entropy(logits_NLD.transpose(1, 2), self.meta_classes[:, labels].T, reduction="none")
         losses_N = losses_NL.sum(dim=1)
-        return torch.where(in_range, (losses_N * sample_weights(embeddings, indices_tuple)).mean(), torch.nan)
+        return where_known(in_range, (losses_N * sample_weights(embeddings, indices_tuple)).mean())

@@ -11,6 +11,8 @@ from levelfield.losses.base import Choice, EveryPair, IndicesTuple, Labels, Pair
 from levelfield.losses.pairs import PairLoss, mean_over, nonzero_mean, pair_weights, safe_sqrt, squared_distances
 from levelfield.losses.ranks import count_over_ranks
 from levelfield.losses.triplets import (
+    are_few,
+    compare_triplets,
     count_violations,
     padded_positives,
     positive_pairs,
@@ -105,9 +107,13 @@ class TripletMarginLoss(PairLoss):
         self, dist: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"], once: bool
     ) -> Float[Tensor, ""]:
         """The hinge is linear in the distances once it is known how many active triplets each pair stands in."""
-        columns, present = padded_positives(positives, once)
-        near = dist.gather(1, columns)
-        per_positive, per_negative = count_violations(near, present, dist, negatives, self.margin)
+        if are_few(dist):
+            near = dist
+            per_positive, per_negative = compare_triplets(dist, positives, negatives, self.margin)
+        else:
+            columns, present = padded_positives(positives, once)
+            near = dist.gather(1, columns)
+            per_positive, per_negative = count_violations(near, present, dist, negatives, self.margin)
         active = per_positive.sum()
         total = ((per_positive * near).sum(1) - (per_negative * dist).sum(1)).sum() + self.margin * active
         return total / count_over_ranks(active)

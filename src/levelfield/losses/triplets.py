@@ -9,9 +9,12 @@ from torch import Tensor, no_grad
 
 from levelfield.losses.base import IndicesTuple, can_look
 from levelfield.losses.pairs import pair_weights
+from levelfield.numerics import inner_products
 
 # On a GPU so many distances are sorted whole: to learn how few would do takes longer than the rest of such a loss.
 SORTED_WHOLE = 2**22
+# So many triplets are compared one by one, which on a CPU takes fewer operations than to sort distances.
+COMPARED = 2**16
 
 
 @no_grad()
@@ -61,6 +64,21 @@ def count_violations(
     per_rank = histogram.cumsum(1)[:, :-1]
     per_positive = torch.zeros_like(near).scatter_(1, order, per_rank) * present
     return per_positive, per_negative
+
+
+def are_few(dist: Float[Tensor, "N M"]) -> bool:
+    """Whether `compare_triplets` is faster than `count_violations`."""
+    return can_look(dist) and dist.numel() * dist.shape[1] <= COMPARED
+
+
+@no_grad()
+def compare_triplets(
+    dist: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"], margin: float
+) -> tuple[Float[Tensor, "N M"], Float[Tensor, "N M"]]:
+    """`count_violations` by a table of all triplets, the positives in their columns."""
+    violated = (dist[:, :, None] > (dist - margin)[:, None, :]).to(dist.dtype)
+    per_positive = positives * inner_products(violated, negatives[:, None])[:, :, 0]
+    return per_positive, negatives * inner_products(positives[:, None], violated.mT)[:, 0]
 
 
 @no_grad()

@@ -96,6 +96,7 @@ def score_queries(
             left_open = left_open[left_open >= 0]
             if len(left_open) == 0:
                 return scores
+            del coarse  # its memory is that of the rows to come
         elif block := counting_block(num_relevant_N, memory_budget) if rows.is_half_enough else 0:
             places_QP, found_QP = counted_places(gallery_GD, gallery_labels_G, similarity, block)
             positions_Q = torch.arange(len(scored_Q), device=scored_Q.device)
