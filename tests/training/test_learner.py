@@ -21,7 +21,7 @@ from levelfield.miners import BatchHardMiner, MultiSimilarityMiner
 from levelfield.models import LayerNormLinearEmbedder, TimmTrunk
 from levelfield.training.callbacks import RetrievalValidation
 from levelfield.training.embed import embed
-from levelfield.training.learner import MetricLearner
+from levelfield.training.learner import MetricLearner, adamw
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
@@ -298,3 +298,21 @@ def test_what_is_no_checkpoint_of_ours_is_named(tmp_path):
     torch.save({"state_dict": {}}, tmp_path / "other.ckpt")
     with pytest.raises(UserError, match=r"other\.ckpt.*levelfield"):
         MetricLearner.load_from_checkpoint(tmp_path / "other.ckpt")
+
+
+def test_the_default_optimizer_is_torchs_adamw_by_one_kernel():
+    def trained(optimizer) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        parts = [nn.Conv2d(3, 8, 3).to(memory_format=torch.channels_last), nn.Linear(8, 4), nn.Linear(4, 1).double()]
+        made = optimizer([{"params": part.parameters(), "lr": 10.0**-place} for place, part in enumerate(parts, 2)])
+        for _ in range(30):
+            made.zero_grad()
+            values = parts[1](parts[0](torch.randn(4, 3, 6, 6)).mean((2, 3)))
+            parts[2](values.double()).square().mean().backward()
+            made.step()
+        return [weight.detach() for part in parts for weight in part.parameters()]
+
+    for ours, plain in zip(trained(adamw), trained(torch.optim.AdamW), strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-6)
+    assert adamw([nn.Parameter(torch.zeros(2))]).defaults["fused"]
+    assert not adamw([nn.Parameter(torch.zeros(2, device="meta"))]).defaults["fused"]
