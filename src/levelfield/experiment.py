@@ -42,7 +42,8 @@ class Study:
         study: The name of a shipped study, the path of a study file, or the folder of a study that was begun.
         output: The study's folder; `outputs/<name>` by default.
         options: Dotted settings for all methods (`{"trainer.max_epochs": 2}`) and the study's own (`{"runs": 3}`).
-        add_methods: Losses to compare beside the study's, as `my_loss.MyLoss`.
+        add_methods: What to compare beside the study's: a loss, `my_loss.MyLoss`, a method of `configs/method`,
+            `ntxent_koleo`, or a file, `my_method.yaml`.
 
     Attributes:
         folder: Where it is written.

@@ -31,7 +31,8 @@ FILE is a study file; a bare name is sought in configs/study/. All but run take 
 verify an archive (report unpacks it into --output).
 
   --output DIR              study folder (default: outputs/<study>)
-  --add-method MODULE.LOSS  compare one more loss, from the working directory or any package; repeatable
+  --add-method METHOD       compare one more: a loss of the working directory or of any package (my_loss.MyLoss), a
+                            method of configs/method (ntxent_koleo) or a file (my_method.yaml); repeatable
   --figures DIR             (report) write the figures as SVG and PDF, for a paper
   --with DIR ...            (report) rank the methods over this study and those of these output folders
   --from ARCHIVE            (run) begin with the results of an archive of the same study

@@ -10,6 +10,7 @@ import levelfield.losses
 from levelfield.cli.study import main
 from levelfield.errors import UserError
 from levelfield.study.definition.added_method import added_methods, method_of_loss
+from levelfield.study.definition.configuration import read_yaml
 
 REPOSITORY = Path(__file__).parents[3]
 BASES = {"MetricLoss", "PairLoss", "ClassificationLoss"}
@@ -73,6 +74,15 @@ def test_classes_of_one_name_are_two_methods(modules: None) -> None:
     assert methods["weighted_loss"]["search"] == {"model.loss.init_args.scale": {"low": 1.0, "high": 9.0}}
 
 
+def test_a_shipped_method_and_a_file_are_called_as_their_files_are(tmp_path: Path) -> None:
+    (tmp_path / "sharp_arcface.yaml").write_text("model: {loss: {class_path: levelfield.losses.ArcFaceLoss}}\n")
+    methods = added_methods(["ntxent_koleo", str(tmp_path / "sharp_arcface.yaml"), "ArcFaceLoss"])
+    assert list(methods) == ["ntxent_koleo", "sharp_arcface", "arc_face_loss"]
+    assert methods["ntxent_koleo"] == read_yaml(REPOSITORY / "configs" / "method" / "ntxent_koleo.yaml")
+    assert "model.regularizer.init_args.weight" in methods["ntxent_koleo"]["search"]
+    assert "search" not in methods["sharp_arcface"]
+
+
 @pytest.mark.parametrize(
     ("paths", "message"),
     [
@@ -82,6 +92,9 @@ def test_classes_of_one_name_are_two_methods(modules: None) -> None:
         (["torn_loss.MyLoss"], r"--add-method torn_loss\.MyLoss: importing 'torn_loss' fails: .*line 1"),
         (["angry_loss.MyLoss"], r"importing 'angry_loss' fails: RuntimeError: not today"),
         (["no_such_module.MyLoss"], r"cannot import 'no_such_module'"),
+        (["smoth_ap"], r"--add-method smoth_ap: neither a loss .*; did you mean 'smooth_ap'\?"),
+        (["no_such_method.yaml"], r"--add-method no_such_method\.yaml: there is no such file"),
+        (["smooth_ap", "configs/method/smooth_ap.yaml"], r"smooth_ap\.yaml: given twice"),
     ],
 )
 def test_a_mistake_is_one_line(modules: None, toy_file: Path, tmp_path: Path, paths: list[str], message: str) -> None:

@@ -1,4 +1,4 @@
-"""A method that is only a loss: `levelfield study run FILE --add-method my_loss.MyLoss`."""
+"""A method beside a study's: `levelfield study run FILE --add-method my_loss.MyLoss`, or a file of `configs/method`."""
 
 import inspect
 import re
@@ -7,34 +7,50 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from levelfield.errors import UserError
+from levelfield import losses
+from levelfield.errors import UserError, nearest
 from levelfield.runtime.import_path import import_named
-from levelfield.runtime.shipped import shipped_files
+from levelfield.runtime.shipped import find_configuration, nearest_configuration, shipped_files
 from levelfield.study.definition.configuration import Config, read_yaml
 from levelfield.study.search.space import read_space
 
 
-def added_methods(paths: Sequence[str]) -> dict[str, Config]:
+def added_methods(given: Sequence[str]) -> dict[str, Config]:
     """The methods of `--add-method`, by name.
 
-    A method is called as its class is, in small letters; with its module before it where two classes have one name.
+    A shipped method (`ntxent_koleo`) or another file (`my_method.yaml`) is called as the file is. A loss is called as
+    its class is, in small letters; with its module before it where two classes have one name.
 
     Raises:
-        UserError: a loss that cannot be imported, or one that was given twice.
+        UserError: a loss that cannot be imported, a file that is none, or one that was given twice.
     """
-    classes = {path: _loss_class(path) for path in paths}
-    for kind, count in Counter([*classes.values()]).items():
-        again = [path for path in classes if classes[path] is kind]
-        if count > 1 or sum(path in again for path in paths) > 1:
+    files = {words: file for words in given if (file := _method_file(words)) is not None}
+    classes = {words: _loss_class(words) for words in given if words not in files}
+    for same, count in Counter([*files.values(), *classes.values()]).items():
+        again = [words for words, one in {**files, **classes}.items() if one == same]
+        if count > 1 or sum(words in again for words in given) > 1:
             raise UserError(f"--add-method {again[-1]}: given twice; leave one out")
-    names = {path: _snake_case(kind.__name__) for path, kind in classes.items()}
+    names = {words: file.stem for words, file in files.items()}
+    names |= {words: _snake_case(kind.__name__) for words, kind in classes.items()}
     shared = Counter(names.values())
-    for path, kind in classes.items():
-        if shared[names[path]] > 1:
-            names[path] = f"{re.sub(r'[^a-zA-Z0-9]', '_', kind.__module__)}_{names[path]}"
+    for words, kind in classes.items():
+        if shared[names[words]] > 1:
+            names[words] = f"{re.sub(r'[^a-zA-Z0-9]', '_', kind.__module__)}_{names[words]}"
     if len(set(names.values())) < len(names):
-        raise UserError(f"--add-method {paths[-1]}: another added loss has the same name; rename the class")
-    return {names[path]: method_of_loss(path)[1] for path in paths}
+        raise UserError(f"--add-method {given[-1]}: another added method has the same name; rename one")
+    return {names[words]: read_yaml(files[words]) if words in files else method_of_loss(words)[1] for words in given}
+
+
+def _method_file(words: str) -> Path | None:
+    """The file of a method that is named by its file; None where a loss is named."""
+    if (shipped := _shipped_methods().get(words)) is not None:
+        return shipped.resolve()
+    if not words.endswith((".yaml", ".yml")):
+        return None
+    file = find_configuration(words, "method")
+    if file is None:
+        raise UserError(f"--add-method {words}: there is no such file{nearest_configuration(words)}")
+    return file.resolve()
 
 
 def method_of_loss(path: str) -> tuple[str, Config]:
@@ -63,12 +79,16 @@ def method_of_loss(path: str) -> tuple[str, Config]:
     return _snake_case(loss.__name__), config
 
 
+def _shipped_methods() -> dict[str, Path]:
+    return {name.removeprefix("method/").removesuffix(".yaml"): file for name, file in shipped_files("method").items()}
+
+
 def _shipped_file(loss: type) -> Path | None:
     """The configuration of a loss of ours; of several the one with the shortest name, which has no miner."""
     if not loss.__module__.startswith("levelfield."):
         return None
     wanted = f"levelfield.losses.{loss.__name__}"
-    files = [file for file in shipped_files("method").values() if _class_path(read_yaml(file)) == wanted]
+    files = [file for file in _shipped_methods().values() if _class_path(read_yaml(file)) == wanted]
     return min(files, key=lambda file: (len(file.name), file.name), default=None)
 
 
@@ -80,6 +100,9 @@ def _class_path(config: Config) -> str | None:
 
 def _loss_class(path: str) -> Any:
     option = f"--add-method {path}"
+    if "." not in path and not hasattr(losses, path):
+        near = nearest(path, [*_shipped_methods(), *losses.__all__], otherwise="")
+        raise UserError(f"{option}: neither a loss of levelfield's nor a method of configs/method{near}")
     loss = import_named(f"{_module_name(path)}.{path.rpartition('.')[2]}", option)
     if not inspect.isclass(loss):
         raise UserError(f"{option}: {path} is no class")
