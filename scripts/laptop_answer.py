@@ -14,6 +14,7 @@ from pathlib import Path
 
 from laptop_choice import choice_page
 from laptop_gallery import gallery_pages
+from laptop_later import later_section
 from laptop_noise import components_section, noise_section, search_section
 from laptop_order import better_section, foretell_section, order_section, rank_section, score_section
 from laptop_sets import RESULTS, ROOT, SETS, LaptopSet, finished_sets
@@ -39,6 +40,7 @@ def page(sets: Sequence[LaptopSet], folder: Path, simulated: int = SIMULATED) ->
         transfer_section(sets),
         *follow_up_sections(sets),
         finetuned_section(folder),
+        *later_section(sets),
     ]
     names = ", ".join(f"[{each.name}]({each.name}/index.html)" for each in sets)
     missing = [name for name in SETS if name not in {each.name for each in sets}]

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from levelfield.analysis.results import ResultRow, SummaryRow, summarise, to_csv
+from levelfield.study.definition.added_method import added_methods
 from levelfield.study.definition.spec import StudySpec
 from levelfield.study.definition.study_file import find_study, load_spec
 from levelfield.study.search.space import settings
@@ -335,3 +336,69 @@ def test_the_pages_follow_from_what_is_committed(scripts: ModuleType) -> None:
     pages = scripts.other_pages(scripts.finished_sets())
     stale = [str(path.relative_to(REPOSITORY)) for path, text in pages.items() if path.read_text() != text]
     assert not stale, f"python scripts/laptop_answer.py writes {stale}"
+
+
+def test_what_came_later_has_a_section_once_a_set_holds_all_of_it(
+    page: str, scripts: ModuleType, results: Path, tmp_path: Path
+) -> None:
+    import laptop_later
+
+    assert "2006 to 2026" not in page
+    for name in SETS:
+        (tmp_path / name).mkdir()
+        for file in (results / name).iterdir():
+            (tmp_path / name / file.name).symlink_to(file)
+    added = [*laptop_later.ADDED, *(f"{method}@2" for method in laptop_later.TWICE)]
+    for name in SETS[:2]:
+        # 40 points and one more each from smooth_ap to contextual; regularizers follow; second searches are 1.5 above.
+        planted = {method: 0.40 + 0.01 * place for place, method in enumerate(laptop_later.ADDED)}
+        planted |= {f"{method}@2": planted[method] + 0.015 for method in laptop_later.TWICE}
+        rng = np.random.default_rng(7)
+        rows = laptop_later_rows(planted, added, rng)
+        kept = (results / name / "results.csv").read_bytes()
+        (tmp_path / name / "results.csv").unlink()
+        (tmp_path / name / "results.csv").write_bytes(kept + to_csv(rows, ResultRow).partition(b"\n")[2])
+    (section,) = laptop_later.later_section(scripts.finished_sets(tmp_path))
+    text = "\n".join(["", f"## {section.question}", "", section.short, "", *section.lines])
+    where = "What moved from"
+    # The best of the 14 is planted at 43, the last regularizer at 55; contrastive at 30, NT-Xent at 32.
+    assert "On 2 of 7 sets, the best of the 16 that came after less the best of the 14: +12.0" in section.short
+    assert "Two searches of one of them differ by up to 1.5 points" in section.short
+    shown = section.short.partition("on every set: ")[2].partition(".")[0]
+    assert shown == ", ".join(f"`{method}`" for method in laptop_later.ADDED[4:])
+    cells = row(text, "`contextual`", where)
+    assert cells[0] == "2023"
+    assert [float(cell.split(" ")[0]) for cell in cells[1:3]] == pytest.approx([49.0] * 2, abs=0.11)
+    assert cells[3] == "7.0"  # six regularizers are above it
+    assert float(cells[4].split(" ")[0]) == pytest.approx(19.0, abs=0.11)
+    assert cells[5:] == ["2", "0"]
+    (pair,) = re.findall(r"^\| `ntxent_koleo` \|([^|]*)\| 2 \| 0 \|$", text, flags=re.MULTILINE)
+    assert float(pair) == pytest.approx(51.0 - 32.0, abs=0.11)
+    assert all(f"`{method}`" in text for method in laptop_later.YEARS)
+
+
+def laptop_later_rows(planted: dict[str, float], methods: list[str], rng: np.random.Generator) -> list[ResultRow]:
+    rows = []
+    for method in methods:
+        for run in range(RUNS):
+            of_run = 0.001 * rng.standard_normal()
+            rows += [
+                ResultRow(method, stage, None, run, fold, "separated", "map_at_r", planted[method] + of_run)
+                for fold in range(FOLDS)
+                for stage in ("run", "test")
+            ]
+    return rows
+
+
+def test_the_commands_that_add_the_later_methods_name_shipped_ones(scripts: ModuleType) -> None:
+    import laptop_later
+
+    spec = load_spec(
+        find_study("laptop/glyphs"),
+        {f"second_searches.{method}": 1 for method in laptop_later.TWICE},
+        added_methods(laptop_later.ADDED),
+    )
+    assert [method for method in spec.methods if "@" not in method] == [*laptop_later.FIRST, *laptop_later.ADDED]
+    assert all(spec.space(method) for method in laptop_later.ADDED)
+    (study, _) = laptop_later.commands("glyphs")
+    assert study.count("--add-method ") == len(laptop_later.ADDED)
