@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from levelfield import losses
 from levelfield.errors import UserError, nearest
 from levelfield.runtime.import_path import import_named
 from levelfield.runtime.shipped import find_configuration, nearest_configuration, shipped_files
@@ -100,9 +99,12 @@ def _class_path(config: Config) -> str | None:
 
 def _loss_class(path: str) -> Any:
     option = f"--add-method {path}"
-    if "." not in path and not hasattr(losses, path):
-        near = nearest(path, [*_shipped_methods(), *losses.__all__], otherwise="")
-        raise UserError(f"{option}: neither a loss of levelfield's nor a method of configs/method{near}")
+    if "." not in path:
+        from levelfield import losses  # with torch, which --help does without
+
+        if not hasattr(losses, path):
+            near = nearest(path, [*_shipped_methods(), *losses.__all__], otherwise="")
+            raise UserError(f"{option}: neither a loss of levelfield's nor a method of configs/method{near}")
     loss = import_named(f"{_module_name(path)}.{path.rpartition('.')[2]}", option)
     if not inspect.isclass(loss):
         raise UserError(f"{option}: {path} is no class")
