@@ -139,6 +139,21 @@ def test_methods_are_searched_again(study: Path, asked: str, second: list[str]) 
     assert [*load_spec(study, {"second_searches.all": 1}).methods] == [*once.methods, "contrastive@2", "arcface@2"]
 
 
+def test_second_searches_of_options_are_beside_those_of_the_file(study: Path) -> None:
+    once = load_spec(study)
+    study.write_text(f"{STUDY}\nsecond_searches: [contrastive]\n")
+
+    def seconds(**options: int) -> list[str]:
+        named = {f"second_searches.{name}": number for name, number in options.items()}
+        return [*load_spec(study, named).methods][len(once.methods) :]
+
+    assert seconds(arcface=1) == ["contrastive@2", "arcface@2"]
+    assert seconds(contrastive=0, arcface=1) == ["arcface@2"]
+    assert seconds(all=0) == []
+    with pytest.raises(UserError, match="second_searches: no method 'arcfase'; did you mean 'arcface'"):
+        seconds(arcfase=1)
+
+
 def test_first_difference_names_missing_keys() -> None:
     assert first_difference({"a": {"b": 1}}, {"a": {"b": 1}}) is None
     assert first_difference({"a": {"b": 1, "c": 2}}, {"a": {"b": 1}}) == ("a.c", 2, "nothing")

@@ -102,18 +102,25 @@ def read_spaces(
     return spaces
 
 
-def second_searches(path: Path, asked: Any, methods: Sequence[str]) -> list[tuple[str, str]]:
+def second_searches(
+    path: Path, given: Any, options: Mapping[str, Any], methods: Sequence[str]
+) -> list[tuple[str, str]]:
     """(method, `method@2`) of every second search that `second_searches:` asks for: `all`, `[method, ...]`, `{all: 2}`.
+
+    Args:
+        given: What the study file says.
+        options: Method, or `all`, to number, laid over it: `all` takes the place of what the file says.
 
     Raises:
         UserError: it names no method, or no number of searches.
     """
-    names: dict[str, int]
-    listed = asked if isinstance(asked, dict | list) else [asked]
-    for name in listed:
+    listed = given if isinstance(given, dict | list) else [given]
+    for name in (*listed, *options):
         if name not in (ALL, *methods):
             raise UserError(f"{path}: second_searches: no method {name!r}{nearest(name, [ALL, *methods])}")
-    names = listed if isinstance(listed, dict) else dict.fromkeys(listed, 1)
+    names: dict[str, int] = {**(listed if isinstance(listed, dict) else dict.fromkeys(listed, 1)), **options}
+    if ALL in options:
+        names = dict(options)
     for name, number in names.items():
         whole_number(path, f"second_searches.{name}", number, 0)
     return [

@@ -131,8 +131,8 @@ def load_spec(
     shared = {
         name: name.replace(known, shared[known], 1) for name in resolved if (known := without_value(name)) in shared
     }
-    again = asked["second_searches"] or content.get("second_searches") or []
-    for name, second in second_searches(path, again, list(resolved)):
+    again = content.get("second_searches") or []
+    for name, second in second_searches(path, again, asked["second_searches"], list(resolved)):
         resolved[second] = resolved[name]
         if name in spaces:
             spaces[second] = spaces[name]
