@@ -150,8 +150,11 @@ def _short(there: Sequence[LaptopSet], scores: dict[str, dict[str, float]], foun
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sets", nargs="*", choices=[*SETS, []], help="all by default")
-    for name in parser.parse_args().sets or SETS:
+    parser.add_argument("sets", nargs="*", metavar="set", help="all by default")
+    sets = parser.parse_args().sets or SETS
+    if missing := [name for name in sets if name not in SETS]:
+        parser.error(f"{missing[0]} is none of {', '.join(SETS)}")
+    for name in sets:
         print("\n".join(commands(name)))
 
 
