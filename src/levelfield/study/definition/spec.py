@@ -1,8 +1,10 @@
 """A study's definition, resolved: one plain configuration a method, and what determines the results."""
 
+import copy
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import yaml
@@ -100,6 +102,11 @@ class StudySpec:
 
     def identity(self) -> dict[str, Any]:
         """All that determines the results: the definition without name, roots and executor."""
+        return copy.deepcopy(self._identity)
+
+    @cached_property
+    def _identity(self) -> dict[str, Any]:
+        """The identity, not to be changed; computed once, since a study of many methods asks once a method and run."""
         plain = self.to_dict()
         del plain["name"], plain["sweep"]  # its methods say what it is
         for settings, keys in ((plain, LATER), (plain["search"], LATER_OF_SEARCH)):
@@ -119,11 +126,11 @@ class StudySpec:
 
     def configuration_hash(self) -> str:
         """SHA-256 of the identity; equal for equal studies, wherever they run."""
-        return digest(self.identity())
+        return digest(self._identity)
 
     def method_hash(self, method: str) -> str:
         """SHA-256 of what determines one method's jobs, so that adding a method leaves the others' valid."""
-        identity = self.identity()
+        identity = dict(self._identity)
         identity.pop("metrics", None)  # of the test alone
         identity.pop("references", None)
         if code := identity.pop("own_code", {}).get(method):
@@ -137,8 +144,7 @@ class StudySpec:
 
     def baseline_hash(self, reference: str | None = None) -> str:
         """SHA-256 of what determines the pretrained baseline, or a reference: trunk, embedding size and data."""
-        identity = self.identity()
-        config = identity["methods"][next(iter(self.methods))]
+        config = self._identity["methods"][next(iter(self.methods))]
         plain = {
             "folds": self.folds,
             "seed": self.seed,

@@ -23,7 +23,7 @@ from levelfield.storage.provenance import provenance, software
 from levelfield.study.definition.spec import BASELINE, StudySpec, is_baseline
 from levelfield.study.environment import check_environment
 from levelfield.study.integrity import result_hashes
-from levelfield.study.jobs.job import EMBEDDINGS_FILE, RESULT, Job, checkpoint_hash, folds_of, job_config
+from levelfield.study.jobs.job import EMBEDDINGS_FILE, RESULT, Job, checkpoint_hash, folds_of, job_config, method_runs
 from levelfield.study.jobs.projection import Projection
 from levelfield.study.progress import StudyProgress
 from levelfield.study.record import StudyRecord
@@ -119,14 +119,16 @@ class _Opening:
 
     def __init__(self, record: StudyRecord, number: int, checkpoints: dict[str, str], progress: StudyProgress) -> None:
         self.record = record
-        self.folder, self.spec, self.runs = record.folder, record.spec, record.state.tested_runs()
+        self.folder, self.spec = record.folder, record.spec
+        whole = {*record.state.tested_runs()}
+        self.runs = [each for each in method_runs(self.spec) if each in whole]  # by method: each is built once
         self.number = number
         self.line = record.ledger.line_of(number)
         self.checkpoints = checkpoints
         self.progress = progress
         self._locks: dict[str, Lock] = {}
         self._scored: dict[tuple[str, int], dict[str, Any]] = {}
-        self._test_data: dict[str, tuple[TrainingCLI, DataLoader]] = {}
+        self._test_data: tuple[str, TrainingCLI, DataLoader] | None = None  # one method's: each has a trunk
 
     def score(self) -> None:
         """Write the test scores of every run that this opening has not scored yet, sharing them with others."""
@@ -205,9 +207,9 @@ class _Opening:
 
     def origin_of_scores(self, method: str) -> dict[str, Any]:
         """What computed a method's scores; the device too where its samples were embedded here."""
-        if method not in self._test_data:
+        if self._test_data is None or self._test_data[0] != method:
             return software()
-        training, _ = self._test_data[method]
+        training = self._test_data[1]
         return provenance(training.trainer, training.model)
 
     def check_same_samples(self, scored: dict[tuple[str, int], dict[str, Any]], method: str) -> None:
@@ -295,11 +297,13 @@ class _Opening:
 
     def read_test_data(self, method: str) -> tuple[TrainingCLI, DataLoader]:
         """The test samples as a method's configuration reads them."""
-        if method not in self._test_data:
+        if self._test_data is None or self._test_data[0] != method:
+            self._test_data = None  # before the next is built
             training = _built(self.spec, method)
             training.datamodule.setup("test")
-            self._test_data[method] = training, training.datamodule.eval_dataloader(training.datamodule.test_subset)
-        return self._test_data[method]
+            loader = training.datamodule.eval_dataloader(training.datamodule.test_subset)
+            self._test_data = method, training, loader
+        return self._test_data[1:]
 
 
 class _SideBySide(nn.Module):

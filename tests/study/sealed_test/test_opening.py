@@ -1,0 +1,58 @@
+"""What an opening of the test classes costs: each method is built once, and one at a time."""
+
+import gc
+import weakref
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from toy_study import run_study
+
+from levelfield.study.definition.spec import StudySpec
+from levelfield.study.sealed_test import opening
+from levelfield.training.build import TrainingCLI
+
+
+def test_each_method_is_built_once_and_one_is_held(
+    copy: Path, spec: StudySpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[str] = []
+    held: weakref.WeakSet[object] = weakref.WeakSet()
+    most = 0
+    really_built = opening._built
+
+    def counted(of: StudySpec, method: str) -> TrainingCLI:
+        nonlocal most
+        training = really_built(of, method)
+        built.append(method)
+        held.add(training.model.trunk)
+        gc.collect()
+        most = max(most, len(held))
+        return training
+
+    monkeypatch.setattr(opening, "_built", counted)
+    run_study(copy, spec, reopen="to count")
+    _first, *scored = built  # the first looks at the data, before the opening
+    assert scored == ["pretrained", "contrastive", "arcface", "pretrained"], "the last compares the samples once more"
+    assert most <= 2, "the trunk of the first, and of one method"
+
+
+def test_a_study_of_many_methods_is_identified_in_their_number(
+    spec: StudySpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolved = 0
+    really = StudySpec.to_dict
+
+    def counted(self: StudySpec) -> dict[str, object]:
+        nonlocal resolved
+        resolved += 1
+        return really(self)
+
+    monkeypatch.setattr(StudySpec, "to_dict", counted)
+    many = replace(spec, methods={f"contrastive{i}": spec.methods["contrastive"] for i in range(20)})
+    hashes = {many.method_hash(method) for method in many.methods}
+    assert len(hashes) == 1, "the name of a method is not part of what it is"
+    assert resolved == 1, "not once a method"
+    plain = many.identity()
+    plain["methods"].clear()
+    assert many.method_hash("contrastive0") in hashes, "what identity() gives may be changed"
