@@ -4,9 +4,10 @@
     python scripts/laptop_followups.py --tuned           # writes the methods of configs/study/laptop/unsearched.yaml
 
 Of each set: `defaults.yaml`, the methods as `configs/method` has them; `pca.yaml`, the chosen settings with embedders
-that start at the PCA (both 10 runs of the same seeds as the searched study's, 560 trainings), and `transfer.yaml`, each
-method at the settings that all sets here chose and at its default, one run a fold. The commands that run them and keep
-their results are printed. `--tuned` takes of each method the setting with the least mean regret over the sets here.
+that start at the PCA (both 5 runs, of the seeds of the searched study's first 5: 280 trainings), and `transfer.yaml`,
+each method at the settings that all sets here chose and at its default, one run a fold. The commands that run them and
+keep their results are printed. `--tuned` takes of each method the setting with the least mean regret over the sets
+here.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from levelfield.study.definition.configuration import set_dotted
 UNSEARCHED = ROOT / "configs" / "study" / "laptop" / "unsearched.yaml"
 NO_SEARCH: dict[str, Any] = {"search": {"trials": 0}, "second_searches": [], "references": []}
 START = "levelfield.training.callbacks.ValidateFirst"
+RUNS = 5  # what they are asked for is a difference of runs of the same seeds
 DIGITS = 4
 HEAD = "# Written by scripts/laptop_followups.py; not to be edited.\n"
 
@@ -52,7 +54,10 @@ def definitions(each: LaptopSet, sets: Sequence[LaptopSet]) -> dict[str, dict[st
         transfer |= {f"{method}{OF}{other.name}": at(method, other.chosen(method)) for other in sets}
         transfer[f"{method}{OF}{DEFAULT}"] = f"method/{method}.yaml"
     start = {"model": {"embedder_init": "pca"}, "trainer": {"callbacks+": [{"class_path": START}]}}
-    kinds: dict[str, dict[str, Any]] = {DEFAULTS: {}, PCA: {"overrides": start, "methods": chosen}}
+    kinds: dict[str, dict[str, Any]] = {
+        DEFAULTS: {"runs": RUNS},
+        PCA: {"runs": RUNS, "overrides": start, "methods": chosen},
+    }
     if len(sets) > 1:
         kinds[TRANSFER] = {"runs": 1, "methods": transfer}
     head = {"extends": f"laptop/{each.name}.yaml", **NO_SEARCH}
