@@ -64,7 +64,7 @@ def training_pays(sets: Sequence[LaptopSet]) -> list[str]:
     rows, above_all = [], []
     for each in sets:
         scores = {name: float(runs.mean()) for name, runs in each.table().items()}
-        fitted = [row for row in (BASELINE, LDA) if row in scores]  # of the same length as the losses' embeddings
+        fitted = [row for row in (BASELINE, LDA) if row in scores]  # of the losses' length or shorter
         cheap = max(fitted, key=scores.__getitem__)
         best = max(each.methods, key=scores.__getitem__)
         above = [method for method in each.methods if scores[method] > scores[cheap]]
@@ -79,7 +79,8 @@ def training_pays(sets: Sequence[LaptopSet]) -> list[str]:
         "Look at the untrained trunk before any loss, reduced by a PCA or projected by a linear discriminant analysis "
         "(LDA) of the training classes: seconds, and no setting to search. "
         f"{sum(above_all)} of {total} searched losses end above the better of the two. MAP@R on unseen classes, "
-        "percent; separated embeddings of 128 numbers, on a frozen trunk:",
+        "percent; separated embeddings of 128 numbers (the LDA's one fewer than classes trained on, if these are "
+        "few), on a frozen trunk:",
         "",
         *table(
             ["", "untrained, PCA", "LDA", "losses above both", "best loss", "above both by, points"],

@@ -88,6 +88,18 @@ def lost(fraction: float, decimals: int = 1) -> str:
     return f"{round(100 * fraction, decimals) + 0.0:.{decimals}f}"
 
 
+def said_alone(choices: dict[str, Choice], names: Sequence[str]) -> str:
+    """What the choice made without a set costs there, with an interval over the sets."""
+    left_out = [found.left_out for found in choices.values()]
+    if not all(left_out):
+        return ""
+    by_set = [fmean(costs[name] for costs in left_out) for name in names]
+    return (
+        f" The best one over sets, chosen without the set it is used on, costs {mean_with(by_set, signed=False)} "
+        "(95% interval over the sets)."
+    )
+
+
 def transfer_section(sets: Sequence[LaptopSet]) -> Section:
     """The matrix of regret, and the settings that are the defaults of studies without a search."""
     question = "Which settings transfer from one set to another?"
@@ -104,14 +116,14 @@ def transfer_section(sets: Sequence[LaptopSet]) -> Section:
         ]
         for a in sources
     ]
-    elsewhere = [fmean(matrix[a, b]) for a in names for b in names if a != b]
+    elsewhere = {(a, b): fmean(matrix[a, b]) for a in names for b in names if a != b}
+    worst_loss = max(max(matrix[pair]) for pair in elsewhere)
     choices = {method: choose(scores, method) for method in methods}
-    tuned, alone = [], []
+    tuned = []
     for method, found in choices.items():
         cells = [f"`{method}`", found.source, lost(found.regret, 2)]
         if found.left_out:
             worst = max(found.left_out, key=found.left_out.__getitem__)
-            alone += found.left_out.values()
             cells += [lost(fmean(found.left_out.values()), 2), f"{lost(found.left_out[worst])} ({worst})"]
         else:
             cells += ["", ""]
@@ -125,31 +137,25 @@ def transfer_section(sets: Sequence[LaptopSet]) -> Section:
         "guessed at"
     )
     short = (
-        f"A setting of another set costs {lost(fmean(elsewhere))} points of validation MAP@R on average over "
-        "losses and pairs "
-        f"of sets (median pair {lost(median(elsewhere))}, worst {lost(max(elsewhere))}; "
+        f"A setting of another set costs {lost(fmean(elsewhere.values()))} points of validation MAP@R on average over "
+        f"methods and pairs of sets (median pair {lost(median(elsewhere.values()))}, worst pair "
+        f"{lost(max(elsewhere.values()))}, worst method of a pair {lost(worst_loss)}; "
         + ("measured" if is_measured else "predicted from recorded trials")
         + ")."
-        + (
-            f" The best one over sets, chosen without the set it is used on, costs {mean_with(alone, signed=False)}."
-            if alone
-            else ""
-        )
+        + said_alone(choices, names)
     )
     lines = [
         "What the settings searched on one set (rows) lose on another (columns) to its own, points of validation "
         "MAP@R, mean "
-        f"of the 14 losses and the worst of them; {how}. Negative: better than its own.",
+        f"of the 14 methods and the worst of them; {how}. Negative: better than its own.",
         "",
         *table(["", *names], rows),
         "",
-        "The setting with the least mean loss over the sets, from which `configs/study/laptop/unsearched.yaml` is "
-        "written "
-        "(`python scripts/laptop_followups.py --tuned`), and, for honesty, what is lost on a set when it and its "
-        "settings "
-        "have no say in the choice:",
+        "The setting with the least mean cost over the sets, from which `configs/study/laptop/unsearched.yaml` is "
+        "written (`python scripts/laptop_followups.py --tuned`), and, for honesty, what is lost on a set when it and "
+        "its settings have no say in the choice:",
         "",
-        *table(["", "setting of", "mean loss", "chosen without the set: mean loss", "worst"], tuned),
+        *table(["", "setting of", "mean cost, its own set's 0 included", "without the set: mean cost", "worst"], tuned),
     ]
     if is_measured:
         wins = [matrix[DEFAULT, b][i] for b in names for i in range(len(methods))]

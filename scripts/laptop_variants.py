@@ -16,37 +16,49 @@ from levelfield.study.definition.spec import BASELINE, is_baseline
 
 
 def paired_section(
-    sets: Sequence[LaptopSet], kind: str, question: str, said_as: Callable[[list[str]], str], sign: int, note: str
+    sets: Sequence[LaptopSet],
+    kind: str,
+    question: str,
+    said_as: Callable[[str], str],
+    sign: int,
+    note: str,
+    place: str,
 ) -> Section:
     """A method's chosen setting against the same method in a follow-up study, run by run.
 
     Args:
         sign: 1 where the follow-up's score counts, -1 where the chosen setting's does.
+        place: How the follow-up's methods are spoken of.
     """
-    there = [each for each in sets if each.follow_up(kind) is not None]
-    if not there:
+    done = [each for each in sets if each.follow_up(kind) is not None]
+    if not done:
         command = f"`python scripts/laptop_followups.py {sets[0].name}` writes the study and says the command"
         return Section(question, f"Not run yet: {command}.", [])
-    methods, rows, overall = there[0].methods, {m: [f"`{m}`"] for m in there[0].methods}, {}
+    methods, rows, overall = done[0].methods, {m: [f"`{m}`"] for m in done[0].methods}, {}
     below, before, shown, heads = [], [], [0, 0], []
-    for each in there:
+    for each in done:
         other, own = scores_by_method(each.follow_up(kind) or [], "test"), each.table()
         compared = []
+        runs = min(len(other[method]) for method in methods)
         for method in methods:
-            runs = min(len(other[method]), len(own[method]))  # of the same seeds
-            compared.append(paired_comparison(sign * other[method][:runs], sign * own[method][:runs]))
-            for lower, scores in ((below, other), (before, own)):
-                if scores[method].mean() < own[BASELINE].mean():
+            there, here = other[method], own[method][:runs]  # of the same seeds
+            compared.append(paired_comparison(sign * there, sign * here))
+            for lower, scores in ((below, there), (before, here)):
+                if scores.mean() < own[BASELINE].mean():
                     lower.append((each.name, method))
         heads.append(f"{each.name} ({runs} runs)")
         adjusted = holm(np.array([float(c.p) for c in compared]))
-        overall[each.name] = [float(c.difference) for c in compared]
+        of_run = [sign * (other[method] - own[method][:runs]).mean(axis=1) for method in methods]
+        overall[each.name] = np.mean(of_run, axis=0).tolist()
         for method, c, p in zip(methods, compared, adjusted, strict=True):
             star = " *" if p < LEVEL else ""
             interval = f"({between(float(c.low), float(c.high))})"
             rows[method].append(f"{100 * other[method].mean():.1f}: {points(float(c.difference))} {interval}{star}")
             shown[int(c.difference < 0)] += p < LEVEL
-    averages = [f"{mean_with(values)} ({name})" for name, values in overall.items()]
+    averages = "; ".join(f"{name} {mean_with(values)}" for name, values in overall.items())
+    if len(done) > 1:
+        over_sets = mean_with([float(np.mean(values)) for values in overall.values()])
+        averages = f"{over_sets} over {len(done)} sets with the interval over them ({averages}, over the runs)"
     lines = [
         note
         + " Test MAP@R of the other study, percent, and the difference, points, with its 95% interval over the runs of "
@@ -54,13 +66,13 @@ def paired_section(
         "",
         *table(["", *heads], list(rows.values())),
         "",
-        f"Below the untrained trunk's PCA: {said_pairs(below) or 'none'}.",
+        f"Below the untrained trunk's PCA {place}: {said_pairs(below) or 'none'}.",
     ]
-    total = len(there) * len(methods)
+    total = len(done) * len(methods)
     short = (
-        f"{said_as(averages)} Shown to be a gain for {shown[0]} of {total} losses and sets, a loss for {shown[1]}. "
-        f"Below the untrained trunk's PCA end {len(below)} of {total} there, and {len(before)} at the chosen settings "
-        "as searched."
+        f"{said_as(averages)} Of {total} pairs of method and set {shown[0]} are shown to gain, {shown[1]} to lose. "
+        f"{len(below)} of {total} end below the untrained trunk's PCA {place}, {len(before)} at the chosen settings "
+        "as searched (the same runs)."
     )
     return Section(question, short, lines)
 
@@ -71,21 +83,20 @@ def follow_up_sections(sets: Sequence[LaptopSet]) -> list[Section]:
             sets,
             DEFAULTS,
             "What do tuned settings win over the defaults?",
-            lambda said: f"Mean of the 14 methods with its interval over them, points: {'; '.join(said)}.",
+            lambda said: f"Mean of the 14 methods, points: {said}.",
             -1,
             "The chosen setting less that of the method's file under `configs/method`, which suits fine-tuning.",
+            "at the defaults",
         ),
         paired_section(
             sets,
             PCA,
             "Does it pay to start at the baseline's PCA?",
-            lambda said: (
-                f"With `--model.embedder_init pca` less without, mean of the 14 methods, points: {'; '.join(said)}."
-            ),
+            lambda said: f"With `--model.embedder_init pca` less without, mean of the 14 methods, points: {said}.",
             1,
             "Each loss at its chosen setting, which was searched without it; epoch 0 is among the checkpoints to "
-            "choose "
-            "from.",
+            "choose from.",
+            "with that start",
         ),
     ]
 
