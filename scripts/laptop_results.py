@@ -2,7 +2,8 @@
 
     python scripts/laptop_results.py outputs/laptop/grocery_store     # into docs/results/laptop/grocery_store
 
-A study is taken where `levelfield study verify` finds nothing amiss: its tables, its ledger and `study.tar.xz`, which
+A study is taken where `levelfield study verify` finds nothing amiss (of large sets it takes minutes to compute all test
+scores again; `--tables` leaves that out, and compares the rest): its tables, its ledger and `study.tar.xz`, which
 `levelfield study run --from` goes on from; of one with a search also `trials.csv` (what each trial tried, and its
 validation MAP@R) and the page with two of its figures. An unfinished study is refused, and so is an archive whose
 tables do not follow from it.
@@ -33,8 +34,11 @@ ARCHIVE, TRIALS = "study.tar.xz", "trials.csv"
 FIGURES = ("scores", "differences")
 
 
-def collect(folder: Path, destination: Path) -> None:
+def collect(folder: Path, destination: Path, scores_again: bool = True) -> None:
     """Keep what is worth keeping of a finished study.
+
+    Args:
+        scores_again: Whether the test scores are computed again from the stored embeddings.
 
     Raises:
         UserError: the study has not ended, or `verify` finds a problem in its folder or in the archive of it.
@@ -42,7 +46,8 @@ def collect(folder: Path, destination: Path) -> None:
     record = StudyRecord.begun(folder)
     if not record.summary_file.is_file():
         raise UserError(f"{folder} has not ended: it has no {record.summary_file.name}; resume the study first")
-    _check(record)
+    if scores_again:
+        _check(record)
     kept = [record.results_file, record.summary_file, record.ledger.path]
     if record.spec.search.trials:
         kept.append(write_report(record))
@@ -84,11 +89,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path, help="folders of finished studies")
     parser.add_argument("--to", type=Path, default=RESULTS, help="where each gets a folder of its name")
+    parser.add_argument("--tables", action="store_true", help="do not compute the test scores again")
     arguments = parser.parse_args()
     for folder in arguments.folders:
         destination = arguments.to / folder.resolve().name
         try:
-            collect(folder, destination)
+            collect(folder, destination, scores_again=not arguments.tables)
         except UserError as error:
             sys.exit(str(error))
         kept = {path.name: path.stat().st_size for path in sorted(destination.iterdir())}

@@ -64,8 +64,9 @@ def test_an_unfinished_or_damaged_study_is_refused_and_leaves_nothing(
     with pytest.raises(UserError, match="has not ended"):
         scripts.collect(study, tmp_path / "kept")
     (study / "summary.csv").write_bytes(summary.replace(b"0.", b"1.", 1))
-    with pytest.raises(UserError, match=r"problems, the first: summary\.csv"):
-        scripts.collect(study, tmp_path / "kept")
+    for scores_again in (True, False):
+        with pytest.raises(UserError, match=r"problems, the first: summary\.csv"):
+            scripts.collect(study, tmp_path / "kept", scores_again)
     (study / "summary.csv").write_bytes(summary)
     (study / "jobs" / "arcface" / "trial1" / "fold0" / "result.json").unlink()
     with pytest.raises(UserError):
