@@ -1,10 +1,7 @@
 """A trunk's output for each sample, computed once and kept in a memory-mapped file; batches are rows of it."""
 
-import json
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,13 +9,12 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset
 
 from levelfield.data import datasets
-from levelfield.data.cache import cache_root, place_of, stamp_of
 from levelfield.data.datasets.base import MetricDataset
+from levelfield.data.feature_file import prepare_features
 from levelfield.data.index import SampleIndex
-from levelfield.data.made_once import made_once
 from levelfield.data.samplers import Draw
 from levelfield.data.source import Source, opened
 from levelfield.data.subset import ClassSubset
@@ -26,8 +22,6 @@ from levelfield.data.transforms import ImageTransforms
 from levelfield.errors import refuse_below
 from levelfield.runtime.own_code import own_code
 from levelfield.seeds import seed_of
-from levelfield.storage.atomic import replaced
-from levelfield.storage.lock import Lock
 from levelfield.storage.provenance import computing_files, source_hash
 
 # What turns a sample of a data set into what a trunk gets.
@@ -161,8 +155,9 @@ def features_of(
     """
     views, seed = (1, 0) if kept is None else (kept.views, kept.seed)
 
-    def batches(view: int) -> Iterator[np.ndarray]:
-        yield from extractor(DataLoader(Views(opened(dataset, transforms), index, transform, seed, view), **loading))
+    def batches(view: int, start: int, stop: int) -> Iterator[np.ndarray]:
+        samples = Views(opened(dataset, transforms), index, transform, seed, view)
+        yield from extractor(DataLoader(Subset(samples, range(start, stop)), **loading))
 
     purpose = {
         "transforms": {} if dataset.modality == "text" else _in_words(transforms, train=kept is not None),
@@ -172,7 +167,7 @@ def features_of(
         "own_code": own_code(f"{type(dataset).__module__}.{type(dataset).__qualname__}"),
         "extractor": extractor.identity,
     }
-    return prepare_features(dataset, index, purpose, views, batches)
+    return prepare_features(dataset, index, purpose, views, loading["batch_size"], batches)
 
 
 def _in_words(transforms: ImageTransforms, train: bool) -> dict[str, Any]:
@@ -182,69 +177,6 @@ def _in_words(transforms: ImageTransforms, train: bool) -> dict[str, Any]:
         return every
     evaluated = {name: every[name] for name in ("crop_size", "square", "interpolation", "fast")}
     return {**evaluated, "least_side": transforms.least_side, "resize": transforms.eval_side}
-
-
-def prepare_features(
-    dataset: MetricDataset,
-    index: SampleIndex,
-    purpose: Mapping[str, Any],
-    views: int,
-    batches: Callable[[int], Iterator[Float[np.ndarray, "batch features"]]],
-) -> Float[Tensor, "views samples features"]:
-    """The features of `index`'s samples from their file, which is made first where there is none.
-
-    The file lies in `features/` below `LEVELFIELD_CACHE` and is named for all that the features depend on, so that
-    other samples, weights or transforms have another one. One process makes it while others wait; it is whole or
-    absent, whenever a process is killed.
-
-    Args:
-        index: the samples, whose order is that of the features.
-        purpose: what the features depend on beside the samples, as plain values.
-        views: how many there are of each sample.
-        batches: the features of a view, batch by batch in the samples' order.
-
-    Raises:
-        UserError: a sample that cannot be opened, or no room to write.
-    """
-    folder = cache_root() / "features"
-    stamp = stamp_of(dataset, index)
-    described = json.dumps([place_of(dataset), stamp, purpose, views], sort_keys=True, default=str)
-    name = f"{dataset.name}-{sha256(described.encode()).hexdigest()[:32]}"
-    file = folder / f"{name}.npy"
-    shape = (views, len(index.keys))
-    if (found := _mapped(file, shape)) is not None:
-        return found
-    return made_once(
-        Lock(folder, name, f"features of {dataset.name}"),
-        lambda: _mapped(file, shape),
-        lambda: _make(file, shape, batches),
-        f"features {file}",
-        "--data.features",
-    )
-
-
-def _mapped(file: Path, shape: tuple[int, int]) -> Tensor | None:
-    """What the file holds; None where there is none, or a damaged one."""
-    try:
-        # Copy on write: nothing is written, but torch takes no array that is read-only.
-        array = np.load(file, mmap_mode="c", allow_pickle=False)
-    except (FileNotFoundError, ValueError, EOFError):  # absent, or not what numpy writes
-        return None
-    return torch.from_numpy(array) if array.ndim == 3 and array.shape[:2] == shape else None
-
-
-def _make(file: Path, shape: tuple[int, int], batches: Callable[[int], Iterator[np.ndarray]]) -> None:
-    print(f"computing the features of {shape[1]:,} samples once, into {file}", file=sys.stderr)
-    begun = False
-    # What a loader draws leaves the process's generator alone: later draws do not know whether the file was there.
-    with torch.random.fork_rng(devices=[]), replaced(file) as opened:
-        for view in range(shape[0]):
-            for batch in batches(view):
-                if not begun:
-                    header = {"descr": "<f4", "fortran_order": False, "shape": (*shape, batch.shape[1])}
-                    np.lib.format.write_array_header_1_0(opened, header)
-                    begun = True
-                opened.write(np.ascontiguousarray(batch, dtype="<f4").tobytes())
 
 
 def _number(draw: Draw | int) -> int:

@@ -1,6 +1,7 @@
 """What one process makes and others wait for: prepared images, features, tables."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from levelfield.errors import FileRefused, UserError
@@ -21,15 +22,25 @@ def made_once(
     Raises:
         UserError: no room to write.
     """
-    try:
-        with lock:
+    with written(what, option), lock:
+        found = read()
+        if found is None:
+            make()
             found = read()
-            if found is None:
-                make()
-                found = read()
-    except (OSError, FileRefused) as error:  # the latter is the lock's
+    assert found is not None
+    return found
+
+
+@contextmanager
+def written(what: str, option: str | None = None) -> Iterator[None]:
+    """Say in a line what cannot be written, and what helps.
+
+    Raises:
+        UserError: no room to write.
+    """
+    try:
+        yield
+    except (OSError, FileRefused) as error:  # the latter is a lock's
         remedies = ["make room there", "give another folder by the environment variable LEVELFIELD_CACHE"]
         *first, last = [*remedies, *([f"leave {option} out"] if option else [])]
         raise UserError(f"cannot write the {what} ({error.strerror}): {', '.join(first)}, or {last}") from None
-    assert found is not None
-    return found

@@ -1,0 +1,165 @@
+"""The file of features: computed once, by all that want it, whole or absent."""
+
+import resource
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from levelfield.data import feature_file
+from levelfield.data.datasets import Glyphs
+from levelfield.data.feature_file import prepare_features
+from levelfield.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+DATASET = Glyphs(num_classes=4)
+INDEX = DATASET.read_index()
+SAMPLES = len(INDEX.keys)
+BATCH = 7
+
+
+class Counted:
+    """Batches of 7 with numbers of their own, and the parts, (view, start), that were asked for."""
+
+    def __init__(self, breaks_at: int | None = None, meet: threading.Barrier | None = None) -> None:
+        self.asked: list[tuple[int, int]] = []
+        self.breaks_at, self.meet = breaks_at, meet
+
+    def __call__(self, view: int, start: int, stop: int) -> Iterator[np.ndarray]:
+        self.asked.append((view, start))
+        if self.meet is not None and len(self.asked) == 1:
+            self.meet.wait(10)
+        whole = np.arange(SAMPLES * 5, dtype=np.float32).reshape(SAMPLES, 5) + 1000 * view
+        for first in range(start, stop, BATCH):
+            if self.breaks_at is not None and first >= self.breaks_at:
+                raise RuntimeError("killed")
+            torch.rand(3)
+            yield whole[first : min(first + BATCH, stop)]
+
+
+def prepare(batches: Counted, views: int = 2, **purpose: int) -> torch.Tensor:
+    return prepare_features(DATASET, INDEX, purpose, views, BATCH, batches)
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Parts of two batches, of two views."""
+    monkeypatch.setattr(feature_file, "PART_SAMPLES", 10)
+    return [(view, start) for view in range(2) for start in range(0, SAMPLES, 14)]
+
+
+def test_all_views_of_all_samples_are_there_in_order_and_made_once():
+    made = Counted()
+    found = prepare(made)
+    assert found.shape == (2, SAMPLES, 5)
+    assert found[1, 8].tolist() == [1040, 1041, 1042, 1043, 1044]
+    assert torch.equal(prepare(Counted(breaks_at=0)), found)
+    assert made.asked == [(0, 0), (1, 0)]
+    assert prepare(Counted(), other=1).equal(found)
+
+
+def test_parts_give_the_file_that_one_part_gives(cache: Path, small_parts: list[tuple[int, int]]):
+    made = Counted()
+    found = prepare(made)
+    assert made.asked == small_parts
+    assert len(small_parts) > 4
+    (file,) = (path for path in cache.rglob("*.npy"))
+    assert torch.equal(found[1], torch.arange(SAMPLES * 5.0).reshape(SAMPLES, 5) + 1000)
+    content = file.read_bytes()
+    file.unlink()
+    feature_file.PART_SAMPLES = 2048
+    prepare(Counted())
+    assert file.read_bytes() == content
+
+
+def test_parts_are_no_more_than_64(cache: Path):
+    assert len(feature_file._parts(cache / "x.npy", (1, 10_000_000), 100)) == 64  # of 156,300 samples
+    assert len(feature_file._parts(cache / "x.npy", (1, 5000), 100)) == 3  # of 2,100
+
+
+def test_whether_there_is_a_file_changes_no_later_draw():
+    states = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        prepare(Counted())
+        states.append(torch.rand(4))
+    assert torch.equal(*states)
+
+
+def test_what_is_broken_off_leaves_no_file(cache: Path):
+    with pytest.raises(RuntimeError, match="killed"):
+        prepare(Counted(breaks_at=14))
+    assert not [path for path in cache.rglob("*") if path.suffix in (".npy", ".tmp")]
+    assert prepare(Counted()).shape == (2, SAMPLES, 5)
+
+
+def test_whole_parts_of_a_killed_process_are_taken_up(
+    cache: Path, small_parts: list[tuple[int, int]], capfd: pytest.CaptureFixture[str]
+):
+    with pytest.raises(RuntimeError, match="killed"):
+        prepare(Counted(breaks_at=28))
+    capfd.readouterr()
+    again = Counted()
+    found = prepare(again)
+    assert again.asked == small_parts[2:], "two parts were whole"
+    assert f"computing the features of {SAMPLES - 28:,} samples once" in capfd.readouterr().err
+    assert torch.equal(found[0], torch.arange(SAMPLES * 5.0).reshape(SAMPLES, 5))
+    assert len(list(cache.rglob("*.npy"))) == 1, "no part is left beside the file"
+
+
+def test_a_damaged_part_is_computed_anew(cache: Path, small_parts: list[tuple[int, int]]):
+    with pytest.raises(RuntimeError, match="killed"):
+        prepare(Counted(breaks_at=28))
+    first, second = sorted(cache.rglob("*.npy"), key=lambda path: int(path.stem.rpartition("-")[2]))
+    first.write_bytes(first.read_bytes()[:-4])
+    again = Counted()
+    prepare(again)
+    assert again.asked == [small_parts[0], *small_parts[2:]]
+    assert not second.exists()
+
+
+@pytest.mark.parametrize("damage", ["short", "empty", "foreign"])
+def test_a_damaged_file_is_made_anew(damage: str, cache: Path):
+    expected = prepare(Counted()).clone()
+    (file,) = cache.rglob("*.npy")
+    content = file.read_bytes()
+    file.unlink()  # what is mapped stays
+    file.write_bytes({"short": content[:-4], "empty": b"", "foreign": b"no array" * 100}[damage])
+    again = Counted()
+    assert torch.equal(prepare(again), expected)
+    assert again.asked == [(0, 0), (1, 0)]
+
+
+def test_two_that_come_at_once_share_the_parts(small_parts: list[tuple[int, int]]):
+    both_have_one = threading.Barrier(2)
+    makers = [Counted(meet=both_have_one), Counted(meet=both_have_one)]
+    found: list[torch.Tensor] = []
+    threads = [threading.Thread(target=lambda maker=maker: found.append(prepare(maker))) for maker in makers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(makers[0].asked + makers[1].asked) == small_parts, "each part once"
+    assert torch.equal(*found)
+
+
+def test_no_room_is_one_line_and_leaves_nothing_behind(cache: Path):
+    """A limit on the size of files stands for a full disk: the same system call fails."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (900, hard))
+    try:
+        with pytest.raises(UserError, match=r"cannot write the features .* \(File too large\): make room") as caught:
+            prepare(Counted())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "\n" not in str(caught.value)
+    assert not [path for path in cache.rglob("*") if path.suffix in (".npy", ".tmp")]
