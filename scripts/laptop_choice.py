@@ -145,7 +145,9 @@ def short_search(each: LaptopSet, method: str) -> float:
 def pca_start(sets: Sequence[LaptopSet]) -> list[str]:
     """What the first weights of the layer are worth, where that was tried."""
     section = next(each for each in follow_up_sections(sets) if "PCA" in each.question)
-    return ["## From the PCA on", "", section.short, ""] if section.lines else []
+    if not section.lines:
+        return []
+    return ["## From the PCA on", "", section.short, ""]
 
 
 def search_matters(sets: Sequence[LaptopSet]) -> list[str]:

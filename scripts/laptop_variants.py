@@ -10,7 +10,7 @@ from laptop_sets import DEFAULTS, PCA, LaptopSet, read_results, scores_by_method
 from laptop_words import Section, between, mean_with, means, said_mean, said_pairs, said_tau, table
 
 from levelfield.analysis.agreement import kendall
-from levelfield.analysis.statistics import LEVEL, holm, paired_comparison
+from levelfield.analysis.statistics import LEVEL, holm, paired_comparison, t_interval
 from levelfield.analysis.verdicts import points
 from levelfield.study.definition.spec import BASELINE, is_baseline
 
@@ -59,6 +59,8 @@ def paired_section(
     if len(done) > 1:
         over_sets = mean_with([float(np.mean(values)) for values in overall.values()])
         averages = f"{over_sets} over {len(done)} sets with the interval over them ({averages}, over the runs)"
+        averages += f"; beyond its interval a gain on {', '.join(where(overall, 1)) or 'none'}, a loss on "
+        averages += ", ".join(where(overall, -1)) or "none"
     lines = [
         note
         + " Test MAP@R of the other study, percent, and the difference, points, with its 95% interval over the runs of "
@@ -74,7 +76,20 @@ def paired_section(
         f"{len(below)} of {total} end below the untrained trunk's PCA {place}, {len(before)} at the chosen settings "
         "as searched (the same runs)."
     )
+    low = [each.name for each in done if 2 * sum(name == each.name for name, _ in before) > len(methods)]
+    if kind == PCA and len(done) > 1:
+        gains = where(overall, 1)
+        short += (
+            f" Of the {len(low)} sets on which most of them end below that PCA as searched, it is a gain on "
+            f"{len([name for name in low if name in gains])}; of the other {len(done) - len(low)} on "
+            f"{len([name for name in gains if name not in low])}."
+        )
     return Section(question, short, lines)
+
+
+def where(overall: dict[str, list[float]], sign: int) -> list[str]:
+    """The sets whose runs differ by more than their 95% interval, up or down."""
+    return [name for name, runs in overall.items() if sign * float(np.mean(runs)) > (t_interval(runs) or 0.0)]
 
 
 def follow_up_sections(sets: Sequence[LaptopSet]) -> list[Section]:
