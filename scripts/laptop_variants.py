@@ -100,7 +100,7 @@ def follow_up_sections(sets: Sequence[LaptopSet]) -> list[Section]:
             "What do tuned settings win over the defaults?",
             lambda said: f"Mean of the 14 methods, points: {said}.",
             -1,
-            "The chosen setting less that of the method's file under `configs/method`, which suits fine-tuning.",
+            "The chosen setting less that of the method's file under `configs/method`.",
             "at the defaults",
         ),
         paired_section(
