@@ -67,7 +67,9 @@ def test_all_views_of_all_samples_are_there_in_order_and_made_once():
     assert prepare(Counted(), other=1).equal(found)
 
 
-def test_parts_give_the_file_that_one_part_gives(cache: Path, small_parts: list[tuple[int, int]]):
+def test_parts_give_the_file_that_one_part_gives(
+    cache: Path, small_parts: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+):
     made = Counted()
     found = prepare(made)
     assert made.asked == small_parts
@@ -76,7 +78,7 @@ def test_parts_give_the_file_that_one_part_gives(cache: Path, small_parts: list[
     assert torch.equal(found[1], torch.arange(SAMPLES * 5.0).reshape(SAMPLES, 5) + 1000)
     content = file.read_bytes()
     file.unlink()
-    feature_file.PART_SAMPLES = 2048
+    monkeypatch.setattr(feature_file, "PART_SAMPLES", 2048)
     prepare(Counted())
     assert file.read_bytes() == content
 

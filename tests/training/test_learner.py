@@ -21,7 +21,8 @@ from levelfield.miners import BatchHardMiner, MultiSimilarityMiner
 from levelfield.models import LayerNormLinearEmbedder, TimmTrunk
 from levelfield.training.callbacks import RetrievalValidation
 from levelfield.training.embed import embed
-from levelfield.training.learner import MetricLearner, adamw
+from levelfield.training.learner import MetricLearner
+from levelfield.training.parameter_groups import adamw
 
 pytestmark = pytest.mark.usefixtures("quiet")
 

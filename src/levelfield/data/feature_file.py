@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -149,7 +149,7 @@ def _join(parts: list[Part], file: Path, shape: tuple[int, int]) -> None:
             opened.write(np.ascontiguousarray(features).tobytes())
 
 
-def _write_header(opened: Any, shape: tuple[int, ...]) -> None:
+def _write_header(opened: BinaryIO, shape: tuple[int, ...]) -> None:
     np.lib.format.write_array_header_1_0(opened, {"descr": "<f4", "fortran_order": False, "shape": shape})
 
 

@@ -39,20 +39,12 @@ from levelfield.training.gradient_caching import check_chunks, embed_in_chunks
 from levelfield.training.loss_factory import check_call, make_loss, supplied_arguments
 from levelfield.training.objective import TRAIN_LOSS, check_regularizer, objective
 from levelfield.training.own_learner import learner_class
-from levelfield.training.parameter_groups import parameter_groups
+from levelfield.training.parameter_groups import adamw, parameter_groups
 from levelfield.training.sharded_classes import clip_gradients, divided_weights, make_whole, take_optimizer
 from levelfield.training.step import UncheckedLosses, seed_draws
 
 OptimizerFactory = Callable[[Iterable], Optimizer]
 SchedulerFactory = Callable[[Optimizer], LRScheduler]
-
-
-def adamw(parameters: Iterable) -> Optimizer:
-    """AdamW at torch's defaults, fused on a CPU: the same numbers to rounding. The groups set the learning rates."""
-    groups = [{**each, "params": list(each["params"])} if isinstance(each, dict) else each for each in parameters]
-    weights = [weight for each in groups for weight in (each["params"] if isinstance(each, dict) else [each])]
-    fused = all(weight.device.type == "cpu" and weight.is_floating_point() for weight in weights)
-    return torch.optim.AdamW(groups, fused=fused or None)
 
 
 class MetricLearner(LightningModule):

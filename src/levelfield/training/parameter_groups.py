@@ -1,13 +1,23 @@
-"""What an optimizer gets of a learner: a group of weights for each part that learns, with that part's rates."""
+"""The default optimizer, and what one gets of a learner: a group of weights for each part, with that part's rates."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
+import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from levelfield.errors import UserError
 from levelfield.models.layers import layer_numbers
+
+
+def adamw(parameters: Iterable) -> Optimizer:
+    """AdamW at torch's defaults, fused on a CPU: the same numbers to rounding. The groups set the learning rates."""
+    groups = [{**each, "params": list(each["params"])} if isinstance(each, dict) else each for each in parameters]
+    weights = [weight for each in groups for weight in (each["params"] if isinstance(each, dict) else [each])]
+    fused = all(weight.device.type == "cpu" and weight.is_floating_point() for weight in weights)
+    return torch.optim.AdamW(groups, fused=fused or None)
 
 
 def parameter_groups(

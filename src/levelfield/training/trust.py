@@ -50,7 +50,7 @@ BUILT_PARTS = {
         "optimizer",
         Optimizer,
         ("torch.optim", "timm.optim", "transformers.Adafactor", "transformers.optimization"),
-        functions=("levelfield.training.learner.adamw",),
+        functions=("levelfield.training.parameter_groups.adamw",),
     ),
     "model.lr_scheduler": Part("scheduler", LRScheduler, ("torch.optim.lr_scheduler",)),
     "data.dataset": Part("data set", MetricDataset, ("levelfield.data",)),
