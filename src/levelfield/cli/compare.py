@@ -37,7 +37,8 @@ it was stopped.
   --trunk FILE ...    another trunk, or several to compare: configs/trunk/convnext_tiny.yaml
   --skip-broken       leave out the pictures that cannot be opened; without it they are named and nothing is trained
   --output DIR        study folder (default: outputs/compare_<PATH>); the study file made for PATH lies beside it
-  --search.trials N   search each method's arguments; without it they are those of configs/method
+  --search.trials N   search each method's arguments; without it they are those that did best
+                      over seven data sets (configs/study/laptop/unsearched.yaml)
 
 and all that `levelfield study run` takes: --executor.workers N, --folds N, --runs N, --add-method my_loss.MyLoss,
 --dry-run.
