@@ -134,6 +134,15 @@ def test_even_draws_follow_the_counts_of_their_row_and_an_empty_row_is_no_error(
     assert ((drawn[2] >= 0) & (drawn[2] < 7)).all()
 
 
+def test_even_draws_reach_every_column_where_half_precision_is_the_default_type(device):
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        drawn = draw_evenly(torch.ones(1, 2000, device=device), 200_000)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert len(drawn.unique()) == 2000  # each is missed once in e^100 draws
+
+
 @pytest.mark.parametrize("loss", [TripletMarginLoss, MarginLoss])
 def test_random_triplets_drawn_without_looking_have_the_mean_of_those_drawn_on_the_cpu(loss, monkeypatch):
     case = batch("raw", labels=[0, 0, 0, 1, 1, 1, 2, 3], dim=6)  # two anchors have no positive

@@ -5,10 +5,11 @@ import functools
 
 import pytest
 import torch
+from torch import nn
 
 from levelfield.errors import UserError
 from levelfield.losses import ArcFaceLoss, MetaClassLoss
-from levelfield.models import LayerNormLinearEmbedder, TimmTrunk
+from levelfield.models import LayerNormLinearEmbedder, LinearEmbedder, TimmTrunk
 from levelfield.models.ensemble import EnsembleEmbedder, EnsembleTrunk
 from levelfield.training.learner import MetricLearner
 
@@ -122,3 +123,13 @@ def test_dreml_stacks_on_any_trunk_and_its_checkpoint_loads_alone(run, tmp_path,
     code, _, complaint = run("validate", "--ckpt_path", best, "--model.members", "3")
     assert code == 2
     assert "members" in complaint
+
+
+def test_a_chunk_of_zeros_stays_zero_in_half_precision():
+    embedder = EnsembleEmbedder(4, 8, members=2, embedder=LinearEmbedder)
+    nn.init.zeros_(embedder.members[0].linear.bias)
+    features = torch.zeros(3, 8)
+    features[:, 4:] = 1.0
+    embeddings = embedder.half()(features.half())
+    assert (embeddings[:, :4] == 0).all()
+    torch.testing.assert_close(embeddings[:, 4:].norm(dim=1), torch.ones(3))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from levelfield.data import GroceryStore, ImageTransforms
@@ -12,6 +13,7 @@ from levelfield.data.datamodule import MetricDataModule
 from levelfield.losses import ContrastiveLoss
 from levelfield.models import TimmTrunk
 from levelfield.training.embed import embed
+from levelfield.training.features import TrunkExtractor
 from levelfield.training.learner import MetricLearner
 
 
@@ -29,6 +31,26 @@ def test_embedding_leaves_every_module_in_its_mode():
     torch.testing.assert_close(embedded.embeddings, learner.eval()(images).detach())
     assert embedded.labels.tolist() == list(range(7))
     assert embedded.index.tolist() == list(range(10, 17))
+
+
+def embed_all(module: nn.Module, images: torch.Tensor) -> None:
+    embed(module, DataLoader(TensorDataset(images, torch.arange(len(images)))))
+
+
+def extract_all(module: TimmTrunk, images: torch.Tensor) -> None:
+    list(TrunkExtractor(module, torch.device("cpu"))(DataLoader(images, batch_size=3)))
+
+
+@pytest.mark.parametrize("use", [embed_all, extract_all])
+def test_what_embedding_has_moved_to_a_device_can_be_trained(use, monkeypatch):
+    trunk = TimmTrunk("test_resnet", weights=None)
+    # To move to another device is to copy each tensor; on the CPU nothing moves.
+    monkeypatch.setattr(nn.Module, "to", lambda module, device: module._apply(torch.clone))
+    images = torch.rand(4, 3, 32, 32)
+    use(trunk, images)
+    assert not any(tensor.is_inference() for tensor in (*trunk.parameters(), *trunk.buffers()))
+    trunk(images).sum().backward()
+    assert all(weight.grad is not None for weight in trunk.parameters())
 
 
 def test_ctrl_c_leaves_no_thread_behind(data_root: Path) -> None:

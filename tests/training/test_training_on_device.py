@@ -6,15 +6,18 @@ from pathlib import Path
 import pytest
 import torch
 from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor
 
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets import Glyphs
+from levelfield.data.features import Features
 from levelfield.data.transforms import ImageTransforms
 from levelfield.losses import ArcFaceLoss, ContrastiveLoss, CrossBatchMemory, MultiSimilarityLoss
 from levelfield.metrics import retrieval_metrics
 from levelfield.miners import MultiSimilarityMiner
 from levelfield.models import TimmTrunk
+from levelfield.training.callbacks import NewWeightsFirst, TrackTraining
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
 
@@ -130,3 +133,39 @@ def test_a_step_waits_for_nothing(precision, shows_a_bar):
         enable_checkpointing=False, enable_progress_bar=shows_a_bar, enable_model_summary=False, limit_val_batches=0,
         log_every_n_steps=10,
     ).fit(learner, OnTheGpu())  # fmt: skip
+
+
+@pytest.mark.parametrize("features", [None, Features(views=1)])
+def test_a_frozen_trunk_and_a_start_at_the_pca_train_on_a_device(features, device, tmp_path, monkeypatch):
+    monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path))
+    learner = MetricLearner(
+        TimmTrunk("test_resnet", weights=None), ContrastiveLoss(), embedding_size=16, freeze_trunk=features is not None,
+        embedder_init="pca",
+    )  # fmt: skip
+    samples = data()
+    samples.features = features
+    trainer = Trainer(
+        accelerator=device, devices=1, max_epochs=1, logger=False, default_root_dir=tmp_path,
+        enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
+    )  # fmt: skip
+    trainer.fit(learner, datamodule=samples)
+    assert math.isfinite(trainer.callback_metrics["val/map_at_r"])
+    assert Path(trainer.checkpoint_callback.best_model_path).is_file()
+
+
+def test_what_a_tracker_is_told_while_the_trunk_waits_lies_on_one_device(device, tmp_path):
+    told: list[dict[str, float]] = []
+
+    class Board(TensorBoardLogger):
+        def log_metrics(self, metrics, step=None) -> None:
+            told.append(dict(metrics))
+
+    trainer = Trainer(
+        accelerator=device, devices=1, max_epochs=1, logger=Board(tmp_path), log_every_n_steps=1,
+        callbacks=[NewWeightsFirst(epochs=1), TrackTraining(every_n_steps=1)], enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
+    )  # fmt: skip
+    learner = MetricLearner(TimmTrunk("test_resnet", weights=None), ContrastiveLoss(), embedding_size=16)
+    trainer.fit(learner, datamodule=data())
+    trunks = [numbers["grad_norm/trunk"] for numbers in told if "grad_norm/trunk" in numbers]
+    assert trunks == [0.0] * 3

@@ -9,8 +9,8 @@ from levelfield.use import label_errors
 from levelfield.use.label_errors import label_doubts, near_duplicates
 
 
-def test_each_sample_is_voted_on_by_its_nearest_others():
-    embeddings, labels = torch.randn(30, 5), torch.arange(30) % 4
+def test_each_sample_is_voted_on_by_its_nearest_others(device):
+    embeddings, labels = torch.randn(30, 5, device=device), torch.arange(30, device=device) % 4
     doubts = label_doubts(embeddings, labels, neighbours=6)
     for sample in range(30):
         likeness = {

@@ -203,7 +203,8 @@ class ClassificationLoss(MetricLoss):
     @no_grad()
     def _sample_classes(self, labels: Int[Tensor, " N"]) -> tuple[Int[Tensor, " C"], Int[Tensor, " N"]]:
         """The classes in play, ascending, and the labels counted among them."""
-        keys = torch.rand(self.num_classes, device=labels.device)  # seeded alike: the same sample on every process
+        # Seeded alike: the same sample on every process; in half precision, as torch's default type, keys would tie.
+        keys = torch.rand(self.num_classes, device=labels.device, dtype=torch.float32)
         keys[labels] = -1.0
         size = max(1, round(self.class_fraction * self.num_classes))
         if len(labels) > size:

@@ -120,5 +120,7 @@ def draw_evenly(counts: Float[Tensor, "N M"], draws: int) -> Int[Tensor, "N draw
     `torch.multinomial` has the CPU wait until it knows that no row is empty.
     """
     reached = counts.long().cumsum(1)
-    places = (torch.rand(len(counts), draws, device=counts.device) * reached[:, -1:]).long()
+    # In float64: half precision as torch's default type has too few numbers to reach every column.
+    shares = torch.rand(len(counts), draws, device=counts.device, dtype=torch.float64)
+    places = (shares * reached[:, -1:]).long()
     return torch.searchsorted(reached, torch.minimum(places, reached[:, -1:] - 1), right=True)

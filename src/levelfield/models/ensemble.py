@@ -69,4 +69,5 @@ class EnsembleEmbedder(Embedder):
         shared = features.shape[1] == self.num_features
         shares = [features] * len(self.members) if shared else features.chunk(len(self.members), dim=1)
         chunks = [member(share) for member, share in zip(self.members, shares, strict=True)]
+        chunks = [chunk.to(torch.promote_types(chunk.dtype, torch.float32)) for chunk in chunks]
         return torch.cat([nn.functional.normalize(chunk) for chunk in chunks], dim=1)

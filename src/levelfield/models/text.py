@@ -122,17 +122,18 @@ class TransformersTrunk(Trunk):
         at_once = TEXTS_AT_ONCE if device.type == "cpu" else len(ids)
         parts = ([ids[i] for i in order[start : start + at_once]] for start in range(0, len(order), at_once))
         features_NF = torch.cat([self._features(part, device) for part in parts])
-        return features_NF[torch.argsort(torch.tensor(order, device=device))]
+        return features_NF[_moved(torch.argsort(torch.tensor(order)), device)]
 
     def _features(self, ids: list[list[int]], device: torch.device) -> Float[Tensor, "texts features"]:
         """Features of token lists, padded to the longest; what is padded takes no part in attention or pooling."""
         lengths = torch.tensor([len(text) for text in ids])
-        mask_NT = (torch.arange(int(lengths.max())) < lengths[:, None]).to(device)
+        mask_NT = torch.arange(int(lengths.max())) < lengths[:, None]
         padding = self.model.config.pad_token_id or 0
         ids_NT = torch.full(mask_NT.shape, padding)
         for row, text in enumerate(ids):
             ids_NT[row, : len(text)] = torch.tensor(text)
-        states_NTF = self.model(input_ids=ids_NT.to(device), attention_mask=mask_NT.long()).last_hidden_state
+        ids_NT, mask_NT = _moved(ids_NT, device), _moved(mask_NT, device)
+        states_NTF = self.model(input_ids=ids_NT, attention_mask=mask_NT.long()).last_hidden_state
         return pooled(states_NTF, mask_NT, self.pooling)
 
     def _load(self, weights: str) -> None:
@@ -156,6 +157,11 @@ def pooled(
     if pooling == "last":
         return states_NTF.take_along_dim(lengths_N1[..., None] - 1, dim=1)[:, 0]
     return (states_NTF * mask_NT[..., None]).sum(dim=1) / lengths_N1
+
+
+def _moved(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor on a device; a GPU's earlier work is not waited for."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def _transformers() -> Any:

@@ -22,7 +22,7 @@ class EmbeddedSet(NamedTuple):
     index: Int[Tensor, " samples"]  # type: ignore[assignment] # a field, not tuple's method of that name
 
 
-@torch.inference_mode()
+@torch.no_grad()  # not in inference mode: what moves to a device there can never be trained
 def embed(
     module: nn.Module,
     dataloader: DataLoader,

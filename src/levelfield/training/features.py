@@ -73,7 +73,7 @@ class TrunkExtractor:
             "threads": None if on_gpu else torch.get_num_threads(),
         }
 
-    @torch.inference_mode()
+    @torch.no_grad()  # not in inference mode: what moves to a device there can never be trained
     def __call__(self, loader: DataLoader) -> Iterator[Float[np.ndarray, "batch features"]]:
         """Features of each of the loader's batches of samples."""
         modes = [(part, part.training) for part in self.trunk.modules()]

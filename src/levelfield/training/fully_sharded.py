@@ -98,7 +98,8 @@ def shard(learner: LightningModule) -> None:
         raise UserError("--model.adapter: fsdp2 would shard the trunk that stays as it is; give --trainer.strategy ddp")
     mesh = strategy.device_mesh["data_parallel"]
     for tensor in [*learner.parameters(), *learner.buffers()]:  # as DistributedDataParallel does
-        tensor.data = tensor.data.contiguous()  # FSDP2 takes no channels-last tensors
+        # FSDP2 takes no channels-last tensors, and NCCL none of the CPU's
+        tensor.data = tensor.data.to(strategy.root_device).contiguous()
         dist.broadcast(tensor.data, src=0)
     for part in (learner.trunk, learner.embedder, learner.loss):
         if not (isinstance(part, nn.Module) and any(weight.requires_grad for weight in part.parameters())):

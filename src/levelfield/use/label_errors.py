@@ -54,7 +54,7 @@ def label_doubts(embeddings: Float[Tensor, "N D"], labels: Int[Tensor, " N"], ne
     if not 1 <= neighbours < len(labels):
         raise UserError(f"{neighbours} neighbours of each of {len(labels)} samples: give 1 to {len(labels) - 1}")
     units_ND = normalize(embeddings)
-    cosines_NK, items_NK = nearest(units_ND, units_ND, neighbours, torch.arange(len(labels)))
+    cosines_NK, items_NK = nearest(units_ND, units_ND, neighbours, torch.arange(len(labels), device=units_ND.device))
     weights_NK, votes_NK = cosines_NK.clamp_min(0), labels[items_NK]
     # A label's weight is summed where it stands among the neighbours, so that no row is as long as there are classes.
     for_each_NK = (weights_NK[:, None] * (votes_NK[:, None] == votes_NK[:, :, None])).sum(2)

@@ -297,6 +297,8 @@ class Faulty(nn.Module):
                 torch.empty(2**50)
             if self.fault == "no memory for Python":
                 bytearray(2**60)
+            if self.fault == "no memory for cuBLAS":
+                raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
         self.calls += 1
         return loss
 
@@ -309,6 +311,7 @@ class Faulty(nn.Module):
         ("a gradient that is not finite", 3, "the embeddings are not finite: lower the learning rates"),
         ("no memory for a tensor", 2, r"out of memory \(.*1125899906842624|out of memory \(.*allocate"),
         ("no memory for Python", 2, r"out of memory \(MemoryError\): lower --data.batch_size"),
+        ("no memory for cuBLAS", 2, r"out of memory \(CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"),
     ],
 )
 def test_a_training_that_fails_says_why_in_one_line_and_leaves_no_checkpoint(

@@ -21,6 +21,9 @@ from levelfield.training.interruption import interruptible
 from levelfield.training.run_folder import is_first_process
 from levelfield.training.trackers import QUIET
 
+# What torch, CUDA's libraries and the system say of exhausted memory.
+NO_MEMORY = ("out of memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
+
 
 class _Steps(Callback):
     """Reports the steps done."""
@@ -109,7 +112,7 @@ def _memory_limits() -> Iterator[None]:
         yield
     except (MemoryError, RuntimeError) as error:
         text = " ".join(str(error).split())
-        if not isinstance(error, MemoryError) and "out of memory" not in text and "can't allocate memory" not in text:
+        if not isinstance(error, MemoryError) and not any(said in text for said in NO_MEMORY):
             raise
         raise OutOfMemory(
             f"out of memory ({text[:160] or type(error).__name__}): lower --data.batch_size or the samples' size, or "

@@ -22,6 +22,7 @@ from levelfield.training.run_folder import MetricsFile
 LAST = "last.ckpt"
 # Where in an epoch a state can be gone on from.
 STEP, VALIDATION, EPOCH_END = "step", "validation", "epoch end"
+BATCHES_APART = 8  # of two looks of several processes on GPUs, each of which waits for all work that its GPU was given
 
 
 class LastCheckpoint(Checkpoint):
@@ -96,7 +97,8 @@ class LastCheckpoint(Checkpoint):
 
     def before_step(self, trainer: Trainer, batch_idx: int) -> None:
         """Between two steps; where gradients accumulate, or Lightning would validate again, at the next one."""
-        if batch_idx and batch_idx % trainer.accumulate_grad_batches == 0 and not self._validated:
+        apart = trainer.accumulate_grad_batches * batches_apart(trainer)
+        if batch_idx and batch_idx % apart == 0 and not self._validated:
             self._look(trainer, STEP)
         self._validated = False
 
@@ -105,8 +107,12 @@ class LastCheckpoint(Checkpoint):
         total.reset_on_restart()  # of the batch that a validation which was stopped had begun
         self._validation_batches = total.completed
 
-    def on_validation_batch_start(self, trainer: Trainer, *_: Any, **__: Any) -> None:
-        if not trainer.sanity_checking and trainer.current_epoch != BEFORE_TRAINING:  # nothing is done yet
+    def on_validation_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        if trainer.sanity_checking or trainer.current_epoch == BEFORE_TRAINING:  # nothing is done yet
+            return
+        if batch_idx % batches_apart(trainer) == 0:
             self._look(trainer, VALIDATION)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -190,6 +196,12 @@ class _BeforeEachStep(Callback):
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, *_: Any
     ) -> None:
         self._last.before_step(trainer, batch_idx)
+
+
+def batches_apart(trainer: Trainer) -> int:
+    """How many batches lie between two looks at the clock and for a signal, the same on all processes."""
+    on_gpus = trainer.strategy.root_device.type == "cuda"
+    return BATCHES_APART if on_gpus and trainer.world_size > 1 else 1
 
 
 def _metrics_file(trainer: Trainer) -> MetricsFile:

@@ -115,7 +115,8 @@ class TrackTraining(Callback):
         found = {**seen["norms_of_gradients"], **{f"train/{name}": value for name, value in _of_batch(seen).items()}}
         if self._first_rows:
             found["train/class_weight_drift"] = _drift(self._first_rows)
-        numbers = torch.stack([value.detach().float() for value in found.values()]).tolist()  # a GPU is waited for once
+        values = [value.detach().to(pl_module.device, torch.float32) for value in found.values()]
+        numbers = torch.stack(values).tolist()  # a GPU is waited for once
         told = {**seen["rates"], **dict(zip(found, numbers, strict=True))}
         now = time.perf_counter()
         if self._since is not None and "labels" in seen:
