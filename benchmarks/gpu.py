@@ -281,7 +281,7 @@ def training(part: Part) -> None:
 
 
 def losses(part: Part) -> None:
-    from losses import CASES, DIM, SAMPLES_PER_CLASS, batch, floor
+    from losses import CASES, DIM, SAMPLES_PER_CLASS, batch, build, floor
     from pytorch_metric_learning import losses as peers
 
     from levelfield import losses as own
@@ -316,7 +316,7 @@ def losses(part: Part) -> None:
             embeddings.requires_grad_()
             classes = n // SAMPLES_PER_CLASS
             sized = {"num_classes": classes, "embedding_size": DIM} if case.kind == "class" else {}
-            loss = getattr(own, case.name)(**sized, **case.arguments).to(part.device)
+            loss = build(case, n)[0].to(part.device)
             weights = torch.randn(classes * case.centers, DIM, device=part.device, requires_grad=True)
             found: dict[str, str] = {}
             least, least_ms = attempted(floor(case.kind, weights), embeddings, labels)

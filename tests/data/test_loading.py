@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning.pytorch import Trainer
 from PIL import Image
 
 from levelfield.data import GroceryStore, ImageTransforms
@@ -82,6 +83,19 @@ def test_the_bytes_for_a_gpu_become_the_same_floats(data_root: Path, monkeypatch
         for given, wanted in zip(data.on_after_batch_transfer(batch, 0), expected, strict=True):
             assert torch.equal(given, wanted)
     assert torch.equal(as_floats(batch[0]), expected[0])
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"), [("32-true", torch.float32), ("bf16-true", torch.bfloat16), ("64-true", torch.float64)]
+)
+def test_the_bytes_for_a_gpu_become_floats_of_the_trainers_precision(precision, dtype, data_root: Path) -> None:
+    data = datamodule(data_root)
+    data.trainer = Trainer(accelerator="cpu", precision=precision, logger=False, enable_checkpointing=False)
+    pixels = torch.randint(256, (2, 3, 8, 8), dtype=torch.uint8)
+    floats, labels = data.on_after_batch_transfer([pixels, torch.tensor([3, 4])], 0)
+    assert floats.dtype == dtype
+    torch.testing.assert_close(floats, as_floats(pixels).to(dtype))
+    assert labels.tolist() == [3, 4]
 
 
 @pytest.mark.processes

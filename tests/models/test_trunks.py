@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from levelfield import models
+from levelfield.data.crops import as_floats
 from levelfield.errors import UserError
 from levelfield.losses import ContrastiveLoss
 from levelfield.models import GoogLeNetTrunk, TimmTrunk, Trunk
@@ -214,3 +215,10 @@ def test_a_configured_trunk_standardises_as_its_own_weights_were_trained(name, t
     trunk = build(config, tmp_path).model.trunk
     known = timm.create_model(spec["init_args"]["name"]).pretrained_cfg
     assert (trunk.mean, trunk.std) == (known["mean"], known["std"])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_bytes_are_the_floats_that_they_stand_for(dtype):
+    trunk = TimmTrunk("test_resnet", weights=None).eval().to(dtype)
+    pixels = torch.randint(256, (2, 3, 32, 32), dtype=torch.uint8)
+    torch.testing.assert_close(trunk(pixels), trunk(as_floats(pixels).to(dtype)))

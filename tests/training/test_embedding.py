@@ -33,6 +33,20 @@ def test_embedding_leaves_every_module_in_its_mode():
     assert embedded.index.tolist() == list(range(10, 17))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_a_learner_in_another_precision_embeds_what_a_loader_gives(dtype):
+    learner = MetricLearner(TimmTrunk("test_resnet", weights=None), loss=ContrastiveLoss(), embedding_size=8)
+    images = torch.rand(5, 3, 32, 32)
+    expected = embed(learner, DataLoader(TensorDataset(images, torch.arange(5)))).embeddings
+    learner.to(dtype)
+    embedded = embed(learner, DataLoader(TensorDataset(images, torch.arange(5)))).embeddings
+    torch.testing.assert_close(embedded, expected, atol=0.05, rtol=0)
+    (features,) = TrunkExtractor(learner.trunk, torch.device("cpu"))(DataLoader(images, batch_size=5))
+    assert features.dtype == "float32"
+    from_features = [{"features": torch.from_numpy(features), "labels": torch.arange(5)}]
+    torch.testing.assert_close(embed(learner, DataLoader(from_features, batch_size=None)).embeddings, embedded)
+
+
 def embed_all(module: nn.Module, images: torch.Tensor) -> None:
     embed(module, DataLoader(TensorDataset(images, torch.arange(len(images)))))
 

@@ -315,5 +315,7 @@ def test_the_default_optimizer_is_torchs_adamw_by_one_kernel():
 
     for ours, plain in zip(trained(adamw), trained(torch.optim.AdamW), strict=True):
         torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-6)
-    assert adamw([nn.Parameter(torch.zeros(2))]).defaults["fused"]
+    fused = adamw([nn.Parameter(torch.zeros(2))])
+    assert fused.defaults["fused"]
+    assert not fused._step_supports_amp_scaling, "Lightning would refuse to clip its gradients"
     assert not adamw([nn.Parameter(torch.zeros(2, device="meta"))]).defaults["fused"]

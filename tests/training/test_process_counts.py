@@ -65,6 +65,7 @@ def alone(folder: Path) -> list[float]:
         pytest.param(DDP, (), id="ddp"),
         pytest.param(DDP, tuple(TORCHRUN), id="torchrun"),
         pytest.param(SHARDED, (), id="fsdp2"),
+        pytest.param(SHARDED, tuple(TORCHRUN), id="torchrun_fsdp2"),
     ],
 )
 def test_two_processes_have_the_validation_curve_of_one(folder, alone, processes, launcher, request) -> None:

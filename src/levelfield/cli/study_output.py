@@ -184,7 +184,7 @@ def _devices_in_vain(devices: Any) -> list[str]:
         return []
     import torch
 
-    in_vain = not torch.cuda.is_available()
+    in_vain = torch.cuda.device_count() == 0  # to ask whether CUDA is there would begin it, with all devices
     return [f"note: --executor.devices {devices} is passed over: CUDA finds no GPU here"] * in_vain
 
 

@@ -323,9 +323,12 @@ class MetricDataModule(LightningDataModule):
         return loader_processes(self.num_workers, self.dataset.modality, self._on_gpu, self._world_size)
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Images that came to a GPU as bytes, as what a trunk takes."""
+        """Images that came to a GPU as bytes, as what a trunk takes, in the Trainer's precision."""
         if isinstance(batch, list) and isinstance(batch[0], Tensor) and batch[0].dtype == torch.uint8:
-            return [as_floats(batch[0]), *batch[1:]]
+            floats = as_floats(batch[0])
+            # Lightning converts floats alone, before this.
+            floats = floats if self.trainer is None else self.trainer.precision_plugin.convert_input(floats)
+            return [floats, *batch[1:]]
         return batch
 
     def transform(self, train: bool = False) -> Callable[[Any], Any] | None:

@@ -246,7 +246,7 @@ def _conversion(model: nn.Module) -> Callable[[dict[str, Tensor]], dict[str, Ten
 
 
 class Standardise(nn.Module):
-    """(images - mean) / std, a value of each for each channel."""
+    """(images - mean) / std, a value of each for each channel; bytes, which loaders for a GPU give, become floats."""
 
     mean: Tensor
     std: Tensor
@@ -257,7 +257,8 @@ class Standardise(nn.Module):
         self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
 
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Tensor:
-        return (images - self.mean) / self.std
+        floats = images.to(self.mean.dtype) * (1 / 255) if images.dtype == torch.uint8 else images
+        return (floats - self.mean) / self.std
 
 
 def _first_line(error: BaseException) -> str:

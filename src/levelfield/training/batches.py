@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import torch
 from jaxtyping import Int
 from lightning.pytorch import LightningModule
-from torch import Tensor
+from torch import Tensor, nn
 
+from levelfield.data.crops import as_floats
 from levelfield.errors import UserError
 
 FORMS = "(samples, labels), (samples, labels, index) or a dictionary with these keys"
@@ -53,6 +55,13 @@ def samples_of(batch: Any) -> tuple[Any, Int[Tensor, " batch"] | None]:
     if isinstance(batch, tuple | list) and len(batch) in (2, 3) and isinstance(batch[1], Tensor):
         return batch[0], batch[2] if len(batch) == 3 else None
     return batch, None
+
+
+def as_weights(samples: Tensor, module: nn.Module) -> Tensor:
+    """Samples in the floating type of a module's weights, in which a half-precision training leaves them."""
+    floats = as_floats(samples) if samples.dtype == torch.uint8 else samples
+    weights = next((weight for weight in module.parameters() if weight.is_floating_point()), None)
+    return floats if weights is None or not floats.is_floating_point() else floats.to(weights.dtype)
 
 
 def gather_rows(module: LightningModule, rows: Tensor, sync_grads: bool = False) -> Tensor:

@@ -8,10 +8,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from levelfield.data.crops import as_floats
 from levelfield.data.loading import opened_ahead
 from levelfield.models.trunks import Trunk
-from levelfield.training.batches import Batch
+from levelfield.training.batches import Batch, as_weights
 
 
 class EmbeddedSet(NamedTuple):
@@ -50,8 +49,7 @@ def embed(
         index = torch.arange(seen, seen + len(labels)) if index is None else index
         seen += len(labels)
         if isinstance(samples, Tensor):
-            samples = samples.to(device, non_blocking=True)
-            samples = as_floats(samples) if samples.dtype == torch.uint8 else samples
+            samples = as_weights(samples.to(device, non_blocking=True), module)
         if not are_features:
             embeddings = module(samples)
         else:  # which are what a trunk would make of them

@@ -16,6 +16,7 @@ from levelfield.models.trunks import ModuleTrunk, Trunk
 from levelfield.runtime.own_code import own_code
 from levelfield.storage.provenance import library_versions, package_versions, processor, source_hash
 from levelfield.storage.without_places import without_places
+from levelfield.training.batches import as_weights
 from levelfield.training.frozen_trunk import trunk_hash
 
 
@@ -80,7 +81,7 @@ class TrunkExtractor:
         self.trunk.to(self.device).eval()
         try:
             for samples in loader:
-                moved = samples.to(self.device) if isinstance(samples, Tensor) else samples
+                moved = as_weights(samples.to(self.device), self.trunk) if isinstance(samples, Tensor) else samples
                 yield self.trunk(moved).float().cpu().numpy()
         finally:
             for part, training in modes:

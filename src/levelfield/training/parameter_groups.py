@@ -17,7 +17,10 @@ def adamw(parameters: Iterable) -> Optimizer:
     groups = [{**each, "params": list(each["params"])} if isinstance(each, dict) else each for each in parameters]
     weights = [weight for each in groups for weight in (each["params"] if isinstance(each, dict) else [each])]
     fused = all(weight.device.type == "cpu" and weight.is_floating_point() for weight in weights)
-    return torch.optim.AdamW(groups, fused=fused or None)
+    optimizer = torch.optim.AdamW(groups, fused=fused or None)
+    if fused:  # says that it undoes a scaling of gradients itself, whereupon Lightning refuses to clip them
+        optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
+    return optimizer
 
 
 def parameter_groups(

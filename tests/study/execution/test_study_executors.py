@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 from study_process import StudyProcess, children
 from toy_study import run_study
 
+from levelfield.cli.study_output import _devices_in_vain
 from levelfield.errors import UserError
 from levelfield.runtime.processes import end, is_running
 from levelfield.storage.lock import Lock, running
@@ -69,8 +71,16 @@ def test_devices_are_taken_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Local(workers=2).visible() == ["2", "GPU-5a"]
     assert Local(workers=3, devices=[1, 0]).visible() == ["1", "0"]
     assert Local(devices=1).visible() == ["1"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert Local(workers=2).visible() == []
+    for hidden in ("", "-1", "NoDevFiles", "-1,0"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+        assert Local(workers=2).visible() == []
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,-1,0")
+    assert Local(workers=2).visible() == ["3"]
+
+
+def test_a_note_on_devices_begins_no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: pytest.fail("it fixes the devices that a process sees"))
+    assert bool(_devices_in_vain([1])) == (torch.cuda.device_count() == 0)
 
 
 def test_a_lock_is_free_when_it_is_released_though_a_forked_loader_has_its_file(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from toy_study import run_study
 
@@ -66,6 +67,19 @@ def test_one_process_sees_the_gpus_that_the_executor_names_alone(
     with Local(devices=2).ready(StudyRecord(tmp_path, load_spec(toy_file))):
         assert os.environ["CUDA_VISIBLE_DEVICES"] == "2"
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1,2"
+
+
+def test_a_second_study_of_a_process_that_uses_cuda_sees_the_gpus_of_the_first(
+    toy_file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
+    record = StudyRecord(tmp_path, load_spec(toy_file))
+    with Local(devices=2).ready(record):
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    with Local(devices=2).ready(record):
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "2"
+    with pytest.raises(UserError, match="uses CUDA already"), Local(devices=1).ready(record):
+        pass
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +21,8 @@ from levelfield.study.record import StudyRecord
 JOBS_EACH = 32
 # ... and as much memory, twice of what a training on features takes.
 BYTES_EACH = 2 << 30
+# What of `CUDA_VISIBLE_DEVICES` hides all devices that follow.
+NO_DEVICE = ("-1", "NoDevFiles")
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,9 @@ class Local:
         try:
             yield
         finally:
-            if before is None:
+            if torch.cuda.is_initialized():
+                pass  # with these devices, for good: another study may begin here with the same
+            elif before is None:
                 del os.environ["CUDA_VISIBLE_DEVICES"]
             else:
                 os.environ["CUDA_VISIBLE_DEVICES"] = before
@@ -131,7 +136,7 @@ class Local:
             return [str(device) for device in (self.devices if isinstance(self.devices, Sequence) else [self.devices])]
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         if visible is not None:
-            return [device for device in visible.split(",") if device]
+            return [device for device in takewhile(lambda each: each not in NO_DEVICE, visible.split(",")) if device]
         import torch
 
         return [str(device) for device in range(torch.cuda.device_count())]
