@@ -19,7 +19,7 @@ def adamw(parameters: Iterable) -> Optimizer:
     fused = all(weight.device.type == "cpu" and weight.is_floating_point() for weight in weights)
     optimizer = torch.optim.AdamW(groups, fused=fused or None)
     if fused:  # says that it undoes a scaling of gradients itself, whereupon Lightning refuses to clip them
-        optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
+        optimizer._step_supports_amp_scaling = False
     return optimizer
 
 
