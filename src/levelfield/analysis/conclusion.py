@@ -22,6 +22,15 @@ def best_method(rows: Sequence[ResultRow], spec: StudySpec) -> str:
     return max((row for row in tested if row.method in trained), key=lambda row: row.mean).method
 
 
+def mostly_below(rows: Sequence[ResultRow], spec: StudySpec) -> str | None:
+    """The row without training, of the methods' size, that more than half of the methods' mean MAP@R are below."""
+    means = {row.method: row for row in summarise(rows) if (row.embedding, row.metric) == ("separated", SELECTED_BY)}
+    opponent = _highest(means, [method for method in means if is_baseline(method) and reference_of(method) is None])
+    tested = [method for method in _trained(spec) if method in means]
+    below = [method for method in tested if opponent is not None and means[method].mean < means[opponent].mean]
+    return opponent if 2 * len(below) > len(tested) else None
+
+
 def conclusion_lines(rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:
     """The best method over each row without training, and which methods cannot be told from it.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from levelfield.analysis.conclusion import best_method, conclusion_lines, usual_epochs
+from levelfield.analysis.conclusion import best_method, conclusion_lines, mostly_below, usual_epochs
 from levelfield.analysis.results import collect_rows
 from levelfield.cli import study
 from levelfield.errors import UserError
@@ -48,6 +48,7 @@ and all that `levelfield study run` takes: --executor.workers N, --folds N, --ru
   levelfield compare my_images --trunk configs/trunk/convnext_tiny.yaml configs/trunk/efficientnet_lite0.yaml
 """
 MOST_NAMED = 20
+PCA_START = ("--model.embedder_init", "pca", "--trainer.callbacks+", "ValidateFirst")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -85,7 +86,7 @@ def main(argv: Sequence[str]) -> int:
     code = study.main(["run", str(file), *words])
     if code == 0 and not given.dry_run:
         folder = Study(file, output=given.output, options=given.overrides, add_methods=given.add_method).folder
-        print("\n".join(_conclusion(Study(folder), dataset, split)))
+        print("\n".join([*_conclusion(Study(folder), dataset, split), *_from_the_pca(Study(folder), argv)]))
     return code
 
 
@@ -252,6 +253,23 @@ def _definition(name: str, dataset: "MetricDataset", root: Any, trunks: Sequence
         }
         definition |= {"methods": {"pretrained": {}}, "references": [], "sweep": {"model.trunk": values}}
     return definition
+
+
+def _from_the_pca(finished: Study, argv: Sequence[str]) -> list[str]:
+    """Where most methods end below the trunk without training: the command that begins them there."""
+    record = finished.record()
+    below = mostly_below(collect_rows(record), record.spec)
+    if below is None or any("embedder_init" in word for word in argv):
+        return []
+    words = [word for word in argv if not word.startswith("--output=")]
+    if "--output" in words:
+        at = words.index("--output")
+        del words[at : at + 2]
+    again = ["levelfield", "compare", *words, "--output", f"{record.folder}_pca", *PCA_START]
+    return [
+        f"Most methods end below {below}. Begin them there, and open the test classes a second time for it:",
+        f"  {shlex.join(again)}",
+    ]
 
 
 def _conclusion(finished: Study, dataset: "MetricDataset", split: Any) -> list[str]:
