@@ -284,8 +284,8 @@ def _conclusion(finished: Study, dataset: "MetricDataset", split: Any) -> list[s
     config = record.folder / Job(best, "run", 0, 0).path / CONFIG
     epochs = usual_epochs(record, best)
     fit = ["levelfield", "fit", "--config", str(config), "--data.fold", "none", "--trainer.max_epochs", str(epochs)]
-    fit += ["--name", record.spec.name]
-    checkpoint = f"outputs/fit/{record.spec.name}/0/best.ckpt"
+    fit += ["--name", record.folder.name]  # of two studies of the same data, each has its own
+    checkpoint = f"outputs/fit/{record.folder.name}/0/best.ckpt"
     return [
         *conclusion_lines(rows, record.spec),
         f"This rests on {len(np.unique(tested))} unseen classes with {len(tested):,} samples.",
