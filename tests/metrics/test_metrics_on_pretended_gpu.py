@@ -1,0 +1,48 @@
+"""Every metric on a pretended GPU, where tensors of two devices do not go together."""
+
+import pytest
+import torch
+from pretended_gpu import pretended_gpu
+from test_metrics_on_device import (  # noqa: F401 # here on the device below
+    space,
+    test_a_sample_of_the_queries_is_the_same_one,
+    test_batches_add_up_to_the_whole,
+    test_blocks_of_a_larger_set_score_as_on_the_cpu,
+    test_clusters_health_and_components_are_those_of_the_cpu,
+    test_every_score_equals_a_loop_in_float64,
+    test_queries_and_gallery_stay_apart,
+    there,
+)
+
+from levelfield.metrics import hierarchical_precision_at_r, retrieval_metrics, verification_metrics
+from levelfield.metrics.reranking import AlphaQueryExpansion, DatabaseAugmentation, KReciprocal, name_of
+
+
+@pytest.fixture
+def device():
+    with pretended_gpu() as name:
+        yield name
+
+
+@pytest.mark.parametrize(("distance", "with_gallery"), [("cosine", False), ("euclidean", True)])
+def test_pairs_and_coarse_classes_are_judged_as_on_the_cpu(distance, with_gallery, device):
+    embeddings, labels = space(120, classes=20)
+    sets = [embeddings[:50], labels[:50], embeddings[50:], labels[50:]] if with_gallery else [embeddings, labels]
+    expected = verification_metrics(*sets, distance=distance, draws=20)
+    found = verification_metrics(*there(tuple(sets), device), distance=distance, draws=20)
+    assert found.scores == pytest.approx(expected.scores, abs=1e-5)
+    with_coarse = [part for rows, of in zip(sets[::2], sets[1::2], strict=True) for part in (rows, of, of // 4)]
+    ranked = hierarchical_precision_at_r(*there(tuple(with_coarse), device), distance=distance)
+    assert ranked.device.type == device
+    torch.testing.assert_close(
+        ranked.cpu(), hierarchical_precision_at_r(*with_coarse, distance=distance), equal_nan=True
+    )
+
+
+@pytest.mark.parametrize("way", [AlphaQueryExpansion(), DatabaseAugmentation(), KReciprocal()], ids=name_of)
+@pytest.mark.parametrize("with_gallery", [False, True])
+def test_what_is_ranked_anew_scores_as_on_the_cpu(way, with_gallery, device):
+    embeddings, labels = space(120, classes=12)
+    sets = (embeddings[:50], labels[:50], embeddings[50:], labels[50:]) if with_gallery else (embeddings, labels)
+    expected = retrieval_metrics(*sets, rerank=way)
+    assert retrieval_metrics(*there(sets, device), rerank=way) == pytest.approx(expected, abs=1e-5)
