@@ -13,8 +13,12 @@ SCRIPT = Path(__file__).parent / "two_process_refusals.py"
 
 
 @pytest.fixture(scope="module")
-def raised(tmp_path_factory) -> list[dict[str, list[str]]]:
-    folder = tmp_path_factory.mktemp("refusals")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("refusals")
+
+
+@pytest.fixture(scope="module")
+def raised(folder: Path) -> list[dict[str, list[str]]]:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     process = subprocess.Popen(
         [sys.executable, *launcher, str(SCRIPT), str(folder)],
@@ -40,6 +44,7 @@ def raised(tmp_path_factory) -> list[dict[str, list[str]]]:
         ("training", "TrainingFailed", "the loss is nan at step 0"),
         ("no index", "UserError", "yield (samples, labels, index)"),
         ("second test", "UserError", "the test classes were opened once already"),
+        ("broken test", "RuntimeError", "no hash of these weights"),
     ],
 )
 def test_both_processes_raise(raised, case: str, kind: str, message: str) -> None:
@@ -51,3 +56,11 @@ def test_both_processes_raise(raised, case: str, kind: str, message: str) -> Non
 @pytest.mark.processes
 def test_nothing_else_is_raised(raised) -> None:
     assert all("first test" not in of_process for of_process in raised)
+
+
+@pytest.mark.processes
+def test_the_ledger_names_weights_in_shards_as_it_does_whole_ones(raised, folder: Path) -> None:
+    assert all("sharded test" not in of_process for of_process in raised)
+    opened = [folder / of / "ledger.jsonl" for of in ("", "sharded")]
+    whole, sharded = (json.loads(ledger.read_text().splitlines()[0])["checkpoints"] for ledger in opened)
+    assert sharded == whole

@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import torch
 from lightning.pytorch import Trainer
@@ -15,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from levelfield.losses import ContrastiveLoss
 from levelfield.models import TimmTrunk
+from levelfield.training.callbacks import record_opening
 from levelfield.training.learner import MetricLearner
 
 IMAGES, LABELS = torch.rand(20, 3, 32, 32, generator=torch.Generator().manual_seed(0)), torch.arange(20) // 4
@@ -35,13 +37,13 @@ def learner(kind=MetricLearner) -> MetricLearner:
     return kind(TimmTrunk("test_resnet", weights=None), loss=ContrastiveLoss(), embedding_size=8)
 
 
-def trainer() -> Trainer:
+def trainer(strategy: str = "ddp", folder: str = "") -> Trainer:
     return Trainer(
         accelerator="cpu",
-        strategy="ddp",
+        strategy=strategy,
         devices=2,
         max_epochs=1,
-        default_root_dir=sys.argv[1],
+        default_root_dir=str(Path(sys.argv[1]) / folder),
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -53,12 +55,20 @@ def loader(samples: TensorDataset) -> DataLoader:
     return DataLoader(samples, batch_size=5)
 
 
+def broken_test() -> None:
+    """Only the first process hashes what is tested."""
+    with mock.patch(f"{record_opening.__name__}.content_hash", side_effect=RuntimeError("no hash of these weights")):
+        trainer(folder="broken").test(learner(), loader(TRIPLES), verbose=False)
+
+
 CASES: dict[str, Callable[[], object]] = {
     "validation": lambda: trainer().validate(learner(BreaksOnTheSecond), loader(TRIPLES), verbose=False),
     "training": lambda: trainer().fit(learner(BreaksOnTheSecond), loader(PAIRS)),
     "no index": lambda: trainer().validate(learner(), loader(PAIRS), verbose=False),
     "first test": lambda: trainer().test(learner(), loader(TRIPLES), verbose=False),
     "second test": lambda: trainer().test(learner(), loader(TRIPLES), verbose=False),
+    "sharded test": lambda: trainer("fsdp2", "sharded").test(learner(), loader(TRIPLES), verbose=False),
+    "broken test": broken_test,
 }
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from levelfield import __version__
 from levelfield.errors import UserError, nearest, refused_file
 from levelfield.runtime.imports import quick_imports
+from levelfield.runtime.processes import end_with_first
 from levelfield.runtime.signals import EXIT_CODE, Stopped, handling, is_first_rank, requeue, stop_at_once
 
 HELP = f"""\
@@ -103,6 +104,8 @@ def _run(name: str, words: list[str]) -> int:
     if name in EVALUATIONS and {"-h", "--help"} & set(words):
         print(EVALUATION_HELP.format(name), end="")
         return 0
+    if name in ("fit", *EVALUATIONS):
+        end_with_first()
     if name in EVALUATIONS:
         name, words = "evaluate", [name, *words]
     if name == "fit" and import_module("levelfield.training.stored_options").answered(words):

@@ -13,6 +13,9 @@ LOOK_SECONDS = 0.5
 # How a pool tells its workers how many they are.
 SIDE_BY_SIDE = "LEVELFIELD_SIDE_BY_SIDE"
 
+# How the first process of a command tells those that Lightning starts for it which one it is.
+FIRST = "LEVELFIELD_FIRST_PROCESS"
+
 
 def cores_here() -> int:
     """The cores that this process may use; its share of them where it is one of several workers of a study."""
@@ -38,6 +41,17 @@ def end_with_parent(parent: int, number: int = 0) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, name="ends with its parent", daemon=True).start()
+
+
+def end_with_first() -> None:
+    """Let the processes that Lightning will start for this command end with it, or end with the one that it is for.
+
+    Lightning ends all when one of them fails, but leaves them behind, in wait for it, when the first does.
+    """
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        os.environ[FIRST] = str(os.getpid())
+    elif FIRST in os.environ:
+        end_with_parent(int(os.environ[FIRST]))
 
 
 def end(processes: Sequence[subprocess.Popen]) -> None:

@@ -2,9 +2,11 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,16 +18,19 @@ from levelfield.runtime.signals import is_first_rank
 from levelfield.study.definition.configuration import Config
 from levelfield.study.jobs.job import Job
 
+# What the others of a group have to end by themselves, once one of them has failed.
+LAST_SECONDS = 5
+
 
 class GroupDied(Exception):  # noqa: N818  # it says what happened to the processes
-    """The processes that trained together ended without a word."""
+    """The processes that trained together were killed, or one ended with an error that no user can mend."""
 
 
 def train_in_group(study_folder: Path, job: Job, config: Config, checkpoint_seconds: float) -> dict[str, Any]:
     """What `train` does, with the same result and errors, in processes of its own, one a device.
 
     Raises:
-        GroupDied: a process was killed, or ended with an error that it has printed.
+        GroupDied: a process was killed, or ended with another error, which it has printed.
     """
     with tempfile.TemporaryDirectory() as folder:
         request = Path(folder) / "request.json"
@@ -46,18 +51,32 @@ def train_in_group(study_folder: Path, job: Job, config: Config, checkpoint_seco
             env={name: value for name, value in os.environ.items() if name not in OF_A_LAUNCHER},
             start_new_session=True,
         )
+        assert process.stdout is not None
         try:
-            answer = process.communicate()[0].strip()
+            answer = process.stdout.readline()  # the first: others may fail for its cause
+            kind, found = json.loads(answer) if answer else (None, None)
+            _wait_for_all(process, None if kind in ("result", None) else LAST_SECONDS)
         except BaseException:
             end([process])
             raise
     if not answer:
         code = process.returncode
         raise GroupDied(f"its processes died (signal {-code})" if code < 0 else f"its processes ended with {code}")
-    kind, found = json.loads(answer)
     if kind == "result":
         return found
+    if kind == "error":
+        raise GroupDied(f"one of its processes ended with {found}")
     raise {"memory": OutOfMemory, "failure": TrainingFailed, "mistake": UserError}[kind](found)
+
+
+def _wait_for_all(process: subprocess.Popen, seconds: float | None) -> None:
+    """Wait until the last of a group has closed its standard output, and kill those that have not after `seconds`."""
+    try:
+        process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
 
 
 # A group that read these would wait for processes that nobody starts, or meet another one at its port.

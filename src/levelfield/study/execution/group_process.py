@@ -12,6 +12,7 @@ if __name__ == "__main__":
 
 import json
 import os
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,20 @@ from levelfield.training.run_folder import is_first_process
 
 
 def main(request: Path) -> int:
-    """Do the training; the first process says on standard output, as a line of JSON, what came of it."""
+    """Do the training, and say on standard output, as a line of JSON, what came of it.
+
+    Of a result the first process alone says it. A process that fails may be the only one that does: it says so itself,
+    and by its exit code Lightning ends those that wait for it.
+    """
     answer, sys.stdout = sys.stdout, sys.stderr  # whatever a library prints is no answer
     words = json.loads(request.read_text())
     end_with_parent(words["parent"] if is_first_process() else os.getppid())
     find_own_modules()
     said = _train(words)
-    if is_first_process():
+    failed = said[0] != "result"
+    if failed or is_first_process():
         print(json.dumps(said), file=answer, flush=True)
-    return 0
+    return int(failed)
 
 
 def _train(words: dict[str, Any]) -> tuple[str, Any]:
@@ -47,11 +53,12 @@ def _train(words: dict[str, Any]) -> tuple[str, Any]:
         return "memory", str(error)
     except TrainingFailed as error:
         return "failure", str(error)
-    except (UserError, OSError) as error:
+    except Exception as error:
         mistake = refused_file(error) if isinstance(error, OSError) else error
-        if mistake is None:
-            raise
-        return "mistake", str(mistake)
+        if isinstance(mistake, UserError):
+            return "mistake", str(mistake)
+        traceback.print_exc()
+        return "error", " ".join(f"{type(error).__name__}: {error}".split())
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 
-from levelfield.errors import UserError
+from levelfield.errors import UserError, refused_file
 from levelfield.models.weights import content_hash
 from levelfield.storage.file_hash import file_hash
 from levelfield.storage.ledger import Ledger
@@ -47,33 +47,46 @@ class RecordOpening(Callback):
         self.ledger = self.opening = None
         if trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
-        refusal: str | None = None
+        checkpoint = _checkpoint(trainer, pl_module)
+        # It takes all processes to make whole weights of shards.
+        weights = trainer.strategy.lightning_module_state_dict() if checkpoint is None else {}
+        failed: Exception | None = None
         if trainer.is_global_zero:
             try:
-                self._open(trainer, pl_module)
-            except UserError as error:
-                refusal = str(error)
+                self._open(trainer, pl_module, checkpoint, weights)
+            except Exception as error:
+                failed = (refused_file(error) if isinstance(error, OSError) else None) or error
         # Raised by the first process alone, the others would wait for it.
-        refusal = trainer.strategy.broadcast(refusal)
-        if refusal is not None:
-            raise UserError(refusal)
+        told = trainer.strategy.broadcast(failed and (isinstance(failed, UserError), str(failed)))
+        if failed is not None:
+            raise failed
+        if told is not None:
+            is_mistake, line = told
+            raise (UserError if is_mistake else RuntimeError)(line)
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.ledger is not None and self.opening is not None:
             self.ledger.finish(self.opening)
             rank_zero_info(f"opening {self.opening} of the test classes, recorded in {self.ledger.path}")
 
-    def _open(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        checkpoint = trainer.ckpt_path or getattr(pl_module, "checkpoint_path", None)
-        if checkpoint is not None and Path(checkpoint).is_file():
-            folder = Path(checkpoint).parent
-            tested = {Path(checkpoint).name: file_hash(Path(checkpoint))}
+    def _open(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: Path | None, weights: dict[str, Any]
+    ) -> None:
+        if checkpoint is not None:
+            folder = checkpoint.parent
+            tested = {checkpoint.name: file_hash(checkpoint)}
         else:
             folder = Path(trainer.default_root_dir)
-            tested = {"weights": content_hash(pl_module.state_dict())}
+            tested = {"weights": content_hash(weights)}
         self.ledger = Ledger(folder)
         samples = getattr(getattr(trainer, "datamodule", None), "sealed_list_hash", lambda: None)()
         self.opening = self.ledger.open(_configuration_hash(trainer, pl_module), tested, self.reopen, samples=samples)
+
+
+def _checkpoint(trainer: Trainer, pl_module: LightningModule) -> Path | None:
+    """The file that is tested; None for a learner that comes from training."""
+    path = trainer.ckpt_path or getattr(pl_module, "checkpoint_path", None)
+    return Path(path) if path is not None and Path(path).is_file() else None
 
 
 def _configuration_hash(trainer: Trainer, pl_module: LightningModule) -> str:
