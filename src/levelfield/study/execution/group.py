@@ -54,8 +54,9 @@ def train_in_group(study_folder: Path, job: Job, config: Config, checkpoint_seco
         assert process.stdout is not None
         try:
             answer = process.stdout.readline()  # the first: others may fail for its cause
-            kind, found = json.loads(answer) if answer else (None, None)
-            _wait_for_all(process, None if kind in ("result", None) else LAST_SECONDS)
+            said: tuple[str, Any] = json.loads(answer) if answer else ("", None)
+            kind, found = said
+            _wait_for_all(process, None if kind in ("result", "") else LAST_SECONDS)
         except BaseException:
             end([process])
             raise

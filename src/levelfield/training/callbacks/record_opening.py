@@ -57,7 +57,8 @@ class RecordOpening(Callback):
             except Exception as error:
                 failed = (refused_file(error) if isinstance(error, OSError) else None) or error
         # Raised by the first process alone, the others would wait for it.
-        told = trainer.strategy.broadcast(failed and (isinstance(failed, UserError), str(failed)))
+        told = None if failed is None else (isinstance(failed, UserError), str(failed))
+        told = trainer.strategy.broadcast(told)
         if failed is not None:
             raise failed
         if told is not None:
