@@ -8,6 +8,7 @@ from pathlib import Path
 
 from levelfield import __version__
 from levelfield.errors import UserError, nearest, refused_file
+from levelfield.runtime.freed_memory import keep_freed_memory
 from levelfield.runtime.imports import quick_imports
 from levelfield.runtime.processes import end_with_first
 from levelfield.runtime.signals import EXIT_CODE, Stopped, handling, is_first_rank, requeue, stop_at_once
@@ -110,6 +111,7 @@ def _run(name: str, words: list[str]) -> int:
         name, words = "evaluate", [name, *words]
     if name == "fit" and import_module("levelfield.training.stored_options").answered(words):
         return 0
+    keep_freed_memory()
     with quick_imports():
         command = import_module(f"levelfield.cli.{name}")
     if is_first_rank() and "--print_config" not in words:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from levelfield.errors import OutOfMemory, TrainingFailed, UserError, refused_file
+from levelfield.runtime.freed_memory import keep_freed_memory
 from levelfield.runtime.processes import end_with_parent
 from levelfield.study.jobs.job import Job
 from levelfield.study.record import StudyRecord
@@ -32,6 +33,7 @@ def main(request: Path) -> int:
     answer, sys.stdout = sys.stdout, sys.stderr  # whatever a library prints is no answer
     words = json.loads(request.read_text())
     end_with_parent(words["parent"] if is_first_process() else os.getppid())
+    keep_freed_memory()
     find_own_modules()
     said = _train(words)
     failed = said[0] != "result"

@@ -23,6 +23,7 @@ from typing import TextIO
 from rich.console import Console
 
 from levelfield.errors import UserError, refused_file
+from levelfield.runtime.freed_memory import keep_freed_memory
 from levelfield.runtime.imports import quick_imports
 from levelfield.runtime.processes import end_with_parent
 from levelfield.runtime.signals import Stopped, handling, stop_at_once
@@ -39,6 +40,7 @@ def main(parent: int, study: int, study_folder: Path, *what: str) -> int:
     To standard output goes a line of JSON for each job that is done, here or by another process, and for a mistake.
     """
     end_with_parent(parent)
+    keep_freed_memory()
     answer, sys.stdout = sys.stdout, sys.stderr  # whatever a library prints is no answer
     find_own_modules()
     with quick_imports():
