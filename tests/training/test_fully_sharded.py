@@ -41,3 +41,11 @@ def test_an_adapter_is_refused_before_anything_is_sharded() -> None:
     learner.trainer = Trainer(accelerator="cpu", devices=1, strategy="fsdp2", logger=False)
     with pytest.raises(UserError, match=r"--model.adapter: .* give --trainer.strategy ddp"):
         learner.configure_model()
+
+
+def test_a_scaler_of_gradients_is_refused_before_anything_is_sharded(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = MetricLearner(TimmTrunk("test_vit", weights=None), ContrastiveLoss(), embedding_size=4)
+    learner.trainer = Trainer(accelerator="cpu", devices=1, strategy="fsdp2", logger=False)
+    monkeypatch.setattr(Trainer, "precision", "16-mixed")  # which takes a GPU
+    with pytest.raises(UserError, match=r"--trainer.precision 16-mixed: .* give bf16-mixed"):
+        learner.configure_model()

@@ -90,6 +90,8 @@ def shard(learner: LightningModule) -> None:
     is_sharded = any(isinstance(part, FSDPModule) for part in learner.modules())
     if is_sharded or not isinstance(strategy, ModelParallelStrategy):
         return
+    if learner.trainer.precision == "16-mixed":  # Lightning refuses it of the strategy's object, not of its name
+        raise UserError("--trainer.precision 16-mixed: its scaler does not know fsdp2's shards; give bf16-mixed")
     if any(isinstance(part, ClassificationLoss) and part.shard_classes for part in learner.modules()):
         raise UserError(
             "--model.loss.shard_classes true: with fsdp2 the class weights lie in shards already; leave it out"
