@@ -88,9 +88,9 @@ def tuned(sets: Sequence[LaptopSet]) -> str:
     head = [
         "# The 14 methods without a search, 5 runs each: the quickstart, own_images_quick and own_texts_quick extend "
         "this.",
-        "# Each method has the setting of one laptop study that loses least on average over all of them",
-        f"# (docs/results/laptop, {len(sets)} of {len(SETS)} sets, {how}; written by scripts/laptop_followups.py "
-        "--tuned).",
+        "# Each method has the setting, of one laptop study or of its own file, that loses least on average over all",
+        f"# of them (docs/results/laptop, {len(sets)} of {len(SETS)} sets, {how}; written by "
+        "scripts/laptop_followups.py --tuned).",
     ]
     return "\n".join([*head, *settings, "methods:", *lines, ""])
 

@@ -1,4 +1,4 @@
-"""The one command line: fit, validate, test, predict; compare; study; data."""
+"""The one command line: fit; validate, test, predict; score, search, export; compare; study; paper; data."""
 
 import os
 import sys

@@ -59,7 +59,7 @@ def run_study(
     Args:
         record: The study; it must be the one that its folder was begun with, or that one with methods added.
         reopen: Why the test classes are opened another time.
-        executor: Who does the jobs; this process by default.
+        executor: Who does the jobs; by default `Local()`, with as many processes as its `auto` says.
         mixed_versions: Whether to go on though other versions, or another kind of device, computed what is done.
         without_failed_runs: Open the test classes though runs failed, and leave those out.
         machine: Where each job that ends is told as a line of JSON.

@@ -19,8 +19,8 @@ def active_pairs(
     """The share of a batch's positive pairs, negative pairs or triplets that move anything, where a loss can tell.
 
     A pair is active if the loss has a slope in its distance or similarity: of a loss of pairs that is seen by its
-    derivative, which no draw of the training's is taken for. A triplet is if its negative is nearer than its positive
-    by less than the margin, whatever the miner chose.
+    derivative, which no draw of the training's is taken for. A triplet is if its negative is not farther than its
+    positive by the margin, whatever the miner chose.
 
     Args:
         chosen: what the miner gave the loss.

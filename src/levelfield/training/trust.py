@@ -49,7 +49,10 @@ BUILT_PARTS = {
     "model.optimizer": Part(
         "optimizer",
         Optimizer,
-        ("torch.optim", "timm.optim", "transformers.Adafactor", "transformers.optimization"),
+        (
+            *("torch.optim", "timm.optim", "transformers.Adafactor", "transformers.optimization"),
+            "levelfield.training.lazy_adamw",
+        ),
         functions=("levelfield.training.parameter_groups.adamw",),
     ),
     "model.lr_scheduler": Part("scheduler", LRScheduler, ("torch.optim.lr_scheduler",)),

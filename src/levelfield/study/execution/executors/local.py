@@ -35,7 +35,7 @@ class Local:
             has several threads.
         devices: GPUs that the workers take in turn, each as many as a job has; None takes all that CUDA shows.
         jobs_per_device: How many workers `auto` lets share a GPU.
-        checkpoint_seconds: How often a long job's last state is written, at an epoch's end.
+        checkpoint_seconds: How often a long job's last state is written, between two steps or at an epoch's end.
 
     Raises:
         UserError: a number that is too small.

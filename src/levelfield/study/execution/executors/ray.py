@@ -37,7 +37,7 @@ class Ray:
         cpus: Share of a task; by default as many as a job has threads.
         gpus: Share of a task, 0.25 for four on a GPU; by default as many as a job has devices, where the cluster has
             GPUs and the jobs do not say that they train on the CPU.
-        checkpoint_seconds: How often a long job's last state is written, at an epoch's end.
+        checkpoint_seconds: How often a long job's last state is written, between two steps or at an epoch's end.
 
     Raises:
         UserError: a number that is too small.

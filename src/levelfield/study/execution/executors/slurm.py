@@ -42,7 +42,7 @@ class Slurm:
         mem: Of an element, in GB.
         sbatch: Further options of `sbatch`, as `{account: lab, qos: low}`.
         cluster: `local` has submitit start the elements on this machine, without a queue, to try it.
-        checkpoint_seconds: How often a long job's last state is written, at an epoch's end.
+        checkpoint_seconds: How often a long job's last state is written, between two steps or at an epoch's end.
 
     Raises:
         UserError: a number that is too small.
