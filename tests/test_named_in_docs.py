@@ -1,0 +1,26 @@
+"""The files and the classes that the documentation names are there, by these names."""
+
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parent.parent
+PAGES = ["README.md", "benchmarks/README.md", *sorted(f"docs/{page.name}" for page in REPOSITORY.glob("docs/*.md"))]
+FILE = re.compile(r"(?<![\w/.])(?:tests|src|configs|scripts|benchmarks|docs)/[\w./-]*\w")
+NAME = re.compile(r"`(levelfield(?:\.\w+)+)`")
+PLACEHOLDER = re.compile(r"\b(NAME|SET|DIR|FILE)\b")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_and_classes_are_there(page: str) -> None:
+    text = (REPOSITORY / page).read_text(encoding="utf-8")
+    files = {path for path in FILE.findall(text) if not PLACEHOLDER.search(path)}
+    missing = {path for path in files if not any((REPOSITORY / f"{path}{end}").exists() for end in ("", ".yaml"))}
+    for name in set(NAME.findall(text)):
+        try:
+            pkgutil.resolve_name(name)
+        except (ImportError, AttributeError):
+            missing.add(name)
+    assert not missing
