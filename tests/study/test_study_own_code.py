@@ -4,12 +4,14 @@ import hashlib
 import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from levelfield.cli.main import main
 from levelfield.runtime.own_code import own_code
+from levelfield.study.definition.spec import StudySpec
 from levelfield.study.definition.study_file import load_spec, spec_from_yaml
 
 LOSS = """
@@ -54,6 +56,13 @@ def test_a_class_brings_its_module_and_the_local_modules_that_this_imports(desk:
     found = own_code({"model": {"loss": "my_loss.MyLoss"}})
     assert found == {name: hashlib.sha256((desk / name).read_bytes()).hexdigest() for name in OWN}
     assert "my_loss" not in sys.modules, "nothing was imported"
+
+
+def test_of_a_class_that_is_searched_too(desk: Path, spec: StudySpec) -> None:
+    space = {"model.loss": {"values": ["my_loss.MyLoss", "levelfield.losses.ContrastiveLoss"]}}
+    searched = replace(spec, spaces={**spec.spaces, "arcface": space}).with_own_code()
+    assert list(searched.own_code["arcface"]) == OWN
+    assert "contrastive" not in searched.own_code
 
 
 @pytest.mark.parametrize(

@@ -54,9 +54,3 @@ def one_model_each(
         if isinstance(embedded, EmbeddedTest) and embedded.data == next(iter(found.values()), embedded).data:
             found[method] = embedded
     return found
-
-
-def distance_of(record: StudyRecord, method: str) -> str:
-    """By what a method's neighbours are ranked."""
-    model = record.spec.methods[method]["model"] if method in record.spec.methods else {}
-    return model.get("distance", "cosine")

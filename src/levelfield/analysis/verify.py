@@ -17,7 +17,7 @@ from levelfield.study.jobs.state import StudyState
 from levelfield.study.record import StudyRecord
 from levelfield.study.same_study import changed_code
 from levelfield.study.sealed_test.scores import score_run
-from levelfield.study.tested import ONE_PCA_KEY, check_ledger, read_tests, tested_path
+from levelfield.study.tested import ONE_PCA_KEY, check_ledger, distance_of, read_tests, tested_path
 
 # Differing lines of a table that are shown; the others are counted.
 SHOWN_LINES = 5
@@ -124,7 +124,7 @@ def _recomputed(record: StudyRecord, stored: Tests, problems: list[str]) -> Test
             else:
                 folds.append(embedded)
         if len(folds) == record.spec.folds:
-            found[method, run] = score_run(record.spec, method, folds)
+            found[method, run] = score_run(folds, distance_of(record, method), record.spec.metrics)
     return found
 
 

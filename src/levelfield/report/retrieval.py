@@ -8,7 +8,7 @@ from levelfield.analysis.conclusion import best_method
 from levelfield.analysis.embedding_map import drawn_for_map, map_identity, plane_map
 from levelfield.analysis.neighbours import Retrieval
 from levelfield.analysis.results import ResultRow, summarise
-from levelfield.analysis.stored_embeddings import SHOWN_FOLD, SHOWN_RUN, distance_of, one_model_each
+from levelfield.analysis.stored_embeddings import SHOWN_FOLD, SHOWN_RUN, one_model_each
 from levelfield.errors import UserError
 from levelfield.metrics.table import SELECTED_BY
 from levelfield.report.scored_samples import ScoredSamples, scored_samples
@@ -18,6 +18,7 @@ from levelfield.study.definition.search_settings import first_search
 from levelfield.study.definition.spec import is_baseline, reference_of
 from levelfield.study.record import StudyRecord
 from levelfield.study.sealed_test.scores import EmbeddedTest
+from levelfield.study.tested import distance_of
 
 QUERIES = 3  # of the best, of the median and of the worst
 NEIGHBOURS = {"image": 8, "text": 4}

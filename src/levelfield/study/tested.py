@@ -4,8 +4,19 @@ from pathlib import Path
 from typing import Any
 
 from levelfield.errors import UserError
-from levelfield.study.definition.spec import StudySpec, digest
-from levelfield.study.jobs.job import EMBEDDINGS_FILE, RESULT, Job, check_whole, job_hash, method_runs, read_result
+from levelfield.study.definition.configuration import Config
+from levelfield.study.definition.spec import StudySpec, digest, is_baseline
+from levelfield.study.definition.sweep import OF_THE_TEST
+from levelfield.study.jobs.job import (
+    EMBEDDINGS_FILE,
+    RESULT,
+    Job,
+    check_whole,
+    job_config,
+    job_hash,
+    method_runs,
+    read_result,
+)
 from levelfield.study.record import StudyRecord
 
 # In a baseline's test scores: those of its concatenated embedding by one PCA, beside the folds' PCAs side by side.
@@ -21,6 +32,24 @@ def tested_hash(spec: StudySpec, method: str, run: int) -> str:
     """What the test scores of one run depend on besides its checkpoints."""
     job = job_hash(spec, Job(method, "run", run, 0))
     return digest([job, spec.metrics]) if spec.metrics else job
+
+
+def tested_config(record: StudyRecord, method: str) -> Config:
+    """A row's configuration as its test has it: that of its runs, with what their search chose."""
+    trained = record.spec.trained_as.get(method, method)
+    is_searched = not is_baseline(trained) and record.spec.trials(trained) > 0
+    chosen = record.state.chosen(trained) if is_searched else None
+    found = {} if chosen is None else chosen.parameters
+    if trained != method:  # which has its own of these
+        found = {key: value for key, value in found.items() if key not in OF_THE_TEST}
+    return job_config(record.spec, Job(method, "run", 0, 0), found)
+
+
+def distance_of(record: StudyRecord, method: str) -> str:
+    """By what a row's neighbours are ranked."""
+    if is_baseline(method) and method not in record.spec.methods:
+        return "cosine"
+    return tested_config(record, method)["model"].get("distance", "cosine")
 
 
 def read_test(record: StudyRecord, method: str, run: int) -> dict[str, Any] | None:

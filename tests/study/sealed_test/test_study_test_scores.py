@@ -31,7 +31,7 @@ def test_a_study_can_ask_for_the_papers_scores(toy_file: Path) -> None:
     wanted = ["recall_at_4", "recall_at_2", "map", "mrr", "nmi_geometric", "map_at_3"]
     spec = replace(load_spec(toy_file), metrics=wanted)
     folds = [fold(0), fold(1)]
-    scores = score_run(spec, "arcface", folds)
+    scores = score_run(folds, "cosine", spec.metrics)
     assert list(scores["separated"][0]) == ["map_at_r", "r_precision", "precision_at_1", *wanted]
     for found, each in zip(scores["separated"], folds, strict=True):
         embeddings, labels = each.samples.embeddings, each.samples.labels

@@ -161,7 +161,11 @@ class StudySpec:
         """This study with one's own code as it lies here now."""
         first = self.baseline_config
         of_baseline = {"model": {"trunk": first["model"].get("trunk")}, "data": first["data"]}
-        code = {name: own_code(config) for name, config in [(BASELINE, of_baseline), *self.methods.items()]}
+        parts = [
+            (BASELINE, of_baseline),
+            *((name, [config, self.spaces.get(name)]) for name, config in self.methods.items()),
+        ]
+        code = {name: own_code(part) for name, part in parts}
         return replace(self, own_code={name: files for name, files in code.items() if files})
 
     @property

@@ -20,16 +20,16 @@ from levelfield.runtime.processes import LOOK_SECONDS
 from levelfield.storage.atomic import write_json
 from levelfield.storage.lock import Lock
 from levelfield.storage.provenance import provenance, software
-from levelfield.study.definition.spec import BASELINE, StudySpec, is_baseline
+from levelfield.study.definition.spec import BASELINE, is_baseline
 from levelfield.study.environment import check_environment
 from levelfield.study.integrity import result_hashes
-from levelfield.study.jobs.job import EMBEDDINGS_FILE, RESULT, Job, checkpoint_hash, folds_of, job_config, method_runs
+from levelfield.study.jobs.job import EMBEDDINGS_FILE, RESULT, Job, checkpoint_hash, folds_of, method_runs
 from levelfield.study.jobs.projection import Projection
 from levelfield.study.progress import StudyProgress
 from levelfield.study.record import StudyRecord
 from levelfield.study.same_study import check_whole_study
 from levelfield.study.sealed_test.scores import EmbeddedTest, score_run
-from levelfield.study.tested import read_test, tested_hash, tested_path
+from levelfield.study.tested import distance_of, read_test, tested_config, tested_hash, tested_path
 from levelfield.training.build import TrainingCLI, build
 from levelfield.training.checkpoint import has_frozen_trunk_of
 from levelfield.training.embed import EmbeddedSet, embed
@@ -66,7 +66,7 @@ def open_test_classes(
         return
     if not without_failed_runs:
         _refuse_missing_runs(record)
-    first = _built(record.spec, next(iter(record.spec.methods)))
+    first = _built(record, next(iter(record.spec.methods)))
     record.check_data(first.datamodule.identity())  # with another training half, one may train on test classes
     check_environment(record, [(BASELINE, provenance(first.trainer, first.model))], mixed_versions)
     first.datamodule.check_test_half()
@@ -108,10 +108,10 @@ def _checkpoints(record: StudyRecord) -> dict[str, str]:
     }
 
 
-def _built(spec: StudySpec, method: str) -> TrainingCLI:
-    """A method, built for its data and versions."""
+def _built(record: StudyRecord, method: str) -> TrainingCLI:
+    """A method as it was searched, built for its data and versions."""
     with tempfile.TemporaryDirectory() as folder:
-        return build(job_config(spec, Job(method, "run", 0, 0), {}), Path(folder), progress=False)
+        return build(tested_config(record, method), Path(folder), progress=False)
 
 
 class _Opening:
@@ -186,7 +186,7 @@ class _Opening:
             "configuration": tested_hash(self.spec, method, run),
             "data": {"fingerprint": folds[0].data},
             "provenance": self.origin_of_scores(method),
-            **score_run(self.spec, method, folds),
+            **score_run(folds, distance_of(self.record, method), self.spec.metrics),
         }
         write_json(self.folder / tested_path(method, run), test)
 
@@ -299,7 +299,7 @@ class _Opening:
         """The test samples as a method's configuration reads them."""
         if self._test_data is None or self._test_data[0] != method:
             self._test_data = None  # before the next is built
-            training = _built(self.spec, method)
+            training = _built(self.record, method)
             training.datamodule.setup("test")
             loader = training.datamodule.eval_dataloader(training.datamodule.test_subset)
             self._test_data = method, training, loader

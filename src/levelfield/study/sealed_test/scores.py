@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import safetensors.torch
 import torch
@@ -13,13 +13,11 @@ from torch.nn.functional import normalize
 from levelfield.metrics import clustering_metrics, retrieval_metrics
 from levelfield.metrics.table import PARTITION_METRICS, SHOWN_METRICS
 from levelfield.storage.atomic import write_atomically
-from levelfield.study.definition.spec import StudySpec
 from levelfield.study.tested import ONE_PCA_KEY
 from levelfield.training.embed import EmbeddedSet
 
 # Samples up to which k-means runs its exact iterations; what it takes must not depend on what is installed.
 EXACT_SAMPLES = 20_000
-Distance = Literal["cosine", "euclidean", "hamming", "poincare"]
 QUERIES = "is_query"
 DATA_KEY = "data"
 
@@ -65,7 +63,7 @@ class EmbeddedTest(NamedTuple):
             return cls(samples, is_query, data, one_pca)
 
 
-def score_run(spec: StudySpec, method: str, folds: list[EmbeddedTest]) -> dict[str, Any]:
+def score_run(folds: list[EmbeddedTest], distance: str, metrics: Sequence[str]) -> dict[str, Any]:
     """Scores of each fold's embeddings and of all folds' side by side, as in the run's `result.json`.
 
     Those of a baseline's one PCA for all folds come as `one_pca`, where there is one. One model has nothing beside
@@ -73,17 +71,17 @@ def score_run(spec: StudySpec, method: str, folds: list[EmbeddedTest]) -> dict[s
 
     Args:
         folds: Embeddings of the same samples in the same order, by fold.
+        distance: By what neighbours are ranked.
+        metrics: What the study scores beside what every study does.
     """
     labels, is_query = folds[0].samples.labels, folds[0].is_query
     for other in folds[1:]:
         assert torch.equal(other.samples.index, folds[0].samples.index)
         assert torch.equal(other.samples.labels, labels)
-    model = spec.methods[method]["model"] if method in spec.methods else {}  # a baseline's is none of theirs
-    distance: Distance = model.get("distance", "cosine")
-    wanted = (*SHOWN_METRICS, *spec.metrics)
+    wanted = (*SHOWN_METRICS, *metrics)
     separated = [score_samples(fold.samples.embeddings, labels, is_query, distance, wanted) for fold in folds]
     # Folds side by side are of unit length, where euclidean and poincare rank as cosine does.
-    signs_or_cosine: Distance = "hamming" if distance == "hamming" else "cosine"
+    signs_or_cosine = "hamming" if distance == "hamming" else "cosine"
     found: dict[str, Any] = {
         "separated": [{metric: float(fold[metric]) for metric in wanted} for fold in separated],
         "concatenated": {},
@@ -103,7 +101,7 @@ def score_samples(
     embeddings: Float[Tensor, "samples embedding"],
     labels: Int[Tensor, " samples"],
     is_query: Bool[Tensor, " samples"] | None,
-    distance: Distance = "cosine",
+    distance: str = "cosine",
     metrics: Sequence[str] = tuple(SHOWN_METRICS),
 ) -> dict[str, Any]:
     """Scores of the queries among the rest, or of each sample among all others where there are no queries.
