@@ -69,6 +69,10 @@ def test_what_may_mix_stands_beside_the_table_and_on_the_page(
     assert main(["study", "run", *words]) == 0, "it was allowed once, of these versions"
     assert main(["study", "verify", *words]) == 0
     assert line in capsys.readouterr().out.splitlines()
+    archive = study.with_name("mixed.tar.xz")
+    assert main(["study", "archive", str(study), "--to", str(archive)]) == 0
+    assert main(["study", "verify", str(archive)]) == 0, "the archive holds that it was allowed"
+    assert line in capsys.readouterr().out.splitlines()
 
 
 def test_another_processor_is_recorded_and_no_more(

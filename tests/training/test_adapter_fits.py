@@ -7,9 +7,12 @@ import pytest
 import timm
 import torch
 from lightning.pytorch import Trainer
+from PIL import Image
 from refused import refused
 from tiny_fit import TINY
+from torch.nn.functional import normalize
 
+from levelfield import embed
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets import Glyphs
 from levelfield.data.transforms import ImageTransforms
@@ -20,6 +23,7 @@ from levelfield.models.adapters import WEIGHTS, add_adapter, own_state
 from levelfield.study.definition.spec import StudySpec
 from levelfield.training.build import build
 from levelfield.training.contradictions import refuse_other_model
+from levelfield.training.frozen_trunk import KEY
 from levelfield.training.kept_parts import KeptParts
 from levelfield.training.learner import MetricLearner
 
@@ -95,6 +99,23 @@ def test_a_fit_s_one_file_gives_the_same_embeddings_and_every_command_takes_it(f
     refused(
         run("fit", *TINY, *OPTIONS, "--model.adapter", "lorra"), "--model.adapter: no 'lorra'; give LoHa, LoKr, LoRA"
     )
+
+
+def test_folds_with_adapters_of_their_own_embed_together_as_each_alone(fitted, tmp_path):
+    """They name the same trunk, through which pictures pass once only where nothing in it was learnt."""
+    for fold in range(2):
+        (tmp_path / "run0" / f"fold{fold}").mkdir(parents=True)
+        content = torch.load(fitted / "best.ckpt", weights_only=True)
+        assert content["levelfield"][KEY]
+        for name, value in content["state_dict"].items():
+            if "lora_B" in name:
+                value += fold
+        torch.save(content, tmp_path / "run0" / f"fold{fold}" / "best.ckpt")
+    Image.effect_noise((32, 32), 90).convert("RGB").save(tmp_path / "noise.png")
+    alone = [embed(tmp_path / "run0" / f"fold{k}" / "best.ckpt", tmp_path / "noise.png").embeddings for k in range(2)]
+    assert not torch.allclose(*alone)
+    together = embed(tmp_path / "run0", tmp_path / "noise.png").embeddings
+    torch.testing.assert_close(together, normalize(torch.cat(alone, dim=1)))
 
 
 def test_a_study_s_checkpoint_holds_what_was_learnt_and_finds_its_trunk(tmp_path):

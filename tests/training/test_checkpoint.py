@@ -288,6 +288,20 @@ def test_known_libraries_are_used_as_they_were(checkpoint, place):
     assert isinstance(optimizer["lr_scheduler"]["scheduler"], torch.optim.lr_scheduler.StepLR)
 
 
+def test_a_miner_within_a_loss_is_used_and_is_no_loss(checkpoint, place):
+    inner = spec("levelfield.miners.MultiSimilarityMiner", epsilon=0.3)
+    memory = in_memory(spec("levelfield.losses.ContrastiveLoss"))
+    memory["init_args"]["miner"] = inner
+    stored = checkpoint["hyper_parameters"]
+    torch.save(dict(checkpoint, hyper_parameters={**stored, "loss": memory}), place / "it.ckpt")
+    learner = MetricLearner.load_from_checkpoint(place / "it.ckpt", strict=False)
+    learner.build_loss(3)
+    assert learner.loss.miner.epsilon == 0.3
+    torch.save(dict(checkpoint, hyper_parameters={**stored, "loss": inner}), place / "it.ckpt")
+    with pytest.raises(UserError, match=r"MultiSimilarityMiner as its loss"):
+        MetricLearner.load_from_checkpoint(place / "it.ckpt")
+
+
 def test_the_optimizer_of_drawn_classes_is_used_as_any_other(checkpoint, place):
     optimizer = {"optimizer": spec("levelfield.training.lazy_adamw.LazyAdamW", lr=0.1)}
     torch.save(dict(checkpoint, hyper_parameters={**checkpoint["hyper_parameters"], **optimizer}), place / "it.ckpt")

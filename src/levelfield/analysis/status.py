@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from levelfield.storage.lock import running
+from levelfield.study.jobs.job import method_runs
 from levelfield.study.jobs.standing import method_standings
 from levelfield.study.jobs.state import StudyState
 from levelfield.study.progress import duration, seconds_left
@@ -63,4 +64,6 @@ def _elsewhere(holder: Mapping[str, Any]) -> str:
 
 def _runs_to_test(state: StudyState) -> set[tuple[str, int]]:
     broken = {(job.method, job.number) for job in state.failures("run")}
-    return {(job.method, job.number) for job in state.jobs if job.stage == "run"} - broken
+    trained = {(job.method, job.number) for job in state.jobs if job.stage == "run"} - broken
+    shared = state.spec.trained_as
+    return {(method, run) for method, run in method_runs(state.spec) if (shared.get(method, method), run) in trained}

@@ -18,6 +18,7 @@ from levelfield.storage.atomic import write_atomically
 from levelfield.storage.ledger import LEDGER
 from levelfield.study.definition.configuration import Config, init_args, read_yaml
 from levelfield.study.definition.spec import STUDY, StudySpec
+from levelfield.study.environment import MIXED
 from levelfield.study.jobs.job import CONFIG, RESULT, folds_of, method_runs
 from levelfield.study.record import ARCHIVED, StudyRecord
 from levelfield.study.tested import read_tests, tested_path
@@ -26,7 +27,7 @@ SUFFIX = ".tar.xz"
 # Thousands of results name the same hundreds of classes: they shrink to a 250th.
 MOST_BYTES = 1 << 30
 # All that an archive may hold.
-MEMBER = rf"({STUDY}|{LEDGER}|{ARCHIVED}|results\.csv|summary\.csv|jobs/[^/]+/[^/]+/[^/]+/({RESULT}|{CONFIG}))"
+MEMBER = rf"({STUDY}|{LEDGER}|{ARCHIVED}|{MIXED}|results\.csv|summary\.csv|jobs/[^/]+/[^/]+/[^/]+/({RESULT}|{CONFIG}))"
 
 
 def is_archive(path: Path) -> bool:
@@ -59,9 +60,10 @@ def write_archive(record: StudyRecord, file: Path) -> Path:
 
 def _contents(record: StudyRecord) -> Iterator[tuple[str, bytes]]:
     folder, spec = record.folder, record.spec
-    methods = sorted({job.method for job in record.state.results} | set(record.archived))
+    methods = {job.method for job in record.state.results} | set(record.archived)
+    methods |= {name for name, other in spec.trained_as.items() if other in methods}
     yield STUDY, yaml.safe_dump(_without_root(spec), sort_keys=False).encode()
-    yield ARCHIVED, json.dumps({"methods": methods}, indent=1).encode()
+    yield ARCHIVED, json.dumps({"methods": sorted(methods)}, indent=1).encode()
     tables = [record.ledger.path, record.results_file, record.summary_file]
     tested = [folder / tested_path(*each) for each in record.state.tested_runs()]
     results = [folder / job.path / RESULT for job in record.state.results]
@@ -69,7 +71,8 @@ def _contents(record: StudyRecord) -> Iterator[tuple[str, bytes]]:
     configs = [
         folder / job.path / CONFIG for each in method_runs(spec) if each[1] == 0 for job in folds_of(spec, *each)
     ]
-    for path in {*tables, *tested, *results, *filter(_is_anybodys, configs)}:
+    mixed = [path for path in (folder / MIXED,) if path.is_file()]
+    for path in {*tables, *tested, *results, *mixed, *filter(_is_anybodys, configs)}:
         if not path.is_file():
             raise UserError(f"{path} is missing; `levelfield study report` writes a study's tables")
         yield path.relative_to(folder).as_posix(), path.read_bytes()

@@ -29,12 +29,16 @@ _MINERS = ("levelfield.miners", "pytorch_metric_learning.miners", "pytorch_metri
 
 
 class Part(NamedTuple):
-    """A place for a class: what it is called, what the class extends, and the libraries that it may come from."""
+    """A place for a class: what it is called, what the class extends, and the libraries that it may come from.
+
+    `inside` are those that its arguments may come from too.
+    """
 
     title: str
     base: type
     packages: tuple[str, ...]
     functions: tuple[str, ...] = ()
+    inside: tuple[str, ...] = ()
 
 
 # None of these libraries' classes reads, writes or fetches anything when it is made, given that trunks get no weights.
@@ -43,7 +47,7 @@ BUILT_PARTS = {
     "model.learner": Part("learner", LightningModule, ("levelfield.training.learner",)),
     "model.embedder": Part("embedder", nn.Module, ("levelfield.models", "torch.nn")),
     "model.adapter": Part("adapter", Adapter, ("levelfield.models",)),
-    "model.loss": Part("loss", nn.Module, _LOSSES),
+    "model.loss": Part("loss", nn.Module, _LOSSES, inside=_MINERS),
     "model.miner": Part("miner", nn.Module, _MINERS),
     "model.regularizer": Part("regularizer", Regularizer, ("levelfield.regularizers",)),
     "model.optimizer": Part(
@@ -85,13 +89,13 @@ def check_names(section: str, arguments: dict[str, Any], trusted: Iterable[str],
         UserError: a class that nobody trusts, or one where none belongs.
     """
     for key, value in arguments.items():
-        for place, name, _ in _asked(f"{section}.{key}", value):
+        for place, name, inner in _asked(f"{section}.{key}", value):
             part = BUILT_PARTS.get(place)
             if part is None:
                 raise UserError(f"'{origin}' names the class {name!r} at '{place}', where none belongs")
             if not isinstance(name, str) or not all(word.isidentifier() for word in name.split(".")):
                 raise UserError(f"'{origin}' names {str(name)[:80]!r} as its {part.title}, which is no class")
-            if not _may_be_used(name, part, trusted):
+            if not _may_be_used(name, part, trusted, inner):
                 raise UserError(
                     f"'{origin}' asks for {name} as its {part.title}, which is none of the classes that a checkpoint "
                     f"may have built; if you trust its code, allow it: --trust {name.rpartition('.')[0] or name}"
@@ -120,7 +124,7 @@ def check_kinds(place: str, value: Any, trusted: Iterable[str], origin: str) -> 
         if not (isinstance(made, type) and issubclass(made, base)):
             raise UserError(f"'{origin}' asks for {name} as its {part.title}, which it is not")
         defined = f"{found.__module__}.{found.__qualname__}"
-        if not _may_be_used(defined, part, trusted):
+        if not _may_be_used(defined, part, trusted, inner):
             raise UserError(
                 f"'{origin}' asks for {name} as its {part.title}, which is {defined}; if you trust its code, allow it: "
                 f"--trust {found.__module__}"
@@ -146,8 +150,9 @@ def _asked(place: str, value: Any) -> Iterator[_Asked]:
         yield _Asked(place, value)
 
 
-def _may_be_used(name: str, part: Part, trusted: Iterable[str]) -> bool:
-    return _within(name, (*part.packages, *part.functions, *trusted)) or own_and_imported(name)
+def _may_be_used(name: str, part: Part, trusted: Iterable[str], inner: bool) -> bool:
+    allowed = (*part.packages, *part.functions, *trusted, *(part.inside if inner else ()))
+    return _within(name, allowed) or own_and_imported(name)
 
 
 def _within(name: str, packages: Iterable[str]) -> bool:

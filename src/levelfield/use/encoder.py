@@ -173,7 +173,10 @@ class Encoder:
 
     def _share_a_trunk(self) -> bool:
         trunks = {content["levelfield"].get(FROZEN_TRUNK) for content in self.checkpoints}
-        plain = all(type(learner).forward is MetricLearner.forward for learner in self.learners)
+        plain = all(
+            type(learner).forward is MetricLearner.forward and learner.freeze_trunk  # else an adapter of its own
+            for learner in self.learners
+        )
         return len(trunks) == 1 and None not in trunks and plain
 
 

@@ -8,9 +8,11 @@ import safetensors.torch
 import torch
 from toy_study import TOY, run_study
 
+from levelfield.analysis.status import status
 from levelfield.analysis.verify import verify_study
 from levelfield.errors import UserError
 from levelfield.experiment import Study
+from levelfield.study.archive import unpack_study, write_archive
 from levelfield.study.definition.conditions import differing_conditions
 from levelfield.study.definition.spec import StudySpec
 from levelfield.study.definition.study_file import load_spec, spec_from_yaml
@@ -154,6 +156,19 @@ def test_a_swept_study_is_read_again_verified_and_reported(ran: Path) -> None:
     assert ">The sweep</h2>" in page.read_text()
     assert (page.parent / "sweep.svg").is_file()
     assert "bits[8]" in str(Study(ran).table())
+
+
+def test_what_is_trained_once_is_archived_and_counted_with_its_training(ran: Path, tmp_path: Path) -> None:
+    record = StudyRecord.begun(ran)
+    stands = status(record)
+    assert stands["tested"] == stands["to_test"] == len(method_runs(record.spec))
+    unpack_study(write_archive(record, tmp_path / "swept.tar.xz"), tmp_path / "unpacked")
+    unpacked = StudyRecord.begun(tmp_path / "unpacked")
+    assert verify_study(unpacked) == []
+    added = Study(ran.parent / "swept.yaml", add_methods=["TripletMarginLoss"]).asked.spec
+    run_study(unpacked.folder, added, reopen="another loss")
+    assert scores(unpacked.folder, "bits[8]") == scores(ran, "bits[8]")
+    assert scores(unpacked.folder, "triplet_margin_loss[8]")
 
 
 def test_trunks_without_training_are_compared_as_a_sweep(tmp_path: Path) -> None:
