@@ -3,6 +3,7 @@
 import re
 import shlex
 import shutil
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +25,7 @@ IMAGES = (
     *("--model.trunk", TINY, "--model.embedding_size", "8"),
     *("--data.transforms.crop_size", "32", "--data.transforms.resize", "32"),
 )
+OWN_EMBEDDER = "from torch import nn\n\n\nclass MyEmbedder(nn.Linear):\n    pass\n"
 
 
 def letters(folder: Path, classes: int = 20, samples: int = 3) -> Path:
@@ -53,13 +55,16 @@ def test_a_folder_ends_with_commands_that_work_and_broken_pictures_are_left_out_
     assert "2 of 62 pictures of letters cannot be opened" in complaint
     assert "--skip-broken" in complaint
     assert not (tmp_path / "outputs").exists()
-    code, printed, complaint = run("compare", "letters", *IMAGES, *FEW, "--skip-broken")
+    (tmp_path / "my_embedder.py").write_text(OWN_EMBEDDER)
+    words = (*IMAGES, *FEW, "--skip-broken", "--model.embedder", "my_embedder.MyEmbedder")
+    code, printed, complaint = run("compare", "letters", *words)
     assert code == 0, complaint
     assert "Does training pay?" in printed
     assert "This rests on 10 unseen classes with 30 samples." in printed
     fit = next(line for line in printed.splitlines() if line.startswith("next: train "))
     embed = next(line for line in printed.splitlines() if line.startswith("then embed: "))
     for line in (fit, embed):
+        sys.modules.pop("my_embedder")  # a terminal has not imported it
         code, _, complaint = run(*shlex.split(line[line.index("levelfield ") :])[1:])
         assert code == 0, complaint
 

@@ -1,6 +1,7 @@
 """`levelfield study`: what it prints, what it finds, and one line for each mistake."""
 
 import json
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -126,6 +127,22 @@ def test_add_method_compares_a_loss_of_the_working_directory(desk: Path, capsys:
     assert (desk / "outputs" / "toy_my_loss" / "jobs" / "my_loss" / "run0" / "test" / "result.json").exists()
     assert "1 run " in printed, "the override of the number of runs"
     assert "nothing says what to search: my_loss (" in printed
+
+
+@pytest.mark.slow
+def test_the_command_printed_next_adds_a_loss_to_a_study_that_was_given_options(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (desk / "more.yaml").write_text("model: {embedding_size: 12}\n")
+    options = ["--config", "more.yaml", "--search.trials", "1", "--runs=1", "--trainer.max_epochs=1"]
+    assert main(["run", "toy.yaml", *options, "--output", "here"]) == 0
+    printed = capsys.readouterr().out
+    again = next(line for line in printed.splitlines() if line.startswith("next: "))
+    (desk / "my_loss.py").write_text(TEN_LINE_LOSS)
+    words = shlex.split(again[again.index("levelfield ") :])
+    assert levelfield(words[1:]) == 0
+    assert (desk / "here/jobs/my_loss/run0/test/result.json").exists()
+    assert "next: " not in capsys.readouterr().out
 
 
 def test_an_added_loss_with_class_weights_draws_one_sample_a_class() -> None:

@@ -38,6 +38,6 @@ def test_commands_name_the_versions_and_a_shipped_study_alone(study: Path) -> No
     libraries = json.loads((study / "jobs/arcface/run0/fold0/result.json").read_text())["provenance"]["libraries"]
     assert f"torch=={libraries['torch']}" in words["the same versions"]
     training = next(value for key, value in words.items() if key.startswith("one training"))
-    assert (study / training.split("outputs/toy/")[1]).is_file()
+    assert (study / training.split("outputs/study/")[1]).is_file()
     shipped = StudyRecord(study / "not_begun", load_spec(find_study("smoke")))
     assert "levelfield study run smoke.yaml" in [each["words"] for each in commands(shipped, [])]

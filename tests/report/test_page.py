@@ -211,7 +211,7 @@ def test_the_page_shows_what_the_stored_embeddings_retrieve(study: Path) -> None
     pictures = {int(number) for number in re.findall(r"\.s(\d+)\{background", page)}
     assert pictures == set(range(256)), "all test samples are on the map"
     assert len(told["map"]["points"][told["shown"][0]]) == 256
-    assert "levelfield study verify outputs/toy" in page
+    assert "levelfield study verify outputs/study" in page
 
 
 def test_samples_that_are_not_those_that_were_scored_are_not_shown(study: Path) -> None:

@@ -117,6 +117,17 @@ def test_opening_again_needs_a_reason_and_counts(copy: Path, finished: Path, spe
     assert len(entry["checkpoints"]) == 10
 
 
+def test_one_reason_opens_the_test_classes_once(copy: Path, spec: StudySpec, capsys) -> None:
+    """The command of a study that has ended may be given again, and others may have shared the study with it."""
+    run_study(copy, spec, reopen="a mistake in the test transform")
+    before = {path: path.read_bytes() for path in copy.rglob("*") if path.suffix in (".json", ".jsonl", ".csv")}
+    run_study(copy, spec, reopen="a mistake in the test transform")
+    assert {path: path.read_bytes() for path in before} == before
+    assert "another reason opens them again" in capsys.readouterr().out
+    run_study(copy, spec, reopen="another mistake")
+    assert openings(copy) == 3
+
+
 def test_an_added_method_opens_the_test_classes_again(copy: Path, toy_file: Path) -> None:
     added = {"triplet": {"model": {"loss": "TripletMarginLoss"}}}
     with pytest.raises(UserError, match="--reopen-test"):

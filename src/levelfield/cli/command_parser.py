@@ -1,7 +1,7 @@
 """The parser of a command that has a page of help, and may take any setting of a training: `study` and `data`."""
 
 from argparse import Action
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jsonargparse import Namespace
@@ -48,6 +48,20 @@ class CommandParser(OneLineParser):
 def options_of(words: Sequence[str]) -> list[str]:
     """The options among the words of a command."""
     return list(dict.fromkeys(word.partition("=")[0] for word in words if word.startswith("--")))
+
+
+def without_options(words: Sequence[str], options: Mapping[str, int]) -> list[str]:
+    """The words of a command without some options, each given with the number of its values."""
+    kept, passed_over = [], 0
+    for word in words:
+        key, equals, _ = word.partition("=")
+        if key in options:
+            passed_over = 0 if equals else options[key]
+        elif passed_over:
+            passed_over -= 1
+        else:
+            kept.append(word)
+    return kept
 
 
 class _Override(Action):

@@ -13,6 +13,7 @@ import yaml
 from levelfield.analysis.conclusion import best_method, conclusion_lines, mostly_below, usual_epochs
 from levelfield.analysis.results import collect_rows
 from levelfield.cli import study
+from levelfield.cli.command_parser import without_options
 from levelfield.errors import UserError
 from levelfield.experiment import Study
 from levelfield.storage.atomic import write_atomically
@@ -261,11 +262,14 @@ def _from_the_pca(finished: Study, argv: Sequence[str]) -> list[str]:
     below = mostly_below(collect_rows(record), record.spec)
     if below is None or any("embedder_init" in word for word in argv):
         return []
-    words = [word for word in argv if not word.startswith("--output=")]
-    if "--output" in words:
-        at = words.index("--output")
-        del words[at : at + 2]
-    again = ["levelfield", "compare", *words, "--output", f"{record.folder}_pca", *PCA_START]
+    again = [
+        "levelfield",
+        "compare",
+        *without_options(argv, {"--output": 1}),
+        "--output",
+        f"{record.folder}_pca",
+        *PCA_START,
+    ]
     return [
         f"Most methods end below {below}. Begin them there, and open the test classes a second time for it:",
         f"  {shlex.join(again)}",
@@ -276,6 +280,8 @@ def _conclusion(finished: Study, dataset: "MetricDataset", split: Any) -> list[s
     """Whether training pays, which method it is, on how many classes that rests, and what to do next."""
     import numpy as np
 
+    from levelfield.training.trust import own_packages
+
     record = finished.record()
     rows = collect_rows(record)
     best = best_method(rows, record.spec)
@@ -285,10 +291,12 @@ def _conclusion(finished: Study, dataset: "MetricDataset", split: Any) -> list[s
     epochs = usual_epochs(record, best)
     fit = ["levelfield", "fit", "--config", str(config), "--data.fold", "none", "--trainer.max_epochs", str(epochs)]
     fit += ["--name", record.folder.name]  # of two studies of the same data, each has its own
-    checkpoint = f"outputs/fit/{record.folder.name}/0/best.ckpt"
+    embed = ["levelfield", "predict", "--ckpt_path", f"outputs/fit/{record.folder.name}/0/best.ckpt"]
+    trusted = own_packages(yaml.safe_load(config.read_bytes()))
+    embed += [word for name in sorted(trusted) for word in ("--trust", name)]
     return [
         *conclusion_lines(rows, record.spec),
         f"This rests on {len(np.unique(tested))} unseen classes with {len(tested):,} samples.",
         f"next: train {best} on all training classes: {shlex.join(fit)}",
-        f"then embed: levelfield predict --ckpt_path {checkpoint}",
+        f"then embed: {shlex.join(embed)}",
     ]

@@ -40,7 +40,7 @@ verify an archive (report unpacks it into --output).
   --json                    (status, run, resume) lines of JSON for machines on standard output
   run and resume:
   --config FILE             settings of `levelfield fit` laid over all methods: logger/wandb.yaml; repeatable
-  --reopen-test WHY         open the test classes again; the reason is kept and shown
+  --reopen-test WHY         open the test classes again, once for a reason, which is kept and shown
   --mixed-versions          go on though other versions or another GPU computed what is done; it is kept and shown
   --test-without-failed-runs
                             open the test classes though runs failed
@@ -98,6 +98,7 @@ def parse(argv: Sequence[str]) -> Namespace:
     dotted = {**files, **counts, **metrics, **arguments.get("overrides", {})}
     arguments.options = {key[9:]: dotted.pop(key) for key in list(dotted) if key.startswith("executor.")}
     arguments.overrides = dotted
+    arguments.words = list(argv)
     return arguments
 
 

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from levelfield.analysis.results import collect_rows, summarise
 from levelfield.analysis.selection import search_lines
+from levelfield.cli.command_parser import without_options
 from levelfield.cli.study_status import show_status
 from levelfield.errors import UserError
 from levelfield.experiment import Study
@@ -36,6 +37,8 @@ OF_JOBS = {
     "--mixed-versions": "mixed_versions",
     "--test-without-failed-runs": "test_without_failed_runs",
 }
+# Options, with the number of their values, that the command which adds a method has of its own or does without.
+OF_ONE_RUN = {"--output": 1, "--reopen-test": 1, "--from": 1, "--json": 0}
 
 
 def answer(arguments: argparse.Namespace, options: Mapping[str, Any], executor: Executor) -> int:
@@ -172,8 +175,8 @@ def _run(
     if machine is not None:
         rows = [asdict(row) for row in summarise(collect_rows(study.asked))]
         print(json.dumps({"event": "summary", "rows": rows}), file=machine, flush=True)
-    if not arguments.add_method and not Path(arguments.file).is_dir():
-        again = ["levelfield", "study", "run", arguments.file, "--add-method", "my_loss.MyLoss"]
+    if not arguments.add_method and study.file is not None:
+        again = ["levelfield", "study", *without_options(arguments.words, OF_ONE_RUN), "--add-method", "my_loss.MyLoss"]
         again += ["--output", str(study.folder), "--reopen-test", "my loss"]  # elsewhere all would be trained anew
         _print_lines(console, [f"next: your own loss beside these: {shlex.join(again)}"])
     return 0

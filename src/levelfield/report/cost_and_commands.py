@@ -43,7 +43,8 @@ def commands(record: StudyRecord, rows: list[ResultRow]) -> list[dict[str, str]]
     shipped = _shipped_as(record.spec)
     if shipped is not None:
         found.append({"what": "the whole study, anew", "words": f"levelfield study run {shlex.quote(shipped)}"})
-    name = shlex.quote(f"outputs/{record.spec.name}")
+    folder = f"outputs/{record.folder.name}"
+    name = shlex.quote(folder)
     found.append(
         {
             "what": "from the study's folder: the page, and a check of all numbers",
@@ -53,7 +54,7 @@ def commands(record: StudyRecord, rows: list[ResultRow]) -> list[dict[str, str]]
     trained = [method for method in record.spec.methods if not is_baseline(method)]
     if any(row.stage == "test" and row.method in trained for row in rows):
         job = folds_of(record.spec, best_method(rows, record.spec), 0)[0]
-        path = shlex.quote(f"outputs/{record.spec.name}/{job.path}")
+        path = shlex.quote(f"{folder}/{job.path}")
         found.append({"what": f"one training, {job}", "words": f"levelfield fit --config {path}/{CONFIG}"})
         found.append(
             {

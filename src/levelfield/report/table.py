@@ -1,6 +1,7 @@
 """The comparison table of a study on the terminal and in a notebook."""
 
 import io
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -142,7 +143,8 @@ def reopening(openings: Sequence[str]) -> str | None:
     """What the first line says if the test classes were opened more than once, given the reason of each opening."""
     if len(openings) < 2:
         return None
-    again = "; ".join(openings[1:])
+    times = Counter(openings[1:])
+    again = "; ".join(f"{why} ({n} times)" if n > 1 else why for why, n in times.items())
     return f"THE TEST CLASSES WERE OPENED {len(openings)} TIMES. Why again: {again}."
 
 

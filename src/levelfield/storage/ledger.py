@@ -153,14 +153,20 @@ class Ledger:
                 "among the Trainer's callbacks"
             )
 
-    def finished(self, configuration: str, checkpoints: Mapping[str, str]) -> int | None:
-        """Number of the last opening if it was of just this and all its scores are written."""
+    def finished(self, configuration: str, checkpoints: Mapping[str, str], reopen: str | None = None) -> int | None:
+        """Number of the last opening if it was of just this and all its scores are written.
+
+        Args:
+            configuration: Hash of what is tested.
+            checkpoints: Name to SHA-256 of each checkpoint tested.
+            reopen: Why they are to be opened again; the reason of the last opening asks for no other one.
+        """
         entries = [entry for entry in self.entries() if entry["event"] != "transfer"]
         if not entries or entries[-1]["event"] != "finished":
             return None
         last = next(entry for entry in reversed(entries) if entry["event"] == "opened")
         same = last["configuration"] == configuration and last["checkpoints"] == dict(checkpoints)
-        return last["opening"] if same else None
+        return last["opening"] if same and reopen in (None, last["reason"]) else None
 
     def finish(self, opening: int) -> None:
         """Record that all scores of an opening are written; once, whoever else did the same opening."""

@@ -61,8 +61,12 @@ def open_test_classes(
         raise UserError(f"{record.folder / state.to_do[0].path} is not done; resume the study first")
     checkpoints = _checkpoints(record)
     ledger, configuration = record.ledger, record.spec.configuration_hash()
-    finished = None if reopen else ledger.finished(configuration, checkpoints)
+    finished = ledger.finished(configuration, checkpoints, reopen)
     if finished and _Opening(record, finished, checkpoints, progress).score_stored():
+        if reopen:
+            progress.line(
+                f'the test classes were opened for "{reopen}" and all is scored; another reason opens them again'
+            )
         return
     if not without_failed_runs:
         _refuse_missing_runs(record)
