@@ -74,9 +74,13 @@ def without_regularizer(method: str) -> str:
     return next(loss for loss in ("ntxent", "normalized_softmax") if method.startswith(f"{loss}_"))
 
 
+def has_later_methods(each: LaptopSet) -> bool:
+    return set(ADDED) <= set(each.table())
+
+
 def later_section(sets: Sequence[LaptopSet]) -> list[Section]:
     """One section, or none while no set holds all methods."""
-    there = [each for each in sets if set(ADDED) <= set(each.table())]
+    there = [each for each in sets if has_later_methods(each)]
     if not there:
         return []
     n, scores = len(there), {each.name: means(each.table(), list(YEARS)) for each in there}
