@@ -177,8 +177,8 @@ def _limits(sets: Sequence[LaptopSet]) -> list[str]:
         "## What it does not say",
         "",
         "- The trunk was frozen: a linear layer of 128 was trained on its features, for at most 200 steps of 32. "
-        "Training the trunk brings more than the choice of a loss does here, and [another order](results/laptop/README.md"
-        "#does-the-frozen-order-foretell-the-fine-tuned-one) may hold.",
+        "Training the trunk brings more than the choice of a loss does here, and [another order]("
+        "results/laptop/README.md#does-the-frozen-order-foretell-the-fine-tuned-one) may hold.",
         f"- The 14 methods are the Reality Check's. {others}",
         "- The best of a set is found on its test classes, so its own score flatters it a little.",
     ]

@@ -64,6 +64,12 @@ class SmallTrunk(nn.Module):
         return self.convolution(images).relu().mean((2, 3))
 
 
+class FiledTrunk(SmallTrunk):
+    def __init__(self, width):
+        with open(width) as file:
+            super().__init__(int(file.read()))
+
+
 class LabelEmbedder(nn.Linear):
     def forward(self, features, labels):
         return super().forward(features)
@@ -144,6 +150,42 @@ def test_plain_modules_train_and_come_back(name, options, tiny, run, tmp_path):
         assert learner.loss.weights.shape == (15, 128)
     code, _, complaint = run("validate", "--ckpt_path", best)
     assert code == 0, complaint
+
+
+@pytest.mark.parametrize("command", ["validate", "predict", "export"])
+def test_a_new_terminal_finds_ones_own_parts_where_it_stands(command, tiny, run, desk, tmp_path, monkeypatch):
+    code, _, complaint = run("fit", *tiny, *ALL_OWN, "--trainer.max_epochs", "1", "--output", tmp_path)
+    assert code == 0, complaint
+    monkeypatch.delitem(sys.modules, "plain_parts")
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path and path != str(desk)])
+    more = ["--output", tmp_path / "exported"] if command == "export" else []
+    best = tmp_path / "fit/Glyphs-PairsLoss/0/best.ckpt"
+    code, _, complaint = run(command, "--ckpt_path", best, "--trust", "plain_parts", *more)
+    assert code == 0, complaint
+
+
+def test_a_file_that_a_part_reads_is_named_where_it_is_missing(tiny, run, tmp_path):
+    width = tmp_path / "files/width.txt"
+    words = [
+        *tiny,
+        "--model.loss",
+        "ContrastiveLoss",
+        "--model.trunk",
+        "plain_parts.FiledTrunk",
+        "--model.trunk.width",
+        width,
+    ]
+    refused(run("fit", *words), f"FiledTrunk: there is no file '{width}' here")
+    width.parent.mkdir()
+    width.write_text("8")
+    code, _, complaint = run("fit", *words, "--trainer.max_epochs", "1", "--output", tmp_path)
+    assert code == 0, complaint
+    best = next(tmp_path.rglob("best.ckpt"))
+    refused(run("validate", "--ckpt_path", best), "FiledTrunk: there is no file 'width.txt' here")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(width.parent)
+        code, _, complaint = run("validate", "--ckpt_path", best)
+        assert code == 0, complaint
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from levelfield import __version__
 from levelfield.errors import UserError, nearest, refused_file
 from levelfield.runtime.freed_memory import keep_freed_memory
 from levelfield.runtime.imports import quick_imports
+from levelfield.runtime.own_modules import find_own_modules
 from levelfield.runtime.processes import end_with_first
 from levelfield.runtime.signals import EXIT_CODE, Stopped, handling, is_first_rank, requeue, stop_at_once
 
@@ -99,6 +100,7 @@ def _with_learner(args: list[str]) -> list[str]:
 def _run(name: str, words: list[str]) -> int:
     if name not in COMMANDS:
         raise UserError(f"no such command '{name}'{nearest(name, COMMANDS, '')} (levelfield --help lists them)")
+    find_own_modules()
     options = {word.partition("=")[0] for word in words}
     if name in USES or (name == "predict" and options & {"--data", "-h", "--help"}):
         name, words = "use", [name, *words]

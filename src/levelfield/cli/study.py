@@ -7,7 +7,6 @@ from jsonargparse import Namespace
 
 from levelfield.cli.command_parser import CommandParser
 from levelfield.cli.study_output import answer
-from levelfield.runtime.own_modules import find_own_modules
 from levelfield.study.definition.configuration import options_of_file
 from levelfield.study.definition.spec import COUNTS
 from levelfield.study.execution.executor import DEFAULT, executor
@@ -111,5 +110,4 @@ def main(argv: Sequence[str]) -> int:
         UserError: a mistake; the command line prints it and exits with 2.
     """
     arguments = parse(argv)
-    find_own_modules()
     return answer(arguments, arguments.overrides, executor(arguments.executor, arguments.options))

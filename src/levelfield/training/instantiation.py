@@ -89,6 +89,9 @@ class _Builder:
         except UserError as error:
             self.refusals.append(error)
             raise
+        except FileNotFoundError as error:
+            self.refusals.append(UserError(f"{kind.__name__}: there is no file '{error.filename}' here"))
+            raise self.refusals[-1] from error
         except ValueError as error:  # of a value that the class does not take
             self.refusals.append(UserError(f"{kind.__name__}: {' '.join(str(error).split())}"))
             raise self.refusals[-1] from error
