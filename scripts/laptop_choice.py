@@ -7,7 +7,7 @@ from itertools import combinations
 from statistics import fmean
 
 from laptop_gallery import TITLES, in_so_far
-from laptop_later import has_later_methods
+from laptop_later import has_later_methods, later_choice
 from laptop_order import LDA, pair, range_of
 from laptop_sets import LaptopSet
 from laptop_variants import follow_up_sections
@@ -35,6 +35,7 @@ def choice_page(sets: Sequence[LaptopSet]) -> str:
             "",
             *by_loss(sets),
             "",
+            *later_choice(sets),
             *pca_start(sets),
             *search_matters(sets),
             "",

@@ -112,6 +112,35 @@ def later_section(sets: Sequence[LaptopSet]) -> list[Section]:
     ]
 
 
+def later_choice(sets: Sequence[LaptopSet]) -> list[str]:
+    """What the rows say to somebody who chooses a loss; nothing while no set holds them."""
+    there = [each for each in sets if has_later_methods(each)]
+    if not there:
+        return []
+    found = {each.name: _comparisons(each) for each in there}
+    scores = {each.name: means(each.table(), list(YEARS)) for each in there}
+    better = {method: int(_over("contrastive", method, there, found)[1]) for method in LATER}
+    always, never = ([m for m, n in better.items() if n == count] for count in (len(there), 0))
+    gains = []
+    for method in REGULARIZED:
+        gain, above, below = _over(without_regularizer(method), method, there, found)
+        gains.append(f"`{method}` {gain} (shown better on {above}, worse on {below})")
+    return [
+        "## What came after the Reality Check",
+        "",
+        f"Ten losses of 2020 to 2023, and six of a loss with a regularizer, searched as the 14 were. "
+        f"{_short(there, scores, found)} Of the ten, shown better than `contrastive` on each of these sets: "
+        f"{_names(always)}; not on any: {_names(never)}. A regularizer's mean gain over the same loss without it, "
+        f"points: {', '.join(gains)}. "
+        "[The table](results/laptop/README.md#what-moved-from-2006-to-2026).",
+        "",
+    ]
+
+
+def _names(methods: Sequence[str]) -> str:
+    return ", ".join(f"`{method}`" for method in methods) or "none"
+
+
 def _comparisons(each: LaptopSet) -> list[Comparison]:
     return compare_all(each.rows, [*YEARS, *(f"{method}@2" for method in TWICE)])
 
@@ -146,7 +175,7 @@ def _short(there: Sequence[LaptopSet], scores: dict[str, dict[str, float]], foun
     return (
         f"On {len(there)} of {len(SETS)} sets, the best of the {len(ADDED)} that came after less the best of the 14: "
         f"{mean_with(gains)} points; shown better than that best on every set: "
-        f"{', '.join(f'`{method}`' for method in always) or 'none'}. Kendall's tau of the year with MAP@R: "
+        f"{_names(always)}. Kendall's tau of the year with MAP@R: "
         f"{', '.join(f'{tau:+.2f}' for tau in taus)}. Two searches of one of them differ by up to "
         f"{100 * max(searches, default=0.0):.1f} points."
     )
