@@ -80,11 +80,11 @@ def has_later_methods(each: LaptopSet) -> bool:
 
 def later_section(sets: Sequence[LaptopSet]) -> list[Section]:
     """One section, or none while no set holds all methods."""
-    there = [each for each in sets if has_later_methods(each)]
+    there, scores, found = _measured(sets)
     if not there:
         return []
-    n, scores = len(there), {each.name: means(each.table(), list(YEARS)) for each in there}
-    found = {each.name: _comparisons(each) for each in there}
+    n, names = len(there), [each.name for each in there]
+    head = ["", "year", *names, "mean rank", "over contrastive", "shown better", "shown worse"]
     overall = {method: fmean(scores[each.name][method] for each in there) for method in YEARS}
     ranks = rank_methods(scores) if n > 1 else None
     rows = []
@@ -92,8 +92,6 @@ def later_section(sets: Sequence[LaptopSet]) -> list[Section]:
         cells = [f"`{method}`", str(YEARS[method]), *(said_mean(each.table()[method]) for each in there)]
         cells.append("" if ranks is None else f"{ranks.mean_ranks[method]:.1f}")
         rows.append([*cells, *_over("contrastive", method, there, found)])
-    pairs = [[f"`{m}`", *_over(without_regularizer(m), m, there, found)] for m in REGULARIZED]
-    head = ["over it", "shown better", "shown worse"]
     return [
         Section(
             "What moved from 2006 to 2026?",
@@ -102,11 +100,11 @@ def later_section(sets: Sequence[LaptopSet]) -> list[Section]:
                 f"Test MAP@R, percent, separated, on {n} set{'s' * (n > 1)}; differences in points, means over sets. "
                 "Shown: paired over ten runs, Holm's correction over all pairs of a set, 5%.",
                 "",
-                *table(["", "year", *(each.name for each in there), "mean rank", "over contrastive", *head[1:]], rows),
+                *table(head, rows),
                 "",
                 "A regularizer beside the same loss without it, each searched:",
                 "",
-                *table(["", *head], pairs),
+                *_regularizers(there, found),
             ],
         )
     ]
@@ -114,35 +112,41 @@ def later_section(sets: Sequence[LaptopSet]) -> list[Section]:
 
 def later_choice(sets: Sequence[LaptopSet]) -> list[str]:
     """What the rows say to somebody who chooses a loss; nothing while no set holds them."""
-    there = [each for each in sets if has_later_methods(each)]
+    there, scores, found = _measured(sets)
     if not there:
         return []
-    found = {each.name: _comparisons(each) for each in there}
-    scores = {each.name: means(each.table(), list(YEARS)) for each in there}
     better = {method: int(_over("contrastive", method, there, found)[1]) for method in LATER}
     always, never = ([m for m, n in better.items() if n == count] for count in (len(there), 0))
-    gains = []
-    for method in REGULARIZED:
-        gain, above, below = _over(without_regularizer(method), method, there, found)
-        gains.append(f"`{method}` {gain} (shown better on {above}, worse on {below})")
+    never_said = f"; on none of them: {_names(never)}" if never else ""
     return [
         "## What came after the Reality Check",
         "",
-        f"Ten losses of 2020 to 2023, and six of a loss with a regularizer, searched as the 14 were. "
+        "Ten losses of 2020 to 2023, and six of a loss with a regularizer, searched as the 14 were. "
         f"{_short(there, scores, found)} Of the ten, shown better than `contrastive` on each of these sets: "
-        f"{_names(always)}; not on any: {_names(never)}. A regularizer's mean gain over the same loss without it, "
-        f"points: {', '.join(gains)}. "
-        "[The table](results/laptop/README.md#what-moved-from-2006-to-2026).",
+        f"{_names(always)}{never_said}. [All rows](results/laptop/README.md#what-moved-from-2006-to-2026). Of the six:",
+        "",
+        *_regularizers(there, found),
         "",
     ]
+
+
+def _regularizers(there: Sequence[LaptopSet], found: dict[str, list[Comparison]]) -> list[str]:
+    head = ["points over the same loss without it", "shown better", "shown worse"]
+    return table(["", *head], [[f"`{m}`", *_over(without_regularizer(m), m, there, found)] for m in REGULARIZED])
 
 
 def _names(methods: Sequence[str]) -> str:
     return ", ".join(f"`{method}`" for method in methods) or "none"
 
 
-def _comparisons(each: LaptopSet) -> list[Comparison]:
-    return compare_all(each.rows, [*YEARS, *(f"{method}@2" for method in TWICE)])
+def _measured(
+    sets: Sequence[LaptopSet],
+) -> tuple[list[LaptopSet], dict[str, dict[str, float]], dict[str, list[Comparison]]]:
+    """The sets that hold all methods, and of each the means and what compares them."""
+    there = [each for each in sets if has_later_methods(each)]
+    compared = [*YEARS, *(f"{method}@2" for method in TWICE)]
+    scores = {each.name: means(each.table(), list(YEARS)) for each in there}
+    return there, scores, {each.name: compare_all(each.rows, compared) for each in there}
 
 
 def _pair(found: Sequence[Comparison], method: str, other: str) -> Comparison:
