@@ -1,7 +1,8 @@
 """Forward + backward time and peak memory of every loss and regularizer, beside pytorch-metric-learning and the floor.
 
 The floor is forward + backward of the similarity matrix alone: N x N, or N x C for a loss with class weights, C being
-their number (the classes in the batch, by the centres of a class). 4 samples a class, D = 128, 2 threads. Times are
+their number (the classes in the batch, by the centres of a class), or of samples and class weights with themselves for
+a loss of them all (potential field). 4 samples a class, D = 128, 2 threads. Times are
 the least of several runs, ours and theirs by turns. Memory is the peak of traced allocations, in float32 buffers of N
 x N (N x C; angular: positive pairs x N).
 
@@ -43,7 +44,7 @@ class Case:
     """A loss, its peer, and the memory that the peer takes at batch size N, roughly, in bytes."""
 
     name: str
-    kind: str  # "pair", "sorted", "angular" or "class"
+    kind: str  # "pair", "sorted", "angular", "class" or "both"
     arguments: dict
     peer_bytes: Callable[[int], float] | None = None
     centers: int = 1  # weight vectors a class
@@ -97,6 +98,7 @@ CASES = [
     Case("MagFaceLoss", "class", {}),
     Case("SubCenterArcFaceLoss", "class", {}, dense, centers=3),
     Case("SoftTripleLoss", "class", {}, dense, centers=10),
+    Case("PotentialFieldLoss", "both", {}, centers=2),
     Case("StructuredClusteringLoss", "search", {}),
     Case("KoLeo", "pair", {}),
     Case("Uniformity", "pair", {}),
@@ -125,6 +127,8 @@ def step(clock: Clock, loss: Callable[[Tensor, Tensor], Tensor], embeddings: Ten
 def floor(kind: str, weights: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
     if kind == "class":
         return lambda embeddings, labels: (embeddings @ weights.T).sum()
+    if kind == "both":
+        return lambda embeddings, labels: (torch.cat([embeddings, weights]) @ torch.cat([embeddings, weights]).T).sum()
     return lambda embeddings, labels: (embeddings @ embeddings.T).sum()
 
 
@@ -155,7 +159,7 @@ class Penalty(nn.Module):
 def build(case: Case, n: int) -> tuple[nn.Module, nn.Module | None]:
     if case.name in regularizers.__all__:
         return Penalty(getattr(regularizers, case.name)(**case.arguments)), None
-    classes = {"num_classes": n // SAMPLES_PER_CLASS, "embedding_size": DIM} if case.kind == "class" else {}
+    classes = {"num_classes": n // SAMPLES_PER_CLASS, "embedding_size": DIM} if case.kind in ("class", "both") else {}
     ours = getattr(losses, case.name)(**classes, **case.arguments)
     if case.peer_bytes is None or case.peer_bytes(n) > PEER_BYTES:
         return ours, None
@@ -192,9 +196,8 @@ def rows(case: Case, sizes: list[int], seconds: float, clock: Clock, compiled: b
         runs = [floor(case.kind, weights), ours] + ([peer] if peer is not None else [])
         least = measure([partial(step, clock, run, embeddings, labels) for run in runs], seconds)
         peer_last = least[2] if peer is not None else peer_last
-        unit = n * n * 4 if case.kind != "class" else n * vectors * 4
-        if case.kind == "angular":
-            unit = n * (SAMPLES_PER_CLASS - 1) * n * 4
+        values = {"class": n * vectors, "both": (n + vectors) ** 2, "angular": n * (SAMPLES_PER_CLASS - 1) * n}
+        unit = 4 * values.get(case.kind, n * n)
         buffers = peak_bytes(ours, embeddings, labels) / unit
         theirs = f"{least[2] * 1e3:.2f} | {least[2] / least[1]:.1f}" if peer is not None else "- | -"
         out.append(

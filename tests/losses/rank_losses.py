@@ -41,6 +41,7 @@ ARGUMENTS = {
     "NTXentLoss": [{}, {"probability_floor": 1e-3}],
     "RecallAtKLoss": [{}, {"similarity_mixup": True}],
     "SoftTripleLoss": [{}, {"reg_weight": 0.2}, {"class_fraction": 0.6}],
+    "PotentialFieldLoss": [{}, {"class_fraction": 0.6}],
     "ProxyTripletLoss": [{}, {"reduction": "mean"}],
     "ProxyNCALoss": [{}, {"exclude_positive": True}],
     "ArcFaceLoss": [{}, {"class_fraction": 0.6}],

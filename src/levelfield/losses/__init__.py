@@ -23,6 +23,7 @@ from levelfield.losses.normalized_softmax import NormalizedSoftmaxLoss
 from levelfield.losses.ntxent import NTXentLoss
 from levelfield.losses.pairs import PairLoss
 from levelfield.losses.pnp import PNPLoss
+from levelfield.losses.potential_field import PotentialFieldLoss
 from levelfield.losses.prototypical import PrototypicalLoss
 from levelfield.losses.proxy_anchor import ProxyAnchorLoss
 from levelfield.losses.proxy_nca import ProxyNCALoss
@@ -67,6 +68,7 @@ __all__ = [
     "NormalizedSoftmaxLoss",
     "PNPLoss",
     "PairLoss",
+    "PotentialFieldLoss",
     "PrototypicalLoss",
     "ProxyAnchorLoss",
     "ProxyNCALoss",

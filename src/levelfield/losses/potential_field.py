@@ -1,0 +1,131 @@
+"""Potential field loss."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from levelfield.losses.base import check_above_0
+from levelfield.losses.classification import ClassificationLoss, WeightInit
+from levelfield.losses.pairs import ROW_VALUES
+from levelfield.numerics import inner_products, unit
+
+# Pairs that are held at a time on a CPU, whose cache they then stay in; on a GPU `ROW_VALUES`.
+CACHED_VALUES = 2**18
+# Distance from which on points count as so far apart: in float32 more than rounding makes of two that coincide.
+NEAREST = 2e-3
+# Beyond, the field of two points that coincide overflows float32.
+GREATEST_ALPHA = 10.0
+
+
+class PotentialFieldLoss(ClassificationLoss):
+    """Samples and proxies as charges: those of a class attract each other, others repel, both less with the distance.
+
+        L = sum_{a != b} q_a q_b psi_ab
+        psi_ab = -max(d_ab, delta)^-alpha for two of a class, min(d_ab, delta)^-alpha else
+        d_ab = norm(u_a - u_b)
+
+    a and b are the batch's samples and all proxies, u unit vectors. Within delta attraction is constant and has no
+    gradient, so that a class does not fall together; beyond it repulsion. Charges q are 1; with a miner a sample's is
+    how often `indices_tuple` names it, divided by the largest such count, so that who is not named neither feels the
+    field nor makes any. Points nearer than 0.002 count as that far apart, without a gradient: two may coincide. L is
+    the paper's total potential energy (its equations 1 to 6), a sum: it grows with the square of the number of points,
+    which the steps of Adam do not notice. With (N, D) embeddings and (N,) labels in 0..num_classes-1 it gives a scalar.
+    Processes compute it whole.
+
+    Args:
+        num_classes: C.
+        embedding_size: D.
+        centers_per_class: M, proxies a class; the paper has 15 for 100 classes (CUB, Cars) and 2 for 11,318 (SOP).
+        delta: Euclidean distance of unit vectors, above 0; the paper tried 0.1 to 0.3.
+        alpha: how fast the field decays, in (0, 10]; the paper tried up to 6.
+        class_fraction: share of the classes in play at each step (`ClassificationLoss`).
+        weight_init: how the proxies begin (`ClassificationLoss`).
+
+    Cost: (B + C M)^2, some rows of it at a time. When: noisy labels; classes of several clusters; not many classes.
+    Paper: Bhatnagar & Ahuja 2025, "Potential Field Based Deep Metric Learning", arXiv:2405.18560.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        centers_per_class: int = 2,
+        delta: float = 0.2,
+        alpha: float = 4.0,
+        class_fraction: float = 1.0,
+        weight_init: WeightInit = "normal",
+    ) -> None:
+        super().__init__(num_classes, embedding_size, class_fraction, centers_per_class, weight_init=weight_init)
+        check_above_0(delta=delta, alpha=alpha)
+        if alpha > GREATEST_ALPHA:
+            raise ValueError(f"alpha={alpha} must be at most {GREATEST_ALPHA:g}")
+        self.delta = delta
+        self.alpha = alpha
+
+    def class_loss(
+        self,
+        embeddings: Float[Tensor, "N D"],
+        class_weights: Float[Tensor, "CM D"],
+        labels: Int[Tensor, " N"],
+        sample_weights: Float[Tensor, " N"],
+    ) -> Float[Tensor, ""]:
+        own = torch.arange(len(class_weights), device=labels.device) // self.centers_per_class
+        points = torch.cat([unit(embeddings), unit(class_weights)])
+        charges = torch.cat([sample_weights, sample_weights.new_ones(len(class_weights))])
+        return _Energy.apply(points, torch.cat([labels, own]), charges, self.delta, self.alpha)
+
+
+class _Energy(torch.autograd.Function):
+    """The sum of psi, and its derivative at once; for a derivative of that, the same once more under autograd."""
+
+    @staticmethod
+    def forward(ctx: Any, points: Tensor, labels: Tensor, charges: Tensor, delta: float, alpha: float) -> Tensor:
+        energy, slopes = energy_and_slopes(points, labels, charges, delta, alpha)
+        ctx.save_for_backward(points, labels, charges, slopes)
+        ctx.field = delta, alpha
+        return energy
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
+        points, labels, charges, slopes = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            _, slopes = energy_and_slopes(points, labels, charges, *ctx.field)
+        return gradient * slopes, None, None, None, None
+
+
+def energy_and_slopes(
+    points: Float[Tensor, "n D"], labels: Int[Tensor, " n"], charges: Float[Tensor, " n"], delta: float, alpha: float
+) -> tuple[Float[Tensor, ""], Float[Tensor, "n D"]]:
+    """sum_{a != b} q_a q_b psi_ab of unit vectors and its derivative, some rows at a time; each pair is met once."""
+    n, near, level = len(points), NEAREST**2, delta**2
+    size = max(1, (CACHED_VALUES if points.device.type == "cpu" else ROW_VALUES) // n)
+    norms = points.square().sum(1)
+    weighed = charges[:, None] * torch.cat([points, torch.ones_like(points[:, :1])], 1)
+    energy = charges.square().sum() * delta**-alpha  # less the diagonal's, which the blocks have
+    slopes = torch.zeros_like(points)
+    for first in range(0, n, size):
+        last = min(first + size, n)
+        squares = norms[first:last, None] + norms[first:] - 2 * inner_products(points[first:last], points[first:])
+        same = labels[first:last, None] == labels[first:]
+        # Held where the field is constant.
+        held = torch.where(same, squares.clamp_min(level), squares.clamp(min(near, level), level))
+        psi = held.pow(-alpha / 2)
+        psi = torch.where(same, -psi, psi)
+        of_squares = torch.where(squares == held, psi / held, 0) * (-alpha / 2)
+        orders = charges[first:].clone()
+        orders[last - first :] *= 2  # pairs with a later block stand for both of their orders
+        energy = energy + (charges[first:last] * inner_products(psi, orders[None]).squeeze(1)).sum()
+        slopes[first:last] += _away(points[first:last], of_squares, weighed[first:])
+        if last < n:
+            slopes[last:] += _away(points[last:], of_squares[:, last - first :].mT, weighed[first:last])
+    return energy, 4 * charges[:, None] * slopes
+
+
+def _away(
+    points: Float[Tensor, "N D"], factors: Float[Tensor, "N M"], weighed: Float[Tensor, "M D+1"]
+) -> Float[Tensor, "N D"]:
+    """sum_m factors_nm q_m (x_n - x_m), given q_m x_m and q_m."""
+    sums = inner_products(factors, weighed.mT)
+    return sums[:, -1:] * points - sums[:, :-1]
