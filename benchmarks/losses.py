@@ -128,7 +128,8 @@ def floor(kind: str, weights: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
     if kind == "class":
         return lambda embeddings, labels: (embeddings @ weights.T).sum()
     if kind == "both":
-        return lambda embeddings, labels: (torch.cat([embeddings, weights]) @ torch.cat([embeddings, weights]).T).sum()
+        itself = floor("pair", weights)
+        return lambda embeddings, labels: itself(torch.cat([embeddings, weights]), labels)
     return lambda embeddings, labels: (embeddings @ embeddings.T).sum()
 
 
