@@ -99,6 +99,7 @@ CASES = [
     Case("SubCenterArcFaceLoss", "class", {}, dense, centers=3),
     Case("SoftTripleLoss", "class", {}, dense, centers=10),
     Case("PotentialFieldLoss", "both", {}, centers=2),
+    Case("HISTLoss", "class", {}),
     Case("StructuredClusteringLoss", "search", {}),
     Case("KoLeo", "pair", {}),
     Case("Uniformity", "pair", {}),

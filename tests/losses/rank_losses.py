@@ -42,6 +42,7 @@ ARGUMENTS = {
     "RecallAtKLoss": [{}, {"similarity_mixup": True}],
     "SoftTripleLoss": [{}, {"reg_weight": 0.2}, {"class_fraction": 0.6}],
     "PotentialFieldLoss": [{}, {"class_fraction": 0.6}],
+    "HISTLoss": [{"hidden_size": 8}],
     "ProxyTripletLoss": [{}, {"reduction": "mean"}],
     "ProxyNCALoss": [{}, {"exclude_positive": True}],
     "ArcFaceLoss": [{}, {"class_fraction": 0.6}],

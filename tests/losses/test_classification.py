@@ -1,5 +1,7 @@
 """What the losses with class weights share: the sample of classes, label checks, weights."""
 
+import inspect
+
 import pytest
 import torch
 from test_every_loss import CLASSES
@@ -7,6 +9,10 @@ from test_every_loss import CLASSES
 from levelfield import losses
 from levelfield.losses import NormalizedSoftmaxLoss
 from levelfield.numerics import unit
+
+
+def taking(argument):
+    return [name for name in CLASSES if argument in inspect.signature(getattr(losses, name)).parameters]
 
 
 def kept_logits(loss, x, y):
@@ -24,7 +30,7 @@ def kept_logits(loss, x, y):
     return classes, seen["labels"]
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", taking("class_fraction"))
 def test_a_fraction_of_1_is_the_plain_loss(name):
     cls = getattr(losses, name)
     torch.manual_seed(0)
@@ -66,7 +72,7 @@ def test_a_batch_of_more_classes_than_the_fraction_keeps_them_all():
     assert classes == [0, 3, 5, 7, 9]
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", taking("class_fraction"))
 def test_a_step_is_the_loss_of_a_smaller_problem(name):
     """With a fraction, the loss is that of a loss which only ever knew the kept classes."""
     cls = getattr(losses, name)
@@ -103,7 +109,7 @@ def test_bad_arguments_are_refused():
         NormalizedSoftmaxLoss(3, 2, label_smoothing=1)
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", taking("weight_init"))
 def test_class_weights_begin_normal_or_uniform(name):
     """The variances are 1 and (2 / sqrt(D))^2 / 12; that of 4,000 numbers is within 10% of them."""
     cls = getattr(losses, name)
@@ -177,3 +183,8 @@ def test_normal_class_weights_stand_still_under_zhai_and_wus_rates():
     assert 30 < degrees_turned("uniform") < 60
     assert degrees_turned("normal", classes=98, steps=107, lr=0.01) < 0.62 * 10 * 107 / 78
     assert 50 < degrees_turned("uniform", classes=98, steps=107, lr=0.01) < 70
+
+
+def test_all_but_one_take_a_fraction_and_a_beginning():
+    """The network of HIST has a fixed number of outputs, and its authors say how the weights begin."""
+    assert set(CLASSES) - set(taking("class_fraction")) == set(CLASSES) - set(taking("weight_init")) == {"HISTLoss"}

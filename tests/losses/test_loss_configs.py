@@ -70,7 +70,8 @@ def test_a_configuration_builds_its_loss_and_its_space_names_arguments(file):
         )
         assert model["loss"] == plain["model"]["loss"]
         assert plain["search"].items() <= config["search"].items()
-    needs_pairs = not with_classes or cls is losses.PotentialFieldLoss  # whose samples meet each other, too
+    meet = {losses.HISTLoss, losses.PotentialFieldLoss}  # samples of a batch meet each other in them, too
+    needs_pairs = not with_classes or cls in meet
     assert (config.get("data") == {"samples_per_class": 1}) != needs_pairs
 
     accepted = parser.get_defaults()["loss"].__dict__

@@ -12,6 +12,7 @@ from levelfield.losses.contrastive import ContrastiveLoss
 from levelfield.losses.cosface import CosFaceLoss
 from levelfield.losses.cross_batch_memory import CrossBatchMemory
 from levelfield.losses.fast_ap import FastAPLoss
+from levelfield.losses.hist import HISTLoss
 from levelfield.losses.hyperbolic_cross_entropy import HyperbolicCrossEntropyLoss
 from levelfield.losses.lifted_structure import LiftedStructureLoss
 from levelfield.losses.magface import MagFaceLoss
@@ -56,6 +57,7 @@ __all__ = [
     "CosFaceLoss",
     "CrossBatchMemory",
     "FastAPLoss",
+    "HISTLoss",
     "HyperbolicCrossEntropyLoss",
     "LiftedStructureLoss",
     "MagFaceLoss",

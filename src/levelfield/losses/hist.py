@@ -1,0 +1,131 @@
+"""HIST loss: learnt distributions of classes, and a network over the hypergraph that they make of a batch."""
+
+import math
+from functools import partial
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, leaky_relu
+
+from levelfield.losses.base import check_above_0
+from levelfield.losses.classification import ClassificationLoss
+from levelfield.numerics import inner_products, unit
+
+LEAKAGE = 0.1
+# Of the batch normalization: torch's.
+LEAST_VARIANCE = 1e-5
+# The largest logarithm of a variance.
+GREATEST_LOG_VARIANCE = 6.0
+
+
+class HISTLoss(ClassificationLoss):
+    """Samples classified by their distances to learnt distributions, and by a network over the hypergraph of the batch.
+
+        L = mean_i [ CE( -tau M_ic, y_i ) + lambda_s CE( z_ic, y_i ) ]    M_ic = sum_d (u_id - mu_cd)^2 / v_cd
+        z = G phi( G (x theta_1 + b_1) ) theta_2 + G b_2    G = D_v^-1/2 H D_e^-1 H^T D_v^-1/2
+        H_ie = 1 for the own class, e^(-alpha M_ie) else
+
+    mu_c is the unit vector of a class weight and v_cd = e^(s_cd) a variance, s learnt and clipped to [0, 6]. Each class
+    of the batch makes an edge e of the hypergraph H, D_v and D_e are its row and column sums; x are embeddings with
+    their norms (`normalize: false` in the learner), and phi is batch normalization, always by the batch at hand, and a
+    leaky ReLU of slope 0.1. The network belongs to the loss and learns with it; retrieval does without. With a miner,
+    samples weigh in both parts; all are in the hypergraph. With (N, D) embeddings and (N,) labels in
+    0..num_classes-1 it gives a scalar. Processes compute it whole: the network mixes rows.
+
+    Args:
+        num_classes: C.
+        embedding_size: D.
+        tau: scale of the distances, above 0.
+        alpha: how fast other classes' samples leave an edge, above 0.
+        classification_weight: lambda_s, at least 0.
+        hidden_size: T, width of the network.
+        network_rate: learning rate of the network in units of the loss' (`model.loss_lr`), the distributions', above 0.
+            Its weights are stored divided by it: exact for Adam and its kin without weight decay.
+
+    Class weights and s begin with a standard deviation of sqrt(2/C), by the authors' code.
+
+    Cost: B C D + B^2 (D + T) + B T C. When: many samples of few classes; mates told by what else is in the batch.
+    Paper: Lim et al. 2022, "Hypergraph-Induced Semantic Tuplet Loss for Deep Metric Learning", CVPR,
+    https://openaccess.thecvf.com/content/CVPR2022/html/Lim_Hypergraph-Induced_Semantic_Tuplet_Loss_for_Deep_Metric_Learning_CVPR_2022_paper.html.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        tau: float = 32.0,
+        alpha: float = 0.9,
+        classification_weight: float = 1.0,
+        hidden_size: int = 512,
+        network_rate: float = 0.01,
+    ) -> None:
+        super().__init__(num_classes, embedding_size)
+        check_above_0(tau=tau, alpha=alpha, hidden_size=hidden_size, network_rate=network_rate)
+        if classification_weight < 0:
+            raise ValueError(f"classification_weight={classification_weight} must be at least 0")
+        self.tau = tau
+        self.alpha = alpha
+        self.classification_weight = classification_weight
+        self.network_rate = network_rate
+        begin = partial(nn.init.normal_, std=math.sqrt(2 / num_classes))
+        self.draw_weights(begin)
+        self.log_variances = nn.Parameter(begin(torch.empty(num_classes, embedding_size)))
+        self.hidden = nn.Linear(embedding_size, hidden_size)
+        self.norm = nn.BatchNorm1d(hidden_size, eps=LEAST_VARIANCE, track_running_stats=False)
+        self.output = nn.Linear(hidden_size, num_classes)
+        with torch.no_grad():
+            for layer in (self.hidden, self.norm, self.output):
+                for weight in layer.parameters():
+                    weight.div_(network_rate)
+
+    def class_loss(
+        self,
+        embeddings: Float[Tensor, "N D"],
+        class_weights: Float[Tensor, "C D"],
+        labels: Int[Tensor, " N"],
+        sample_weights: Float[Tensor, " N"],
+    ) -> Float[Tensor, ""]:
+        distances = self.distances(embeddings, class_weights)
+        losses = cross_entropy(-self.tau * distances, labels, reduction="none")
+        if self.classification_weight:
+            logits = self.network_logits(embeddings, distances, labels)
+            losses = losses + self.classification_weight * cross_entropy(logits, labels, reduction="none")
+        return (losses * sample_weights).mean()
+
+    def distances(self, embeddings: Float[Tensor, "N D"], class_weights: Float[Tensor, "C D"]) -> Float[Tensor, "N C"]:
+        """M, the squared Mahalanobis distances of directions."""
+        points, means = unit(embeddings), unit(class_weights)
+        inverse = (-self.log_variances.to(points.dtype).clamp(0, GREATEST_LOG_VARIANCE)).exp()
+        cross = inner_products(points, means * inverse)
+        return inner_products(points.square(), inverse) - 2 * cross + (means.square() * inverse).sum(1)
+
+    def network_logits(
+        self, embeddings: Float[Tensor, "N D"], distances: Float[Tensor, "N C"], labels: Int[Tensor, " N"]
+    ) -> Float[Tensor, "N C"]:
+        """z. An edge is made once for each sample of its class, each time weighing a share of it: no shape depends on
+        the labels' values."""
+        same = labels[:, None] == labels
+        incidence = torch.where(same, 1.0, (-self.alpha * distances[:, labels]).exp())
+        shares = 1 / same.sum(0, dtype=incidence.dtype)
+        of_nodes = inner_products(incidence, shares[None]).rsqrt()
+        nodes = of_nodes * incidence
+        edges = nodes * (shares / incidence.sum(0))
+
+        def spread(points: Float[Tensor, "N K"]) -> Float[Tensor, "N K"]:
+            return inner_products(nodes, inner_products(points.mT, edges.mT))
+
+        def weight_and_bias(layer: nn.Linear | nn.BatchNorm1d) -> tuple[Tensor, Tensor]:
+            weight, bias = (self.network_rate * part.to(embeddings.dtype) for part in (layer.weight, layer.bias))
+            return weight, bias
+
+        ones = spread(embeddings.new_ones(len(embeddings), 1))
+        weight, bias = weight_and_bias(self.hidden)
+        hidden = inner_products(spread(embeddings), weight) + ones * bias
+        variances, means = torch.var_mean(hidden, 0, correction=0)
+        weight, bias = weight_and_bias(self.norm)
+        hidden = leaky_relu((hidden - means) * (variances + LEAST_VARIANCE).rsqrt() * weight + bias, LEAKAGE)
+        weight, bias = weight_and_bias(self.output)
+        if len(weight) < hidden.shape[1]:
+            return spread(inner_products(hidden, weight) + bias)
+        return inner_products(spread(hidden), weight) + ones * bias
