@@ -1,9 +1,15 @@
 """The sentences agree with the numbers they are made of."""
 
+from collections.abc import Sequence
+
+import numpy as np
 import pytest
 
 from levelfield.analysis.comparison import OVER_BASELINE, PAIR, SECOND_SEARCH, Comparison
-from levelfield.analysis.verdicts import all_in_words, in_words
+from levelfield.analysis.results import ResultRow
+from levelfield.analysis.verdicts import CAVEAT, all_in_words, in_words, verdict_lines
+from levelfield.study.definition.spec import is_baseline
+from levelfield.study.definition.study_file import find_study, load_spec
 
 
 def compared(difference: float, low: float | None, high: float | None, p: float | None = None, **other) -> Comparison:
@@ -87,3 +93,25 @@ def test_a_shown_difference_no_larger_than_a_second_searchs_is_said_to_be_so() -
     )
     assert large.endswith("arcface is better (Holm's p = 0.010)")
     assert none.endswith("no difference shown")
+
+
+def rows_of(methods: Sequence[str], runs: int) -> list[ResultRow]:
+    """Separated test MAP@R of methods a point apart, with a hundredth of a point of noise."""
+    noise = np.random.default_rng(0).normal(0, 1e-4, (len(methods), runs))
+    return [
+        ResultRow(method, "test", None, run, 0, "separated", "map_at_r", 0.5 + k / 100 + noise[k, run])
+        for k, method in enumerate(methods)
+        for run in range(runs)
+    ]
+
+
+def test_of_many_pairs_each_method_has_one_line_that_names_all_it_is_better_than() -> None:
+    spec = load_spec(find_study("quickstart"))
+    methods = [method for method in spec.methods if not is_baseline(method)]
+    rows = rows_of(methods, spec.runs)
+    sentences, (head, *lines, caveat) = verdict_lines(rows, spec), verdict_lines(rows, spec, 90)
+    assert len(sentences) == 91 + 1
+    assert head == "Shown, paired over 5 runs, 5% after Holm's correction over all 91 pairs:"
+    assert lines == [f"{methods[k]} is better than {', '.join(methods[:k])}" for k in range(13, 0, -1)]
+    assert caveat == CAVEAT
+    assert verdict_lines(rows, spec, 91) == sentences

@@ -60,16 +60,37 @@ def all_in_words(comparisons: Sequence[Comparison]) -> list[str]:
     return [in_words(c, largest) for c in comparisons]
 
 
-def verdict_lines(rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:
-    """What the paired comparisons of separated MAP@R say; the page has the other metrics and every interval."""
+def verdict_lines(rows: Sequence[ResultRow], spec: StudySpec, most_sentences: int | None = None) -> list[str]:
+    """What the paired comparisons of separated MAP@R say; the page has the other metrics and every interval.
+
+    Args:
+        most_sentences: Of pairs that are shown to differ; of more there is a line a method: what it is better than.
+    """
     comparisons = compare_all(rows, list(spec.methods))
     sentences = dict(zip(comparisons, all_in_words(comparisons), strict=True))
     pairs = [comparison for comparison in comparisons if comparison.kind == PAIR]
     shown = [sentences[comparison] for comparison in pairs if comparison.shown]
+    num_shown = len(shown)
+    if most_sentences is not None and num_shown > most_sentences:
+        shown = [
+            f"Shown, paired over {spec.runs} runs, 5% after Holm's correction over all {len(pairs)} pairs:",
+            *better_than(pairs),
+        ]
     lines = [*shown, *(sentences[comparison] for comparison in comparisons if comparison.kind == SECOND_SEARCH)]
-    if spec.runs >= SMALLEST_SAMPLE and len(pairs) > len(shown):
-        lines.append(f"No difference shown between {len(pairs) - len(shown)} of {len(pairs)} pairs of methods.")
+    if spec.runs >= SMALLEST_SAMPLE and len(pairs) > num_shown:
+        lines.append(f"No difference shown between {len(pairs) - num_shown} of {len(pairs)} pairs of methods.")
     return [*lines, CAVEAT] if lines else []
+
+
+def better_than(pairs: Sequence[Comparison]) -> list[str]:
+    """A line a method that is shown better than another one, that with the most first."""
+    worse: dict[str, list[str]] = {}
+    for pair in pairs:
+        if pair.shown:
+            better = pair if pair.difference > 0 else turned(pair)
+            worse.setdefault(better.method, []).append(better.other)
+    order = sorted(worse, key=lambda method: -len(worse[method]))
+    return [f"{method} is better than {', '.join(worse[method])}" for method in order]
 
 
 def points(fraction: float, decimals: int = 1) -> str:

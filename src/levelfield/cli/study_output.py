@@ -15,6 +15,7 @@ from rich.console import Console
 
 from levelfield.analysis.results import collect_rows, summarise
 from levelfield.analysis.selection import search_lines
+from levelfield.analysis.verdicts import verdict_lines
 from levelfield.cli.command_parser import without_options
 from levelfield.cli.study_status import show_status
 from levelfield.errors import UserError
@@ -37,6 +38,8 @@ OF_JOBS = {
     "--mixed-versions": "mixed_versions",
     "--test-without-failed-runs": "test_without_failed_runs",
 }
+# More pairs than these are told in a line a method: the table stays in sight.
+SENTENCES_ON_SCREEN = 10
 # Options, with the number of their values, that the command which adds a method has of its own or does without.
 OF_ONE_RUN = {"--output": 1, "--reopen-test": 1, "--from": 1, "--json": 0}
 
@@ -196,7 +199,8 @@ def _print_study(console: Console, study: Study) -> None:
     console.print(study.table())
     page, record = study.report(), study.record()
     places = f"{record.results_file}, {record.summary_file}, {page}"
-    _print_lines(console, [*search_lines(record), *study.verdicts(), places])
+    verdicts = verdict_lines(collect_rows(record), record.spec, SENTENCES_ON_SCREEN)
+    _print_lines(console, [*search_lines(record), *verdicts, places])
 
 
 def _print_lines(console: Console, lines: Sequence[str]) -> None:
