@@ -67,10 +67,11 @@ def loop(case, loss):
         {"hidden_size": 4, "network_rate": 1.0},  # fewer than classes, or more: the cheaper order of products
         {"hidden_size": 9, "tau": 3.0, "alpha": 2.0, "classification_weight": 0.4, "network_rate": 0.2},
         {"classification_weight": 0.0},
+        {"num_classes": 40, "hidden_size": 9},  # more than samples, whose edges are then made another way
     ],
 )
 def test_equals_the_equation(situation, arguments):
-    loss = HISTLoss(6, 5, **arguments).double()
+    loss = HISTLoss(**{"num_classes": 6, "embedding_size": 5, **arguments}).double()
     learnt = [] if arguments.get("classification_weight") == 0 else [
         loss.hidden.weight, loss.hidden.bias, loss.norm.weight, loss.norm.bias, loss.output.weight, loss.output.bias
     ]  # fmt: skip
@@ -110,6 +111,17 @@ def test_it_begins_with_the_spread_of_the_authors_code():
     loss = HISTLoss(50, 400)
     for weights in (loss.class_weights, loss.log_variances):
         assert float(weights.detach().std()) == pytest.approx(math.sqrt(2 / 50), rel=0.02)
+
+
+def test_a_class_of_no_sample_makes_no_edge_however_far_it_is():
+    """e^(-alpha M) of such a class is 0 in float32; its edge weighs nothing, and is no 0/0."""
+    x, y = torch.randn(8, 4, requires_grad=True), torch.tensor([0, 0, 1, 1, 1, 2, 2, 2])
+    loss = HISTLoss(5, 4, alpha=1e6, hidden_size=8)
+    value = loss(x, y)
+    value.backward()
+    assert value.isfinite()
+    assert x.grad.isfinite().all()
+    assert loss.log_variances.grad.isfinite().all()
 
 
 def test_one_sample_has_a_loss():

@@ -45,7 +45,7 @@ class HISTLoss(ClassificationLoss):
 
     Class weights and s begin with a standard deviation of sqrt(2/C), by the authors' code.
 
-    Cost: B C D + B^2 (D + T) + B T C. When: many samples of few classes; mates told by what else is in the batch.
+    Cost: B C D + B min(B, C) (D + T) + B T C. When: few classes, several samples of each in a batch.
     Paper: Lim et al. 2022, "Hypergraph-Induced Semantic Tuplet Loss for Deep Metric Learning", CVPR,
     https://openaccess.thecvf.com/content/CVPR2022/html/Lim_Hypergraph-Induced_Semantic_Tuplet_Loss_for_Deep_Metric_Learning_CVPR_2022_paper.html.
     """
@@ -103,14 +103,20 @@ class HISTLoss(ClassificationLoss):
     def network_logits(
         self, embeddings: Float[Tensor, "N D"], distances: Float[Tensor, "N C"], labels: Int[Tensor, " N"]
     ) -> Float[Tensor, "N C"]:
-        """z. An edge is made once for each sample of its class, each time weighing a share of it: no shape depends on
-        the labels' values."""
-        same = labels[:, None] == labels
-        incidence = torch.where(same, 1.0, (-self.alpha * distances[:, labels]).exp())
-        shares = 1 / same.sum(0, dtype=incidence.dtype)
+        """z. No shape depends on the labels' values: all classes make edges, those of no sample weighing 0; or, where
+        samples are fewer, each makes its class's, weighing a share of it."""
+        if self.num_classes <= len(labels):
+            own = labels[:, None] == torch.arange(self.num_classes, device=labels.device)
+            shares = own.any(0).to(distances.dtype)
+        else:
+            own = labels[:, None] == labels
+            shares = 1 / own.sum(0, dtype=distances.dtype)
+            distances = distances[:, labels]
+        incidence = torch.where(own, 1.0, (-self.alpha * distances).exp())
         of_nodes = inner_products(incidence, shares[None]).rsqrt()
+        of_edges = incidence.sum(0).where(shares > 0, 1.0)  # of an edge that weighs 0 the sum may have underflown
         nodes = of_nodes * incidence
-        edges = nodes * (shares / incidence.sum(0))
+        edges = nodes * (shares / of_edges)
 
         def spread(points: Float[Tensor, "N K"]) -> Float[Tensor, "N K"]:
             return inner_products(nodes, inner_products(points.mT, edges.mT))
