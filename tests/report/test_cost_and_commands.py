@@ -41,3 +41,6 @@ def test_commands_name_the_versions_and_a_shipped_study_alone(study: Path) -> No
     assert (study / training.split("outputs/study/")[1]).is_file()
     shipped = StudyRecord(study / "not_begun", load_spec(find_study("smoke")))
     assert "levelfield study run smoke.yaml" in [each["words"] for each in commands(shipped, [])]
+    of_a_folder = StudyRecord(study / "not_begun", load_spec(find_study("laptop/banking77")))
+    anew = "levelfield study run laptop/banking77.yaml --data.root DIR"
+    assert anew in [each["words"] for each in commands(of_a_folder, [])]

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from levelfield.data.datasets.archives import Archive
-from levelfield.data.datasets.base import MetricDataset
+from levelfield.data.datasets.base import MetricDataset, has_root
 from levelfield.data.download import as_size
 from levelfield.errors import UserError
 
@@ -22,11 +22,6 @@ def why_not_ready(dataset: MetricDataset) -> str | None:
     except UserError as error:
         return str(error)
     return None
-
-
-def has_root(kind: type[MetricDataset]) -> bool:
-    """Whether it lies in the folder of named data sets; the others are installed with the package."""
-    return "root" in inspect.signature(kind).parameters
 
 
 def folder_of(dataset: MetricDataset) -> Path | None:

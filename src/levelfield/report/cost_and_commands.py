@@ -6,6 +6,8 @@ from typing import Any
 
 from levelfield.analysis.conclusion import best_method
 from levelfield.analysis.results import ResultRow
+from levelfield.data.datasets.base import has_root
+from levelfield.runtime.import_path import import_named
 from levelfield.runtime.shipped import shipped_files
 from levelfield.study.definition.spec import StudySpec, is_baseline
 from levelfield.study.definition.study_file import load_spec
@@ -42,7 +44,8 @@ def commands(record: StudyRecord, rows: list[ResultRow]) -> list[dict[str, str]]
         found.append({"what": "the same versions", "words": _install(known)})
     shipped = _shipped_as(record.spec)
     if shipped is not None:
-        found.append({"what": "the whole study, anew", "words": f"levelfield study run {shlex.quote(shipped)}"})
+        words = f"levelfield study run {shlex.quote(shipped)}" + " --data.root DIR" * _has_root(record.spec)
+        found.append({"what": "the whole study, anew", "words": words})
     folder = f"outputs/{record.folder.name}"
     name = shlex.quote(folder)
     found.append(
@@ -72,6 +75,12 @@ def _install(known: Mapping[str, Any]) -> str:
     if code["commit"]:
         own = f"git checkout {code['commit'][:12]}\npip install -e ."
     return f"{own} {libraries}"
+
+
+def _has_root(spec: StudySpec) -> bool:
+    """Whether a shipped study's data lie in a folder that its user names."""
+    dataset = next(iter(spec.methods.values()))["data"]["dataset"]
+    return has_root(import_named(dataset["class_path"], "data.dataset"))
 
 
 def _shipped_as(spec: StudySpec) -> str | None:

@@ -1,6 +1,7 @@
 """What every data set gives: an index of keys and labels, read without opening a sample, and a way to open one."""
 
 import hashlib
+import inspect
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -208,6 +209,11 @@ class MetricDataset(ABC):
         if self._index is None:
             self._index = self.read_index()
         return self._index
+
+
+def has_root(kind: type[MetricDataset]) -> bool:
+    """Whether it lies in the folder of named data sets; the others are installed with the package."""
+    return "root" in inspect.signature(kind).parameters
 
 
 class NamedDataset(MetricDataset):
