@@ -173,7 +173,7 @@ def _limits(sets: Sequence[LaptopSet]) -> list[str]:
     others = "[The others](losses.md) were not searched on these sets."
     if later:
         what = "[what came after](results/laptop/README.md#what-moved-from-2006-to-2026)"
-        others = f"Sixteen methods of {what} were searched on {later} of {len(sets)} sets, other losses on none."
+        others = f"Eighteen methods of {what} were searched on {later} of {len(sets)} sets, other losses on none."
     return [
         "## What it does not say",
         "",

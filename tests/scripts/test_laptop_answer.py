@@ -356,7 +356,7 @@ def test_what_came_later_has_a_section_once_a_set_holds_all_of_it(
             (tmp_path / name / file.name).symlink_to(file)
     added = [*laptop_later.ADDED, *(f"{method}@2" for method in laptop_later.TWICE)]
     for name in SETS[:2]:
-        # 40 points and one more each from smooth_ap to contextual; regularizers follow; second searches are 1.5 above.
+        # 40 points and one more each from smooth_ap to potential_field, then regularizers; second searches 1.5 above.
         planted = {method: 0.40 + 0.01 * place for place, method in enumerate(laptop_later.ADDED)}
         planted |= {f"{method}@2": planted[method] + 0.015 for method in laptop_later.TWICE}
         rng = np.random.default_rng(7)
@@ -367,20 +367,24 @@ def test_what_came_later_has_a_section_once_a_set_holds_all_of_it(
     (section,) = laptop_later.later_section(scripts.finished_sets(tmp_path))
     text = "\n".join(["", f"## {section.question}", "", section.short, "", *section.lines])
     where = "What moved from"
-    # The best of the 14 is planted at 43, the last regularizer at 55; contrastive at 30, NT-Xent at 32.
-    assert "On 2 of 7 sets, the best of the 16 that came after less the best of the 14: +12.0" in section.short
+    # The best of the 14 is planted at 43, the last regularizer at 57; contrastive at 30, NT-Xent at 32.
+    assert "On 2 of 7 sets, the best of the 18 that came after less the best of the 14: +14.0" in section.short
     assert "Two searches of one of them differ by up to 1.5 points" in section.short
     shown = section.short.partition("on every set: ")[2].partition(".")[0]
     assert shown == ", ".join(f"`{method}`" for method in laptop_later.ADDED[4:])
     cells = row(text, "`contextual`", where)
     assert cells[0] == "2023"
-    assert [float(cell.split(" ")[0]) for cell in cells[1:3]] == pytest.approx([49.0] * 2, abs=0.11)
-    assert cells[3] == "7.0"  # six regularizers are above it
-    assert float(cells[4].split(" ")[0]) == pytest.approx(19.0, abs=0.11)
+    assert [float(cell.split(" ")[0]) for cell in cells[1:3]] == pytest.approx([50.0] * 2, abs=0.11)
+    assert cells[3] == "8.0"  # potential_field and six regularizers are above it
+    assert float(cells[4].split(" ")[0]) == pytest.approx(20.0, abs=0.11)
     assert cells[5:] == ["2", "0"]
     (pair,) = re.findall(r"^\| `ntxent_koleo` \|([^|]*)\| 2 \| 0 \|$", text, flags=re.MULTILINE)
-    assert float(pair) == pytest.approx(51.0 - 32.0, abs=0.11)
+    assert float(pair) == pytest.approx(53.0 - 32.0, abs=0.11)
     assert all(f"`{method}`" in text for method in laptop_later.YEARS)
+    choice = "\n".join(laptop_later.later_choice(scripts.finished_sets(tmp_path)))
+    best = list(reversed(laptop_later.ADDED))[:5]
+    first = ", ".join(f"`{method}` {rank}.0" for rank, method in enumerate(best, 1))
+    assert f"By mean rank of all 32 over these sets: {first}; " in choice
 
 
 def laptop_later_rows(planted: dict[str, float], methods: list[str], rng: np.random.Generator) -> list[ResultRow]:
