@@ -11,6 +11,7 @@ import argparse
 from collections.abc import Sequence
 from statistics import fmean
 
+from laptop_gallery import TITLES
 from laptop_sets import SETS, LaptopSet
 from laptop_words import Section, mean_with, means, said_mean, table
 
@@ -60,6 +61,33 @@ REGULARIZED = {
 }
 YEARS = {**FIRST, **LATER, **REGULARIZED}
 ADDED = (*LATER, *REGULARIZED)
+KINDS = {
+    "pairs and triplets": (
+        "contrastive",
+        "triplet_margin",
+        "ntxent",
+        "margin",
+        "margin_per_class",
+        "signal_to_noise_ratio",
+        "multi_similarity",
+        "multi_similarity_miner",
+        "hyperbolic_cross_entropy",
+        "sigmoid_pair",
+    ),
+    "rankings": ("fast_ap", "smooth_ap", "roadmap", "pnp", "recall_at_k", "contextual"),
+    "class weights": (
+        "proxy_nca",
+        "normalized_softmax",
+        "cosface",
+        "arcface",
+        "soft_triple",
+        "proxy_nca_plus_plus",
+        "magface",
+        "adaface",
+        "hist",
+        "potential_field",
+    ),
+}
 TWICE = ("smooth_ap", "ntxent_koleo")
 
 
@@ -130,6 +158,12 @@ def later_choice(sets: Sequence[LaptopSet]) -> list[str]:
         "",
         *_regularizers(there, found),
         "",
+        "## Which kind of loss, when",
+        "",
+        "Mean test MAP@R of all losses of a kind, 14 and later, and its best one.",
+        "",
+        *_kinds(scores),
+        "",
     ]
 
 
@@ -148,6 +182,19 @@ def _first_ranks(scores: dict[str, dict[str, float]], number: int = 5) -> str:
 def _regularizers(there: Sequence[LaptopSet], found: dict[str, list[Comparison]]) -> list[str]:
     head = ["points over the same loss without it", "shown better", "shown worse"]
     return table(["", *head], [[f"`{m}`", *_over(without_regularizer(m), m, there, found)] for m in REGULARIZED])
+
+
+def _kinds(scores: dict[str, dict[str, float]]) -> list[str]:
+    """A row a kind: its mean on each set, and its best loss there."""
+    rows = []
+    for kind, methods in KINDS.items():
+        cells = [f"{kind} ({len(methods)})"]
+        for of_set in scores.values():
+            best = max(methods, key=of_set.__getitem__)
+            mean = fmean(of_set[method] for method in methods)
+            cells.append(f"{100 * mean:.1f}; `{best}` {100 * of_set[best]:.1f}")
+        rows.append(cells)
+    return table(["", *(TITLES[name] for name in scores)], rows)
 
 
 def _names(methods: Sequence[str]) -> str:

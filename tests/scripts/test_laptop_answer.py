@@ -385,6 +385,17 @@ def test_what_came_later_has_a_section_once_a_set_holds_all_of_it(
     best = list(reversed(laptop_later.ADDED))[:5]
     first = ", ".join(f"`{method}` {rank}.0" for rank, method in enumerate(best, 1))
     assert f"By mean rank of all 32 over these sets: {first}; " in choice
+    # fast_ap is planted at 39, smooth_ap, roadmap, pnp, recall_at_k and contextual at 40, 43, 45, 46 and 50.
+    for cell in row(choice, "rankings (6)", "Which kind of loss, when"):
+        mean, best = cell.split("; `contextual` ")
+        assert [float(mean), float(best)] == pytest.approx([263 / 6, 50.0], abs=0.11)
+
+
+def test_every_loss_is_of_one_kind() -> None:
+    import laptop_later
+
+    losses = [method for methods in laptop_later.KINDS.values() for method in methods]
+    assert sorted(losses) == sorted([*laptop_later.FIRST, *laptop_later.LATER])
 
 
 def laptop_later_rows(planted: dict[str, float], methods: list[str], rng: np.random.Generator) -> list[ResultRow]:
