@@ -8,6 +8,7 @@ import pytest
 
 from levelfield.analysis.results import collect_rows
 from levelfield.report.cost_and_commands import commands, costs
+from levelfield.study.definition.spec import StudySpec
 from levelfield.study.definition.study_file import find_study, load_spec
 from levelfield.study.record import StudyRecord
 
@@ -41,6 +42,20 @@ def test_commands_name_the_versions_and_a_shipped_study_alone(study: Path) -> No
     assert (study / training.split("outputs/study/")[1]).is_file()
     shipped = StudyRecord(study / "not_begun", load_spec(find_study("smoke")))
     assert "levelfield study run smoke.yaml" in [each["words"] for each in commands(shipped, [])]
-    of_a_folder = StudyRecord(study / "not_begun", load_spec(find_study("laptop/banking77")))
-    anew = "levelfield study run laptop/banking77.yaml --data.root DIR"
-    assert anew in [each["words"] for each in commands(of_a_folder, [])]
+
+
+@pytest.mark.parametrize("dataset", [{"class_path": "Banking77"}, "Banking77", "a_module_elsewhere.Letters"])
+def test_the_whole_study_anew_asks_for_the_folder_of_data_that_lie_in_one(
+    dataset: object, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    spec = load_spec(find_study("laptop/banking77"))
+    assert "levelfield study run laptop/banking77.yaml --data.root DIR" in words_of(spec, tmp_path)
+    for config in spec.methods.values():
+        config["data"]["dataset"] = dataset
+    monkeypatch.setattr("levelfield.report.cost_and_commands._shipped_as", lambda spec: "study.yaml")
+    root = " --data.root DIR" * (dataset != "a_module_elsewhere.Letters")
+    assert f"levelfield study run study.yaml{root}" in words_of(spec, tmp_path)
+
+
+def words_of(spec: StudySpec, folder: Path) -> list[str]:
+    return [each["words"] for each in commands(StudyRecord(folder, spec), [])]

@@ -6,8 +6,8 @@ from typing import Any
 
 from levelfield.analysis.conclusion import best_method
 from levelfield.analysis.results import ResultRow
+from levelfield.data import datasets
 from levelfield.data.datasets.base import has_root
-from levelfield.runtime.import_path import import_named
 from levelfield.runtime.shipped import shipped_files
 from levelfield.study.definition.spec import StudySpec, is_baseline
 from levelfield.study.definition.study_file import load_spec
@@ -78,9 +78,11 @@ def _install(known: Mapping[str, Any]) -> str:
 
 
 def _has_root(spec: StudySpec) -> bool:
-    """Whether a shipped study's data lie in a folder that its user names."""
+    """Whether a study's data set is one of ours that lies in a folder which its user names."""
     dataset = next(iter(spec.methods.values()))["data"]["dataset"]
-    return has_root(import_named(dataset["class_path"], "data.dataset"))
+    name = dataset["class_path"] if isinstance(dataset, dict) else dataset
+    kind = getattr(datasets, name.rpartition(".")[2], None)
+    return kind is not None and has_root(kind)
 
 
 def _shipped_as(spec: StudySpec) -> str | None:
