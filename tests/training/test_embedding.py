@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from levelfield.data import GroceryStore, ImageTransforms
+from levelfield.data import GroceryStore, ImageFolder, ImageTransforms
 from levelfield.data.datamodule import MetricDataModule
+from levelfield.errors import UserError
 from levelfield.losses import ContrastiveLoss
 from levelfield.models import TimmTrunk
 from levelfield.training.embed import embed
@@ -31,6 +33,22 @@ def test_embedding_leaves_every_module_in_its_mode():
     torch.testing.assert_close(embedded.embeddings, learner.eval()(images).detach())
     assert embedded.labels.tolist() == list(range(7))
     assert embedded.index.tolist() == list(range(10, 17))
+
+
+def test_an_image_that_cannot_be_opened_leaves_every_module_in_its_mode(tmp_path):
+    for number in range(4):
+        (tmp_path / f"{number}").mkdir()
+        for name in ("a.png", "b.png"):
+            Image.new("RGB", (32, 32)).save(tmp_path / f"{number}" / name)
+    (tmp_path / "3" / "b.png").write_bytes(b"no image")
+    transforms = ImageTransforms(crop_size=32, resize=32)
+    data = MetricDataModule(ImageFolder(folder=tmp_path), fold="none", transforms=transforms, cache=False)
+    learner = MetricLearner(TimmTrunk("test_resnet", weights=None), loss=ContrastiveLoss(), embedding_size=8)
+    modes = [module.training for module in learner.modules()]
+    data.setup("test")
+    with pytest.raises(UserError, match=r"b\.png"):
+        embed(learner, data.eval_dataloader(data.test_subset))
+    assert [module.training for module in learner.modules()] == modes
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])

@@ -33,7 +33,7 @@ def embed(
     A loader may give the features of samples instead, of which a learner makes what it makes of the samples.
 
     Args:
-        module: a `MetricLearner` (embeddings) or a trunk (features); its training mode is restored afterwards.
+        module: a `MetricLearner` (embeddings) or a trunk (features); its training mode is restored afterwards, also after an error.
         dataloader: batches in any order.
         device: where to compute; None stays where the module is.
         progress: called with (batches done, batches in all).
@@ -41,23 +41,25 @@ def embed(
     if device is None:
         device = next((p.device for p in module.parameters()), torch.device("cpu"))
     modes = [(part, part.training) for part in module.modules()]  # batch norm may be frozen inside a training trunk
-    module.to(device).eval()
     parts = []
     seen = 0
-    for number, batch in enumerate(opened_ahead(dataloader), start=1):
-        samples, labels, index, are_features = Batch.read(batch)
-        index = torch.arange(seen, seen + len(labels)) if index is None else index
-        seen += len(labels)
-        if isinstance(samples, Tensor):
-            samples = as_weights(samples.to(device, non_blocking=True), module)
-        if not are_features:
-            embeddings = module(samples)
-        else:  # which are what a trunk would make of them
-            embeddings = samples if isinstance(module, Trunk) else module.embed_features(samples)  # type: ignore[operator]
-        parts.append((embeddings.float().cpu(), labels, index))
-        if progress is not None:
-            progress(number, len(dataloader))
-    for part, training in modes:
-        part.training = training
+    try:
+        module.to(device).eval()
+        for number, batch in enumerate(opened_ahead(dataloader), start=1):
+            samples, labels, index, are_features = Batch.read(batch)
+            index = torch.arange(seen, seen + len(labels)) if index is None else index
+            seen += len(labels)
+            if isinstance(samples, Tensor):
+                samples = as_weights(samples.to(device, non_blocking=True), module)
+            if not are_features:
+                embeddings = module(samples)
+            else:  # which are what a trunk would make of them
+                embeddings = samples if isinstance(module, Trunk) else module.embed_features(samples)  # type: ignore[operator]
+            parts.append((embeddings.float().cpu(), labels, index))
+            if progress is not None:
+                progress(number, len(dataloader))
+    finally:
+        for part, training in modes:
+            part.training = training
     embeddings, labels, index = (torch.cat(part) for part in zip(*parts, strict=True))
     return EmbeddedSet(embeddings, labels, index)
