@@ -43,6 +43,14 @@ def test_an_adapter_is_refused_before_anything_is_sharded() -> None:
         learner.configure_model()
 
 
+def test_a_weight_that_is_in_no_module_is_refused_before_anything_is_sharded() -> None:
+    learner = MetricLearner(TimmTrunk("test_vit", weights=None), ContrastiveLoss(), embedding_size=4)
+    learner.scale = nn.Parameter(torch.ones(()))
+    learner.trainer = Trainer(accelerator="cpu", devices=1, strategy="fsdp2", logger=False)
+    with pytest.raises(UserError, match="'scale'"):
+        learner.configure_model()
+
+
 def test_a_scaler_of_gradients_is_refused_before_anything_is_sharded(monkeypatch: pytest.MonkeyPatch) -> None:
     learner = MetricLearner(TimmTrunk("test_vit", weights=None), ContrastiveLoss(), embedding_size=4)
     learner.trainer = Trainer(accelerator="cpu", devices=1, strategy="fsdp2", logger=False)

@@ -9,7 +9,7 @@ from torch import nn
 
 from levelfield.errors import UserError
 from levelfield.losses import ArcFaceLoss, ContrastiveLoss, MetaClassLoss, NormalizedSoftmaxLoss
-from levelfield.regularizers import AntiCollapse, CenterInvariance, KoLeo, Regularizer, SphericalConstraint
+from levelfield.regularizers import AntiCollapse, CenterInvariance, KoLeo, SphericalConstraint
 from levelfield.study.definition.conditions import differing_conditions
 from levelfield.study.definition.study_file import load_spec
 from levelfield.training.learner import MetricLearner
@@ -40,15 +40,6 @@ class Flat(nn.Module):
 
     def forward(self, samples):
         return samples
-
-
-class Learning(Regularizer):
-    def __init__(self):
-        super().__init__()
-        self.learnt = nn.Parameter(torch.ones(1))
-
-    def penalty(self, points):
-        return (self.learnt * points).mean()
 
 
 def learner_of(loss, **arguments) -> MetricLearner:
@@ -91,7 +82,6 @@ def test_minimises_the_loss_and_the_weighted_penalty_of_the_embeddings_or_class_
             {"regularizer": CenterInvariance()},
             "shard_classes true out",
         ),
-        (ContrastiveLoss(), {"regularizer": Learning()}, "weights of its own"),
     ],
 )
 def test_a_regularizer_of_what_is_not_there_is_refused(loss, arguments, message):

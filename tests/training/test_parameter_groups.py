@@ -1,15 +1,20 @@
-"""Layer-wise decay of the trunk's learning rate: each weight's own rate."""
+"""Every weight that can learn does, at its part's rate; layer-wise decay of the trunk's."""
 
 import re
 
 import pytest
 import timm
+import torch
+from lightning.pytorch import Trainer
 from timm.optim import param_groups_layer_decay
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from levelfield.errors import UserError
-from levelfield.losses import ContrastiveLoss
+from levelfield.losses import ContrastiveLoss, NormalizedSoftmaxLoss
+from levelfield.miners import Miner
 from levelfield.models import TimmTrunk, TransformersTrunk
+from levelfield.regularizers import Regularizer
 from levelfield.training.learner import MetricLearner
 
 RATE, DECAY = 0.1, 0.5
@@ -93,3 +98,95 @@ def test_a_trunk_that_does_not_say_its_layers_is_refused():
         learner.configure_optimizers()
     with pytest.raises(UserError, match="layer_decay"):
         MetricLearner(trunk_of("test_vit"), loss=ContrastiveLoss(), layer_decay=-1.0)
+
+
+class DeepEmbedder(nn.Sequential):
+    def __init__(self, num_features, embedding_size):
+        super().__init__(nn.Linear(num_features, 6), nn.ReLU(), nn.Linear(6, embedding_size))
+
+
+class ProjectingLoss(NormalizedSoftmaxLoss):
+    def __init__(self, num_classes, embedding_size):
+        super().__init__(num_classes, embedding_size)
+        self.projection = nn.Linear(embedding_size, embedding_size)
+
+    def forward(self, embeddings, labels, indices_tuple=None):
+        return super().forward(self.projection(embeddings), labels)
+
+
+class LearningRegularizer(Regularizer):
+    def __init__(self):
+        super().__init__(weight=0.1)
+        self.direction = nn.Parameter(torch.ones(4))
+
+    def penalty(self, points):
+        return (points @ self.direction).square().mean()
+
+
+class ScoringMiner(Miner):
+    def __init__(self):
+        super().__init__()
+        self.scores = nn.Linear(4, 1)
+
+
+class OwnLearner(MetricLearner):
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.projection = nn.Linear(4, 4)
+        self.scale = nn.Parameter(torch.ones(()))
+        self.teacher = nn.Linear(4, 4).requires_grad_(False)
+
+    def compute_loss(self, embeddings, labels):
+        return super().compute_loss(self.scale * self.projection(embeddings), labels)
+
+
+def own_learner(**arguments) -> OwnLearner:
+    trunk = nn.Linear(5, 8)
+    given = {"loss": ProjectingLoss, "embedder": DeepEmbedder, "regularizer": LearningRegularizer(), **arguments}
+    return OwnLearner(trunk=trunk, num_features=8, embedding_size=4, **given)
+
+
+def test_what_is_of_no_part_learns_at_the_embedders_rates_in_the_last_group():
+    learner = own_learner(miner=ScoringMiner(), trunk_lr=0.1, embedder_lr=0.2, loss_lr=0.3, weight_decay=0.4)
+    learner.build_loss(3)
+    groups = learner.configure_optimizers().param_groups
+    assert [(group["name"], group["lr"], group["weight_decay"]) for group in groups] == [
+        ("trunk", 0.1, 0.4),
+        ("embedder", 0.2, 0.4),
+        ("loss", 0.3, 0.0),
+        ("rest", 0.2, 0.4),
+    ]
+    names = {weight: name for name, weight in learner.named_parameters()}
+    found = [sorted(names[weight] for weight in group["params"]) for group in groups]
+    assert found[1:3] == [
+        ["embedder.0.bias", "embedder.0.weight", "embedder.2.bias", "embedder.2.weight"],
+        ["loss.class_weights", "loss.projection.bias", "loss.projection.weight"],
+    ]
+    miners, own = ["miner.scores.bias", "miner.scores.weight"], ["projection.bias", "projection.weight"]
+    assert found[3] == [*miners, *own, "regularizer.direction", "scale"]
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.filterwarnings("ignore:.*no `val_dataloader`")
+def test_modules_of_an_own_learner_loss_embedder_and_regularizer_learn():
+    learner = own_learner()
+    learner.build_loss(3)
+    before = {name: weight.clone() for name, weight in learner.named_parameters()}
+    loader = DataLoader(TensorDataset(torch.randn(12, 5), torch.arange(12) % 3), batch_size=12)
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    Trainer(accelerator="cpu", max_epochs=2, enable_model_summary=False, **quiet).fit(learner, loader)
+    still = [name for name, weight in learner.named_parameters() if torch.equal(weight, before[name])]
+    assert still == ["teacher.weight", "teacher.bias"]
+
+
+def test_a_weight_that_two_parts_share_is_in_one_group():
+    learner = own_learner()
+    learner.build_loss(3)
+    learner.loss.projection = learner.projection
+    learner.projection.bias = learner.embedder[2].bias
+    groups = learner.configure_optimizers().param_groups
+    weights = [weight for group in groups for weight in group["params"]]
+    assert len(weights) == len(set(weights)) == len([w for w in learner.parameters() if w.requires_grad])
+    assert groups[1]["params"][-1] is learner.projection.bias
+    assert groups[2]["params"][-1] is learner.projection.weight
+    assert [len(group["params"]) for group in groups] == [2, 4, 2, 2]

@@ -57,6 +57,8 @@ def test_a_step_changes_trunk_embedder_and_class_weights(results):
     assert {name.partition(".")[0] for name in names} >= {"trunk", "embedder", "loss"}
     contrastive = results[0]["ContrastiveLoss"]["weights"]
     assert not torch.equal(contrastive["embedder.linear.weight"], weights[0]["embedder.linear.weight"])
+    own, sharded = (results[0][name]["weights"] for name in ("a module of its own", "sharded, a module of its own"))
+    assert not torch.equal(own["projection.weight"], sharded["projection.weight"]), "it learns"
 
 
 @pytest.mark.processes

@@ -60,7 +60,28 @@ class Recorder(Callback):
         self.scores.append({name: float(value) for name, value in scores if name.startswith("val/")})
 
 
-def fit(loss, arguments, miner, regularizer=None, chunk_size=None, strategy="ddp", epochs=0, rate=1.0):
+class Projecting(MetricLearner):
+    """With weights that are of no part."""
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.projection = torch.nn.Linear(16, 16)
+
+    def compute_loss(self, embeddings, labels):
+        return super().compute_loss(self.projection(embeddings), labels)
+
+
+def fit(
+    loss,
+    arguments,
+    miner,
+    regularizer=None,
+    chunk_size=None,
+    strategy="ddp",
+    epochs=0,
+    rate=1.0,
+    kind=MetricLearner,
+):
     """One step without a validation, or epochs of five steps with one after each."""
     torch.manual_seed(1)
     classes = inspect.signature(loss).parameters.get("num_classes")
@@ -70,8 +91,8 @@ def fit(loss, arguments, miner, regularizer=None, chunk_size=None, strategy="ddp
         torch.manual_seed(2)
         return loss(num_classes=num_classes, embedding_size=embedding_size, **arguments)
 
-    learner = MetricLearner(
-        TimmTrunk("test_resnet", weights=None),
+    learner = kind(
+        trunk=TimmTrunk("test_resnet", weights=None),
         loss=build if needs_classes else loss(**arguments),
         embedding_size=16,
         members=arguments.get("members", 1),
@@ -133,9 +154,10 @@ def main() -> None:
     results = {name: fit(*case) for name, case in CASES.items()}
     results |= {f"{name}, in chunks": fit(*CASES[name], chunk_size=3) for name in IN_CHUNKS}
     results["twenty steps"] = fit(losses.ContrastiveLoss, {}, None, epochs=4, rate=0.03)
+    results["a module of its own"] = fit(losses.ContrastiveLoss, {}, None, kind=Projecting)
     fully_sharded.BLOCK_WEIGHTS = 5_000  # so that this trunk has blocks
-    results["sharded, no class weights"] = fit(
-        losses.LiftedStructureLoss, {}, None, regularizers.KoLeo(0.1), strategy="fsdp2"
+    results["sharded, a module of its own"] = fit(
+        losses.TripletMarginLoss, {}, None, regularizers.KoLeo(0.1), strategy="fsdp2", kind=Projecting
     )
     halved = {"class_fraction": 0.5}
     results["sharded"] = fit(losses.ArcFaceLoss, halved, None, epochs=1, rate=0.03, strategy="fsdp2")

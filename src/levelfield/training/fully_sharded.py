@@ -98,13 +98,15 @@ def shard(learner: LightningModule) -> None:
         )
     if getattr(learner.trunk, "adapter", None) is not None:
         raise UserError("--model.adapter: fsdp2 would shard the trunk that stays as it is; give --trainer.strategy ddp")
+    if own := next((name for name, weight in learner.named_parameters(recurse=False) if weight.requires_grad), None):
+        raise UserError(f"fsdp2 shards modules, and '{own}' is a weight of the learner itself: put it into a module")
     mesh = strategy.device_mesh["data_parallel"]
     for tensor in [*learner.parameters(), *learner.buffers()]:  # as DistributedDataParallel does
         # FSDP2 takes no channels-last tensors, and NCCL none of the CPU's
         tensor.data = tensor.data.to(strategy.root_device).contiguous()
         dist.broadcast(tensor.data, src=0)
-    for part in (learner.trunk, learner.embedder, learner.loss):
-        if not (isinstance(part, nn.Module) and any(weight.requires_grad for weight in part.parameters())):
+    for part in learner.children():
+        if not any(weight.requires_grad for weight in part.parameters()):
             continue
         for block in large_blocks(part):
             fully_shard(block, mesh=mesh)

@@ -69,9 +69,9 @@ class MetricLearner(LightningModule):
         freeze_trunk: the trunk stays as it is, in eval mode and without gradients; only embedder and loss learn.
         optimizer: class; its groups carry the rates below.
         trunk_lr: learning rate of the trunk.
-        embedder_lr: learning rate of the embedder.
+        embedder_lr: learning rate of the embedder, and of each weight that is of neither trunk nor loss.
         loss_lr: learning rate of the loss' own weights (class weights, learnt margins).
-        weight_decay: of trunk and embedder.
+        weight_decay: of all but the loss.
         loss_weight_decay: of the loss' own weights.
         lr_scheduler: class; its arguments count epochs, or steps.
         lr_scheduler_interval: whether it moves on after each `epoch` or each `step` of the optimizer.

@@ -47,8 +47,6 @@ def check_regularizer(learner: Any) -> None:
     if (regularizer := learner.regularizer) is None:
         return
     option = f"--model.regularizer {type(regularizer).__name__}"
-    if any(weight.requires_grad for weight in regularizer.parameters()):
-        raise UserError(f"{option} has weights of its own, which no optimizer is given: take them for constants")
     if regularizer.of == "raw_embeddings" and learner.normalize:
         raise UserError(
             f"{option} is of raw embeddings, and --model.normalize true gives them all length 1: give "

@@ -26,28 +26,31 @@ def adamw(parameters: Iterable) -> Optimizer:
 def parameter_groups(
     learner: nn.Module, rates: Mapping[str, Mapping[str, float]], layer_decay: float = 1.0
 ) -> list[dict[str, Any]]:
-    """The groups, without parts that have no weight that trains.
+    """A group for each part with a weight that trains, and `rest`, at the embedder's rates, for all other such weights.
+
+    A weight that two parts share is in the group of the first one.
 
     Args:
         rates: of each part, by its name as an attribute: its learning rate and weight decay.
         layer_decay: of the trunk, a factor from each layer to the one before it; below 1.0 each layer is a group.
 
     Raises:
-        UserError: no part has a weight that trains, or the trunk does not say its layers.
+        UserError: no weight trains, or the trunk does not say its layers.
     """
     groups: list[dict[str, Any]] = []
-    for name, of_part in rates.items():
-        part = getattr(learner, name)
-        if name == "trunk" and layer_decay != 1.0 and any(weight.requires_grad for weight in part.parameters()):
+    grouped: set[nn.Parameter] = set()
+    parts = [(name, getattr(learner, name), of_part) for name, of_part in rates.items()]
+    for name, part, of_part in [*parts, ("rest", learner, rates["embedder"])]:
+        weights = [weight for weight in part.parameters() if weight.requires_grad and weight not in grouped]
+        grouped.update(weights)
+        if weights and name == "trunk" and layer_decay != 1.0:
             groups += _of_layers(part, of_part, layer_decay)
-            continue
-        parameters = [weight for weight in part.parameters() if weight.requires_grad]
-        if parameters:
-            groups.append({"params": parameters, "name": name, **of_part})
+        elif weights:
+            groups.append({"params": weights, "name": name, **of_part})
     if not groups:
         raise UserError(
-            "nothing learns: neither trunk, embedder nor loss has a weight that trains; leave --model.freeze_trunk "
-            "out, or give another --model.embedder"
+            "nothing learns: no weight of the learner trains; leave --model.freeze_trunk out, or give another "
+            "--model.embedder"
         )
     return groups
 
