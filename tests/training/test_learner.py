@@ -8,7 +8,7 @@ import pytest
 import pytorch_metric_learning.losses
 import pytorch_metric_learning.miners
 import torch
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, Trainer
 from torch import nn
 
 from levelfield.data.datamodule import MetricDataModule
@@ -18,7 +18,7 @@ from levelfield.errors import UserError
 from levelfield.losses import ArcFaceLoss, ContrastiveLoss, MultiSimilarityLoss, TripletMarginLoss
 from levelfield.metrics import retrieval_metrics
 from levelfield.miners import BatchHardMiner, MultiSimilarityMiner
-from levelfield.models import LayerNormLinearEmbedder, TimmTrunk
+from levelfield.models import LayerNormLinearEmbedder, LinearEmbedder, TimmTrunk
 from levelfield.training.callbacks import RetrievalValidation
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
@@ -277,6 +277,61 @@ def test_checkpoint_of_a_learner_made_in_python_loads_whole(loss, tmp_path):
     torch.testing.assert_close(loaded(images), learner.eval()(images))
     assert loaded.loss.margin == (28.6 if loss is ArcFaceLoss else 10.0)
     assert not loaded.normalize
+
+
+class Taught(MetricLearner):
+    """With three teachers: one in eval mode, one whose weights stay, and one to be put into eval mode by hand."""
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.silent = nn.Sequential(nn.Linear(16, 16), nn.Dropout()).eval()
+        self.frozen = nn.Sequential(nn.Linear(16, 16), nn.Dropout()).requires_grad_(False)
+        self.by_hand = nn.Sequential(nn.Linear(16, 16), nn.Dropout())
+
+
+def taught() -> Taught:
+    embedder = functools.partial(LinearEmbedder, dropout=0.5)
+    trunk = TimmTrunk("test_resnet", weights=None)
+    return Taught(trunk=trunk, loss=ArcFaceLoss, embedder=embedder, embedding_size=16, freeze_batch_norm=False)
+
+
+def test_a_loaded_learner_trains_as_one_that_was_made_with_its_weights(tmp_path):
+    trainer = small_trainer()
+    trainer.fit(taught(), datamodule=small_data())
+    trainer.save_checkpoint(tmp_path / "it.ckpt")
+    loaded, made = Taught.load_from_checkpoint(tmp_path / "it.ckpt"), taught()
+    assert not any(module.training for module in loaded.modules()), "to embed with"
+    made.build_loss(15)
+    made.load_state_dict(loaded.state_dict())
+    before = loaded.state_dict()["trunk.model.bn1.running_mean"].clone()
+    for learner in (loaded, made):
+        small_trainer().fit(learner, datamodule=small_data())
+    assert all(torch.equal(value, made.state_dict()[name]) for name, value in loaded.state_dict().items())
+    assert not torch.equal(loaded.trunk.model.bn1.running_mean, before)
+
+
+def test_a_loaded_learners_teacher_stays_in_eval_mode_in_a_fit(tmp_path):
+    modes = {}
+
+    class Modes(Callback):
+        def on_train_batch_start(self, trainer, pl_module, *_):
+            modes.update({name: module.training for name, module in pl_module.named_modules()})
+
+    trainer = small_trainer()
+    trainer.fit(taught(), datamodule=small_data())
+    trainer.save_checkpoint(tmp_path / "it.ckpt")
+    loaded = Taught.load_from_checkpoint(tmp_path / "it.ckpt")
+    small_trainer().validate(loaded, datamodule=small_data(), verbose=False)
+    small_trainer(callbacks=[Modes()]).fit(loaded, datamodule=small_data())
+    for name in ("", "trunk", "trunk.model.bn1", "embedder.dropout", "loss", "by_hand.1"):
+        assert modes[name], name
+    for name in ("silent", "silent.1", "frozen", "frozen.1"):
+        assert not modes[name], name
+
+    loaded = Taught.load_from_checkpoint(tmp_path / "it.ckpt").train()
+    loaded.by_hand.eval()
+    small_trainer(callbacks=[Modes()]).fit(loaded, datamodule=small_data())
+    assert (modes["embedder.dropout"], modes["by_hand.1"]) == (True, False)
 
 
 def test_checkpoint_with_a_loss_object_loads_for_embedding_and_says_so(tmp_path):

@@ -200,7 +200,7 @@ def load_learner(
     trust: Iterable[str],
     parts: Mapping[str, Any],
 ) -> LightningModule:
-    """The learner of a checkpoint, in eval mode: what `MetricLearner.load_from_checkpoint` says.
+    """The learner of a checkpoint, in training mode: what `MetricLearner.load_from_checkpoint` says.
 
     Args:
         kind_of: the learner's class, given the one that the checkpoint names.
@@ -223,7 +223,7 @@ def load_learner(
         line = " ".join(str(error).split())[:200]
         raise UserError(f"'{origin}' is of another architecture than its configuration says: {line}") from error
     learner.checkpoint_path = Path(origin)
-    return learner.eval()
+    return learner
 
 
 def import_spec(thing: Any) -> Any:

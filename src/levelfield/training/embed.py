@@ -33,7 +33,7 @@ def embed(
     A loader may give the features of samples instead, of which a learner makes what it makes of the samples.
 
     Args:
-        module: a `MetricLearner` (embeddings) or a trunk (features); its training mode is restored afterwards, also after an error.
+        module: a `MetricLearner` (embeddings) or a trunk (features); its mode is restored, also after an error.
         dataloader: batches in any order.
         device: where to compute; None stays where the module is.
         progress: called with (batches done, batches in all).

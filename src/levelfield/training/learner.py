@@ -104,6 +104,7 @@ class MetricLearner(LightningModule):
     """
 
     checkpoint_path: Path | None = None
+    _trains_when_fitted: Iterable[nn.Module] = ()
 
     def __init__(
         self,
@@ -242,6 +243,7 @@ class MetricLearner(LightningModule):
             datamodule.use_features(TrunkExtractor(self.trunk, self.trainer.strategy.root_device))
         if stage != "fit":
             return
+        self._train_again()
         is_new = self.checkpoint_path is None and self.trainer.ckpt_path is None
         self.checkpoint_path = None
         self.trunk.check_takes(getattr(datamodule, "dataset", None))
@@ -254,6 +256,17 @@ class MetricLearner(LightningModule):
         if self._starts_at_pca and is_new:
             begin_at_pca(self, datamodule)
         self._starts_at_pca = False
+
+    def _train_again(self) -> None:
+        """Puts a loaded learner back into training mode, except parts that do not learn, such as a teacher."""
+        if not self.training:
+            for module in self._trains_when_fitted:
+                module.training = True
+            for part in self.children():
+                weights = list(part.parameters())
+                if weights and not any(weight.requires_grad for weight in weights):
+                    part.eval()
+        self._trains_when_fitted = ()
 
     def configure_model(self) -> None:
         shard(self)
@@ -372,6 +385,9 @@ class MetricLearner(LightningModule):
     ) -> Self:
         """The learner of a checkpoint, from nothing but the checkpoint: no command line, no weight file, no data.
 
+        It is in eval mode. A fit puts it back into training mode, except modules that its `__init__` put into eval mode
+        and parts without a weight that learns.
+
         A learner of your own that the checkpoint names comes back as itself, or as the class that this is called on.
         It runs no code but that of levelfield and of the libraries it stands on, of modules of your own that are
         imported already, and of those that `trust` names (docs/security.md).
@@ -390,4 +406,5 @@ class MetricLearner(LightningModule):
         kind_of = partial(learner_class, base=cls) if cls is MetricLearner else lambda named: cls
         learner = load_learner(checkpoint_path, kind_of, map_location, strict, trust, parts)
         assert isinstance(learner, cls)
-        return learner
+        learner._trains_when_fitted = [module for module in learner.modules() if module.training]
+        return learner.eval()
