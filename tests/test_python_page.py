@@ -24,7 +24,7 @@ def test_the_blocks_run_one_after_another(tmp_path: Path, monkeypatch: pytest.Mo
             if block != SCRIPT:
                 exec(compile(block, "docs/python.md", "exec"), scope)
     assert scope["best"].best_model_score > 0
-    events = [json.loads(line) for line in Path("run/ledger.jsonl").read_text().splitlines()]
+    events = [json.loads(line) for line in Path("run/checkpoints/ledger.jsonl").read_text().splitlines()]
     assert [event["event"] for event in events] == ["opened", "finished"] * 2
     assert [event["reason"] for event in events[::2]] == ["first opening", "to show how it is done"]
     printed = capsys.readouterr().out

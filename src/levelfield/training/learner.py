@@ -30,7 +30,8 @@ from levelfield.regularizers import Regularizer
 from levelfield.runtime.process_group import leave_group_at_exit, stay_in_group
 from levelfield.training.batches import Batch, gather_rows, samples_of
 from levelfield.training.begin_at_pca import begin_at_pca
-from levelfield.training.callbacks import RecordOpening, RetrievalValidation
+from levelfield.training.callbacks import BestEpoch, RecordOpening, RetrievalValidation
+from levelfield.training.callbacks.best_epoch import default_checkpoint
 from levelfield.training.checkpoint import import_spec, load_learner, own_part
 from levelfield.training.features import TrunkExtractor, check_features
 from levelfield.training.frozen_trunk import keep_frozen
@@ -50,8 +51,9 @@ SchedulerFactory = Callable[[Optimizer], LRScheduler]
 class MetricLearner(LightningModule):
     """Learns embeddings with any metric loss.
 
-    A plain Trainer fits it: the learner brings `RetrievalValidation`, which logs `val/map_at_r`, and `RecordOpening`,
-    which keeps the ledger of the test classes, unless the Trainer has its own. Loaders yield (samples, labels),
+    A plain Trainer fits it: the learner brings `RetrievalValidation`, which logs `val/map_at_r`, `BestEpoch`, which has
+    the Trainer's default checkpoint keep the best epoch, and `RecordOpening`, which keeps the ledger of the test
+    classes, unless the Trainer has its own. Loaders yield (samples, labels),
     (samples, labels, index) or dictionaries with these keys, where index is the position in the data set.
 
     Args:
@@ -286,10 +288,15 @@ class MetricLearner(LightningModule):
         check_embedder(self.embedder, self.trunk.num_features, self.embedding_size)
 
     def configure_callbacks(self) -> list[Callback]:
-        """What a Trainer without them would silently lack: validation scores, and the ledger of the test classes."""
+        """What a Trainer would silently lack: validation scores, the best epoch, and the ledger of the test classes."""
         given = self.trainer.callbacks  # type: ignore[attr-defined]
         tests = self.trainer.state.fn == TrainerFn.TESTING
-        kinds = (RetrievalValidation, *([RecordOpening] if tests else []))
+        keeps_last = self.trainer.state.fn == TrainerFn.FITTING and default_checkpoint(self.trainer) is not None
+        kinds = (
+            RetrievalValidation,
+            *([BestEpoch] if keeps_last else []),
+            *([RecordOpening] if tests else []),
+        )
         return [kind() for kind in kinds if not any(isinstance(callback, kind) for callback in given)]
 
     @property

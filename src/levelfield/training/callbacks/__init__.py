@@ -1,6 +1,7 @@
 """Lightning callbacks of ours."""
 
 from levelfield.training.callbacks.asked_rates import AskedRates
+from levelfield.training.callbacks.best_epoch import BestEpoch
 from levelfield.training.callbacks.compile_trunk import CompileTrunk
 from levelfield.training.callbacks.finish_tracking import FinishTracking
 from levelfield.training.callbacks.last_checkpoint import LastCheckpoint
@@ -13,6 +14,7 @@ from levelfield.training.callbacks.warm_up import WarmUp
 
 __all__ = [
     "AskedRates",
+    "BestEpoch",
     "CompileTrunk",
     "FinishTracking",
     "LastCheckpoint",

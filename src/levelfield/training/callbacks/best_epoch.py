@@ -1,0 +1,49 @@
+"""Has a plain Trainer keep the best epoch."""
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+
+from levelfield.data.splits import NO_FOLD
+from levelfield.metrics.table import MONITOR, SELECTED_BY
+from levelfield.training.callbacks.retrieval_validation import RetrievalValidation
+
+
+class BestEpoch(Callback):
+    """Has the checkpoint that a Trainer makes by default keep the epoch with the best `val/map_at_r`, not the last one.
+
+    It sets the monitor of that `ModelCheckpoint`, or of one that you gave without monitor and file name. Lightning
+    would drop all of a Trainer's `ModelCheckpoint`s for one that a learner brings. It changes nothing if you gave
+    another checkpoint, or if nothing logs `val/map_at_r`.
+    """
+
+    def __init__(self) -> None:
+        self._checkpoint: ModelCheckpoint | None = None
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        checkpoint = default_checkpoint(trainer)
+        if stage == "fit" and checkpoint is not None and _scores(trainer):
+            checkpoint.monitor, checkpoint.mode, checkpoint.kth_value = MONITOR, "max", torch.tensor(-torch.inf)
+            self._checkpoint = checkpoint
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        is_scored = MONITOR in trainer.callback_metrics or trainer.check_val_every_n_epoch != 1
+        if self._checkpoint is not None and not is_scored:  # it ends before a validation, as with `max_steps`
+            self._checkpoint.monitor = None
+
+
+def default_checkpoint(trainer: Trainer) -> ModelCheckpoint | None:
+    """A Trainer's only checkpoint if it is as Lightning makes it: it keeps the last epoch, in one file."""
+    given = [each for each in trainer.callbacks if isinstance(each, Checkpoint)]  # type: ignore[attr-defined]
+    if len(given) != 1 or type(given[0]) is not ModelCheckpoint or given[0].state_key != ModelCheckpoint().state_key:
+        return None
+    (checkpoint,) = given
+    is_default = checkpoint.save_top_k == 1 and not checkpoint.save_last and checkpoint.filename is None
+    return checkpoint if is_default else None
+
+
+def _scores(trainer: Trainer) -> bool:
+    given = trainer.callbacks  # type: ignore[attr-defined]
+    logs = any(isinstance(each, RetrievalValidation) and SELECTED_BY in each.metrics for each in given)
+    fold = getattr(getattr(trainer, "datamodule", None), "fold", None)
+    return logs and trainer.enable_validation and fold != NO_FOLD
