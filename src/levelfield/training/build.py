@@ -37,6 +37,7 @@ from levelfield.training.parser import LevelfieldParser
 from levelfield.training.run_claim import determining
 from levelfield.training.run_folder import AtomicCheckpoints, MetricsFile, best_checkpoint, is_first_process
 from levelfield.training.trackers import place_trackers
+from levelfield.training.weight_averaging import averages
 from levelfield.training.words import LEARNER, learner_named
 
 # ImageNet weights that need no download: what `fit` trains unless told otherwise. Another TimmTrunk takes over each
@@ -213,8 +214,8 @@ class TrainingCLI(LightningCLI):
             config["limit_val_batches"] = 0  # Lightning would warn of a list of no loaders
         if self.folder is not None:
             if config.get("enable_checkpointing") is not False:
-                weights_only = self.subcommand is None
-                self._best = best_checkpoint(self.folder, weights_only, validates=self.datamodule.fold != NO_FOLD)
+                weights_only, validates = self.subcommand is None, self.datamodule.fold != NO_FOLD
+                self._best = best_checkpoint(self.folder, weights_only, validates, bool(averages(callbacks)))
                 callbacks.append(self._best)
             trackers = self._loggers()
             if trackers and not any(isinstance(callback, TrackTraining) for callback in callbacks):

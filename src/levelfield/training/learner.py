@@ -43,6 +43,7 @@ from levelfield.training.own_learner import learner_class
 from levelfield.training.parameter_groups import adamw, parameter_groups
 from levelfield.training.sharded_classes import clip_gradients, divided_weights, make_whole, take_optimizer
 from levelfield.training.step import UncheckedLosses, seed_draws
+from levelfield.training.weight_averaging import average_whole, forget_average, save_average
 
 OptimizerFactory = Callable[[Iterable], Optimizer]
 SchedulerFactory = Callable[[Optimizer], LRScheduler]
@@ -258,6 +259,7 @@ class MetricLearner(LightningModule):
         if self._starts_at_pca and is_new:
             begin_at_pca(self, datamodule)
         self._starts_at_pca = False
+        average_whole(self)
 
     def _train_again(self) -> None:
         """Puts a loaded learner back into training mode, except parts that do not learn, such as a teacher."""
@@ -274,6 +276,7 @@ class MetricLearner(LightningModule):
         shard(self)
 
     def teardown(self, stage: str) -> None:
+        forget_average(self)
         leave_group_at_exit()
 
     def check_features(self) -> None:
@@ -375,6 +378,7 @@ class MetricLearner(LightningModule):
             super().configure_gradient_clipping(optimizer, *limit, **named)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        save_average(self, checkpoint)
         make_whole(self, checkpoint)
         checkpoint["levelfield"] = own_part(self)
 

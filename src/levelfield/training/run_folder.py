@@ -92,17 +92,22 @@ class AtomicCheckpoints(TorchCheckpointIO):
         return {**checkpoint, "callbacks": moved(checkpoint.get("callbacks", {}), HERE, folder)}
 
 
-def best_checkpoint(folder: Path, weights_only: bool = False, validates: bool = True) -> ModelCheckpoint:
+def best_checkpoint(
+    folder: Path, weights_only: bool = False, validates: bool = True, averages: bool = False
+) -> ModelCheckpoint:
     """Keeps `best.ckpt`, the epoch with the best validation MAP@R (the first of equals); the last without validation.
 
     A study's jobs store weights alone, a third of the size; a fit's checkpoint holds what going on from it needs.
+
+    Args:
+        averages: whether weights are averaged. The average may move on after a validation, as the epoch ends.
     """
     return ModelCheckpoint(
         dirpath=folder,
         filename="best",
         monitor=MONITOR if validates else None,
         mode="max",
-        save_on_train_epoch_end=None if validates else True,
+        save_on_train_epoch_end=True if not validates else False if averages else None,
         save_weights_only=weights_only,
         enable_version_counter=False,
     )

@@ -2,11 +2,12 @@
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint
 
 from levelfield.data.splits import NO_FOLD
 from levelfield.metrics.table import MONITOR, SELECTED_BY
 from levelfield.training.callbacks.retrieval_validation import RetrievalValidation
+from levelfield.training.weight_averaging import averages
 
 
 class BestEpoch(Callback):
@@ -24,22 +25,23 @@ class BestEpoch(Callback):
         checkpoint = default_checkpoint(trainer)
         if stage == "fit" and checkpoint is not None and _scores(trainer):
             checkpoint.monitor, checkpoint.mode, checkpoint.kth_value = MONITOR, "max", torch.tensor(-torch.inf)
+            if averages(trainer.callbacks):  # type: ignore[attr-defined] # they may move on as the epoch ends
+                checkpoint._save_on_train_epoch_end = False
             self._checkpoint = checkpoint
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         is_scored = MONITOR in trainer.callback_metrics or trainer.check_val_every_n_epoch != 1
         if self._checkpoint is not None and not is_scored:  # it ends before a validation, as with `max_steps`
-            self._checkpoint.monitor = None
+            self._checkpoint.monitor = self._checkpoint._save_on_train_epoch_end = None
 
 
 def default_checkpoint(trainer: Trainer) -> ModelCheckpoint | None:
     """A Trainer's only checkpoint if it is as Lightning makes it: it keeps the last epoch, in one file."""
-    given = [each for each in trainer.callbacks if isinstance(each, Checkpoint)]  # type: ignore[attr-defined]
-    if len(given) != 1 or type(given[0]) is not ModelCheckpoint or given[0].state_key != ModelCheckpoint().state_key:
+    checkpoint = trainer.checkpoint_callback
+    if len(trainer.checkpoint_callbacks) != 1 or type(checkpoint) is not ModelCheckpoint:
         return None
-    (checkpoint,) = given
-    is_default = checkpoint.save_top_k == 1 and not checkpoint.save_last and checkpoint.filename is None
-    return checkpoint if is_default else None
+    keeps_one = checkpoint.save_top_k == 1 and not checkpoint.save_last and checkpoint.filename is None
+    return checkpoint if keeps_one and checkpoint.state_key == ModelCheckpoint().state_key else None
 
 
 def _scores(trainer: Trainer) -> bool:

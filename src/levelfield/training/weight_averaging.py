@@ -1,0 +1,44 @@
+"""Lightning's `WeightAveraging` in a fit: it averages the whole learner, and checkpoints hold what was scored."""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch.callbacks import WeightAveraging
+from torch import Tensor
+
+
+def averages(callbacks: Iterable[Callback]) -> list[WeightAveraging]:
+    return [each for each in callbacks if isinstance(each, WeightAveraging)]
+
+
+def average_whole(learner: LightningModule) -> None:
+    """Has the average begin at a learner that is set up: Lightning copies it before its loss is made."""
+    for each in averages(learner.trainer.callbacks):  # type: ignore[attr-defined]
+        each.setup(learner.trainer, learner, "fit")
+        average = each._average_model
+        if average is not None and average.avg_fn is not None:
+            average.avg_fn = partial(_unless_equal, average.avg_fn)
+
+
+def _unless_equal(mean: Callable[..., Tensor], average: Tensor, new: Tensor, number: Tensor | int) -> Tensor:
+    """Rounding would move the average of weights that do not learn, as a frozen trunk's."""
+    return torch.where(average == new, average, mean(average, new, number))
+
+
+def save_average(learner: LightningModule, checkpoint: dict[str, Any]) -> None:
+    """Puts the averaged weights into a checkpoint of weights only, for which Lightning asks no callback."""
+    if "callbacks" in checkpoint or learner._trainer is None:
+        return
+    for each in averages(learner.trainer.callbacks):  # type: ignore[attr-defined]
+        each.on_save_checkpoint(learner.trainer, learner, checkpoint)
+        for key in ("current_model_state", "averaging_state"):
+            checkpoint.pop(key, None)
+
+
+def forget_average(learner: LightningModule) -> None:
+    """After a fit the learner is the average. Lightning would test the weights before averaging of a checkpoint."""
+    for each in averages(learner.trainer.callbacks):  # type: ignore[attr-defined]
+        each._average_model = None

@@ -1,0 +1,121 @@
+"""Averaged weights (EMA): the weights that a checkpoint holds, and that are tested, are those that were scored."""
+
+import copy
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import EMAWeightAveraging
+from signal_at import SignalAt
+from tiny_fit import TINY
+from toy_study import TOY
+
+from levelfield.metrics import retrieval_metrics
+from levelfield.training.build import build
+from levelfield.training.callbacks import ValidateFirst
+from levelfield.training.embed import embed
+from levelfield.training.frozen_trunk import TRUNKS
+from levelfield.training.learner import MetricLearner
+
+EMA = "lightning.pytorch.callbacks.EMAWeightAveraging"
+BY_STEP = {"class_path": EMA, "init_args": {"decay": 0.9}}
+BY_EPOCH = {
+    "class_path": EMA,
+    "init_args": {"decay": 0.5, "update_every_n_steps": 0, "update_starting_at_epoch": 0},
+}
+FIRST = {"class_path": "levelfield.training.callbacks.ValidateFirst"}
+PCA = {"embedder_init": "pca", "trunk_lr": 0.1}
+CASES = {
+    "after each step": ("ContrastiveLoss", [BY_STEP], {}),
+    "after each epoch": ("ContrastiveLoss", [BY_EPOCH], {}),
+    "class weights": ("ArcFaceLoss", [BY_STEP], {}),
+    "a frozen trunk": ("ContrastiveLoss", [BY_STEP], {"freeze_trunk": True}),
+    "from a PCA, which is the best": ("ContrastiveLoss", [FIRST, BY_STEP], PCA),
+}
+
+
+def configuration(loss: str, callbacks: list[dict[str, Any]], model: dict[str, Any]) -> dict[str, Any]:
+    config = copy.deepcopy(yaml.safe_load(TOY)["base"][0])
+    rates = {"trunk_lr": 0.01, "embedder_lr": 0.1}
+    config["model"] |= {"loss": {"class_path": f"levelfield.losses.{loss}"}, **rates, **model}
+    config["trainer"] |= {"max_epochs": 3, "callbacks": callbacks}
+    return config
+
+
+def scored(checkpoint: Path, data: Any) -> float:
+    learner = MetricLearner.load_from_checkpoint(checkpoint)
+    data.setup("validate")
+    embedded = embed(learner, data.eval_dataloader(data.val_subset))
+    return retrieval_metrics(embedded.embeddings, embedded.labels, metrics=("map_at_r",))["map_at_r"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_weights_that_were_scored_are_in_the_checkpoint_of_a_job(case, tmp_path) -> None:
+    training = build(configuration(*CASES[case]), tmp_path, progress=False, trunks=tmp_path / TRUNKS)
+    training.trainer.fit(training.model, datamodule=training.datamodule)
+    best = tmp_path / "best.ckpt"
+    assert scored(best, training.datamodule) == pytest.approx(training.best_score, abs=1e-6)
+    assert (training.best_epoch == -1) == case.startswith("from a PCA")
+    assert torch.load(best, weights_only=True).keys().isdisjoint({"current_model_state", "averaging_state"})
+
+
+def test_a_study_tests_the_weights_that_it_selected(run, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    study = yaml.safe_load(TOY) | {"name": "averaged", "runs": 1, "spaces": {"arcface": {}}, "search": {"trials": 1}}
+    study["base"][0]["trainer"]["callbacks"] = [BY_STEP]
+    study["base"][0]["model"] |= {"trunk_lr": 0.01, "embedder_lr": 0.1}
+    study["methods"] = {"arcface": study["methods"]["arcface"]}
+    Path("averaged.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
+    code, _, complaint = run("study", "run", "averaged.yaml")
+    assert code == 0, complaint
+    jobs = list(Path("outputs/averaged/jobs/arcface/run0").glob("fold*"))
+    assert len(jobs) == 2
+    for job in jobs:
+        result = json.loads((job / "result.json").read_text())
+        config = yaml.safe_load((job / "config.yaml").read_text())
+        data = build(config, tmp_path / "again", progress=False).datamodule
+        assert scored(job / "best.ckpt", data) == pytest.approx(result["validation"]["map_at_r"], abs=1e-6)
+
+
+def test_a_fit_that_was_stopped_goes_on_with_its_average(run, tmp_path, monkeypatch) -> None:
+    at = {"class_path": "signal_at.SignalAt", "init_args": {"step": 5, "number": int(signal.SIGTERM)}}
+    settings = {"trainer": {"callbacks": [at, BY_STEP]}, "model": {"loss": "ArcFaceLoss", "embedder_lr": 0.1}}
+    (tmp_path / "ema.yaml").write_text(yaml.safe_dump(settings))
+    words = ["fit", *TINY, "--config", tmp_path / "ema.yaml", "--output"]
+    for folder, sent, code in (("whole", True, 0), ("stopped", False, 75)):
+        monkeypatch.setattr(SignalAt, "sent", sent)
+        assert run(*words, tmp_path / folder)[0] == code
+    assert run(*words, tmp_path / "stopped", "--resume")[0] == 0
+    whole, stopped = (tmp_path / folder / "fit" / "Glyphs-ArcFaceLoss" / "0" for folder in ("whole", "stopped"))
+    assert (whole / "metrics.csv").read_bytes() == (stopped / "metrics.csv").read_bytes()
+    kept = [torch.load(folder / "best.ckpt", weights_only=True) for folder in (whole, stopped)]
+    for key in ("state_dict", "current_model_state"):
+        assert kept[0][key].keys() == kept[1][key].keys() >= {"loss.class_weights"}
+        assert all(torch.equal(value, kept[1][key][name]) for name, value in kept[0][key].items())
+    code, printed, complaint = run("validate", "--ckpt_path", whole / "best.ckpt")
+    assert code == 0, complaint
+    best = max(float(row.split(",")[2]) for row in (whole / "metrics.csv").read_text().splitlines()[1:])
+    assert f"{best:.6f}" in printed
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.filterwarnings("ignore:.*WeightAveraging callback")
+@pytest.mark.parametrize("averaging", [BY_STEP, BY_EPOCH])
+def test_a_plain_trainer_tests_what_it_scored(averaging, tmp_path) -> None:
+    made = build(configuration("ArcFaceLoss", [], {}), tmp_path / "unused", progress=False)
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+    callbacks = [EMAWeightAveraging(**averaging["init_args"]), ValidateFirst()]
+    trainer = Trainer(max_epochs=3, default_root_dir=tmp_path, callbacks=callbacks, num_sanity_val_steps=0, **quiet)
+    trainer.fit(made.model, made.datamodule)
+    best = trainer.checkpoint_callback
+    assert scored(best.best_model_path, made.datamodule) == pytest.approx(float(best.best_model_score), abs=1e-6)
+    (again,) = trainer.validate(made.model, made.datamodule, ckpt_path="best", verbose=False)
+    assert again["val/map_at_r"] == pytest.approx(float(best.best_model_score), abs=1e-6)
+    trainer.test(made.model, made.datamodule, ckpt_path="best", verbose=False)
+    for name, value in torch.load(best.best_model_path, weights_only=True)["state_dict"].items():
+        assert torch.equal(made.model.state_dict()[name], value), name
