@@ -13,7 +13,8 @@ NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 # Those that train are for `make test-full`; `test_python_page.py` runs the blocks of the page to the second.
 QUICK = ("04_read_a_study",)
 PARAMETERS = [
-    pytest.param(path, id=path.stem, marks=[pytest.mark.full] * (path.stem not in QUICK)) for path in NOTEBOOKS
+    pytest.param(path, id=path.stem, marks=[pytest.mark.full, pytest.mark.timeout(1800)] * (path.stem not in QUICK))
+    for path in NOTEBOOKS
 ]
 LABEL_ERRORS = next(path for path in NOTEBOOKS if path.stem == "07_label_errors")
 MOST_KIB = 500
@@ -82,6 +83,7 @@ def test_a_notebook_runs_from_top_to_bottom(path: Path, tmp_path: Path, monkeypa
 
 @pytest.mark.slow
 @pytest.mark.full
+@pytest.mark.timeout(1800)
 def test_label_errors_are_found_among_letters_where_there_are_no_groceries(tmp_path, monkeypatch):
     monkeypatch.setenv("LEVELFIELD_DATA", "none")
     printed = executed(LABEL_ERRORS, tmp_path)

@@ -17,7 +17,9 @@ COLUMN = "[...document.querySelectorAll('.scores tbody:first-of-type tr:not(.gro
 WHITE = "rgb(255, 255, 255)"
 
 
-@pytest.fixture(scope="module", params=["toy", pytest.param("quickstart", marks=pytest.mark.full)])
+@pytest.fixture(
+    scope="module", params=["toy", pytest.param("quickstart", marks=[pytest.mark.full, pytest.mark.timeout(1800)])]
+)
 def page(request: pytest.FixtureRequest, finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     chromium()
     folder = tmp_path_factory.mktemp("seen") / "study"

@@ -158,6 +158,7 @@ exit $code
 
 
 @pytest.mark.full
+@pytest.mark.timeout(1200)
 @pytest.mark.processes
 def test_a_study_goes_on_when_its_full_disk_has_room_again(toy_file: Path, finished: Path, tmp_path: Path) -> None:
     unshare = ["unshare", "--user", "--map-root-user", "--mount"]

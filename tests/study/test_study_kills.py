@@ -136,6 +136,7 @@ def is_past(moment: float) -> bool:
 
 
 @pytest.mark.full
+@pytest.mark.timeout(1800)
 @pytest.mark.processes
 def test_twenty_kills_at_random_moments_change_no_byte(
     toy_file: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -166,6 +167,7 @@ def test_twenty_kills_at_random_moments_change_no_byte(
 
 
 @pytest.mark.full
+@pytest.mark.timeout(1800)
 @pytest.mark.processes
 def test_kills_of_two_workers_in_turn_and_of_their_study_change_no_byte(
     toy_file: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -88,6 +88,7 @@ def test_own_images_study_works_on_a_table(
 
 
 @pytest.mark.full
+@pytest.mark.timeout(1800)
 def test_finetuning_beats_the_pretrained_trunk_in_each_run(tmp_path: Path) -> None:
     run_study(tmp_path / "finetune", load_spec(STUDIES / "glyphs_finetune.yaml"))
     with open(tmp_path / "finetune" / "results.csv", newline="") as file:

@@ -14,7 +14,7 @@ from study_process import children, command_of
 from tiny_fit import REPOSITORY
 from toy_study import assert_same_bytes
 
-pytestmark = [pytest.mark.full, pytest.mark.processes]
+pytestmark = [pytest.mark.full, pytest.mark.processes, pytest.mark.timeout(3600)]
 QUICKSTART = REPOSITORY / "configs" / "study" / "quickstart.yaml"
 STORE = 80 << 20
 
