@@ -82,11 +82,13 @@ def test_a_study_tests_the_weights_that_it_selected(run, tmp_path, monkeypatch) 
         assert scored(job / "best.ckpt", data) == pytest.approx(result["validation"]["map_at_r"], abs=1e-6)
 
 
-def test_a_fit_that_was_stopped_goes_on_with_its_average(run, tmp_path, monkeypatch) -> None:
-    at = {"class_path": "signal_at.SignalAt", "init_args": {"step": 5, "number": int(signal.SIGTERM)}}
+@pytest.mark.parametrize(("step", "in_validation"), [(5, False), (4, True)])
+def test_a_fit_that_was_stopped_goes_on_with_its_average(step, in_validation, run, tmp_path, monkeypatch) -> None:
+    given = {"step": step, "in_validation": in_validation, "number": int(signal.SIGTERM)}
+    at = {"class_path": "signal_at.SignalAt", "init_args": given}
     settings = {"trainer": {"callbacks": [at, BY_STEP]}, "model": {"loss": "ArcFaceLoss", "embedder_lr": 0.1}}
     (tmp_path / "ema.yaml").write_text(yaml.safe_dump(settings))
-    words = ["fit", *TINY, "--config", tmp_path / "ema.yaml", "--output"]
+    words = ["fit", *TINY, "--config", tmp_path / "ema.yaml", "--data.eval_batch_size", "20", "--output"]
     for folder, sent, code in (("whole", True, 0), ("stopped", False, 75)):
         monkeypatch.setattr(SignalAt, "sent", sent)
         assert run(*words, tmp_path / folder)[0] == code

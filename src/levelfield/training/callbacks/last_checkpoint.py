@@ -4,7 +4,7 @@ import signal
 import time
 import zipfile
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from levelfield.runtime.signals import Stopped, handling
 from levelfield.training.callbacks.validate_first import BEFORE_TRAINING
 from levelfield.training.checkpoint import read_checkpoint
 from levelfield.training.run_folder import MetricsFile
+from levelfield.training.weight_averaging import training_weights
 
 LAST = "last.ckpt"
 # Where in an epoch a state can be gone on from.
@@ -141,7 +142,8 @@ class LastCheckpoint(Checkpoint):
             return
         self._moment = moment
         try:
-            trainer.save_checkpoint(self.path)
+            with training_weights(trainer) if moment == VALIDATION else nullcontext():
+                trainer.save_checkpoint(self.path)
         finally:
             self._moment = None
         self._written = time.monotonic()
