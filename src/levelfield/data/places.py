@@ -64,7 +64,6 @@ def dataset_found_again(dataset: Mapping[str, Any], config: Path) -> dict[str, A
         given = {}
     for name, value in arguments.items():
         there = given.get(name, "")
-        is_there = Path(there).exists() or "{" in there  # braces stand for the numbers of many files
-        if os.path.isabs(there) and is_there and Path(there).name == Path(str(value)).name:
+        if os.path.isabs(there) and Path(there).exists() and Path(there).name == Path(str(value)).name:
             arguments[name] = there
     return {**dataset, "init_args": arguments}
