@@ -111,7 +111,7 @@ def dataset_named(name: str, root: str | None = None, own: bool = True) -> "Metr
     kinds = named_datasets()
     dataset = _build(kinds[name], root) if name in kinds else own_dataset(name, root) if own else None
     if dataset is None:
-        also = ", and it is no folder and no .csv or .parquet table" if own else ""
+        also = ", and it is no folder, no .csv and no .parquet table" if own else ""
         raise UserError(f"no data set '{name}'{nearest(name, kinds, '')} (levelfield data list names them){also}")
     return dataset
 
