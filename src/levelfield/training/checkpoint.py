@@ -18,7 +18,8 @@ from torch import nn
 
 from levelfield.errors import UserError
 from levelfield.models.adapters import Adapter
-from levelfield.models.text_files import check_architecture
+from levelfield.models.text_files import architecture
+from levelfield.models.trunks import check_timm_arguments
 from levelfield.storage.without_places import without_places
 from levelfield.training.frozen_trunk import KEY, trunk_hash, with_trunk
 from levelfield.training.instantiation import instantiate, restrict_parser
@@ -273,8 +274,11 @@ def _without_files(value: Any, origin: str) -> Any:
     arguments = {**kept.get("dict_kwargs", {}), **kept.get("init_args", {})}
     if "weights" in arguments:
         arguments["weights"] = None
-    if kept["class_path"].startswith("levelfield.") and "config" in arguments:
-        check_architecture(arguments["config"], origin)
+    if kept["class_path"].startswith("levelfield."):
+        if "config" in arguments:
+            arguments["config"] = architecture(arguments["config"], f"'{origin}'")
+        if arguments.get("arguments") is not None:
+            check_timm_arguments(arguments["arguments"], f"'{origin}'")
     return {"class_path": kept["class_path"], "init_args": arguments}
 
 
