@@ -1,20 +1,18 @@
-"""Ten million rows and a hundred thousand pictures in tar files: seconds and peak memory of each step.
+"""A table of ten million rows: seconds and peak memory of each step.
 
-    python benchmarks/large.py                                      # 10 million rows, 100,000 pictures
-    python benchmarks/large.py --rows 100000 --pictures 1000        # a look
+    python benchmarks/large.py                  # 10 million rows
+    python benchmarks/large.py --rows 100000    # a look
 
 Each row is a process of its own, its peak memory the system's account (`ru_maxrss`), the libraries and what it maps of
 files counted. Seconds are CPU seconds, with those of the wall behind them.
 """
 
 import argparse
-import io
 import json
 import os
 import resource
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 from pathlib import Path
@@ -22,7 +20,6 @@ from pathlib import Path
 # Nothing of ours up here: a process' account begins with the peak of the one that starts it.
 CLASS_SIZE = 100
 BATCH, EACH, BATCHES = 128, 4, 1000
-IN_A_SHARD, READ = 10_000, 5_000
 STEPS = ("imports", "read", "split", "batches")
 
 
@@ -90,51 +87,9 @@ def draw_batches(file: Path, kind: str) -> Steps:
     return steps
 
 
-def make_pictures(folder: Path, pictures: int) -> None:
-    """The same JPEG pictures of 64 pixels in tar files and in a folder a class."""
-    import numpy as np
-    from PIL import Image
-
-    rng = np.random.default_rng(0)
-    (folder / "shards").mkdir()
-    classes = max(16, pictures // CLASS_SIZE)
-    for number in range(classes):
-        (folder / "folders" / f"{number:05d}").mkdir(parents=True)
-    for start in range(0, pictures, IN_A_SHARD):
-        with tarfile.open(folder / "shards" / f"pictures-{start // IN_A_SHARD:03d}.tar", "w") as tar:
-            for number in range(start, min(pictures, start + IN_A_SHARD)):
-                coarse = Image.fromarray(rng.integers(0, 256, (8, 8, 3), np.uint8))
-                file = io.BytesIO()
-                coarse.resize((64, 64)).save(file, "JPEG")
-                for suffix, content in (("jpg", file.getvalue()), ("cls", str(number % classes).encode())):
-                    member = tarfile.TarInfo(f"{number:08d}.{suffix}")
-                    member.size = len(content)
-                    tar.addfile(member, io.BytesIO(content))
-                (folder / "folders" / f"{number % classes:05d}" / f"{number:08d}.jpg").write_bytes(file.getvalue())
-
-
-def read_pictures(folder: Path, kind: str) -> Steps:
-    """The list of the pictures, then some thousands of them in a random order."""
-    steps = Steps()
-    import numpy as np
-
-    from levelfield.data.datasets import ImageFolder, ImageShards
-
-    steps.done("imports")
-    dataset = ImageShards(folder / "shards") if kind == "shards" else ImageFolder(folder / "folders")
-    keys = dataset.read_index().keys
-    steps.done("read")
-    for position in np.random.default_rng(1).permutation(len(keys))[:READ].tolist():
-        dataset.load(keys[position])
-    steps.done("pictures")
-    return steps
-
-
 PARTS = {
     "make_table": make_table,
     "draw_batches": draw_batches,
-    "make_pictures": make_pictures,
-    "read_pictures": read_pictures,
 }
 
 
@@ -159,25 +114,9 @@ def table_rows(rows: int, folder: Path) -> None:
         file.unlink()
 
 
-def picture_rows(pictures: int, folder: Path) -> None:
-    in_process("make_pictures", folder, pictures, cache=folder)
-    print(f"\n| {pictures:,} pictures | list | pictures a second of CPU time | peak, MiB |")
-    print("| --- | --- | --- | --- |")
-    for kind, when in (("shards", ", the first time"), ("shards", ", again"), ("folders", "")):
-        found = in_process("read_pictures", folder, kind, cache=folder / "cache")
-        seconds, _, peak = found["pictures"]
-        each = min(READ, pictures) / seconds
-        print(
-            f"| {kind}{when} | {found['read'][0]:.1f} ({found['read'][1]:.1f}) | {each:,.0f} | {peak:,.0f} |",
-            flush=True,
-        )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=10_000_000)
-    parser.add_argument("--pictures", type=int, default=100_000)
-    parser.add_argument("--only", choices=("tables", "pictures"))
     parser.add_argument("--part", nargs="+", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.part:
@@ -186,10 +125,7 @@ def main() -> None:
         print(json.dumps(steps.rows if steps else {}))
         return
     with tempfile.TemporaryDirectory() as folder:
-        if given.only != "pictures":
-            table_rows(given.rows, Path(folder))
-        if given.only != "tables":
-            picture_rows(given.pictures, Path(folder))
+        table_rows(given.rows, Path(folder))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Headless Chromium, driven by its own protocol over aiohttp, which fsspec brings."""
+"""Headless Chromium, driven by its own protocol over aiohttp, which lightning requires."""
 
 import asyncio
 import base64

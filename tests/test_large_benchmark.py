@@ -1,4 +1,4 @@
-"""`benchmarks/large.py` on few rows and pictures: every step is there, and what it makes can be read."""
+"""`benchmarks/large.py` on few rows: every step is there, and what it makes can be read."""
 
 from pathlib import Path
 
@@ -20,9 +20,3 @@ def test_the_steps_of_a_table(kind: str, tmp_path: Path) -> None:
     steps = large.draw_batches(tmp_path / "t.parquet", kind).rows
     assert tuple(steps) == large.STEPS
     assert all(cpu >= 0 and wall >= 0 and peak > 10 for cpu, wall, peak in steps.values())
-
-
-def test_the_steps_of_pictures(tmp_path: Path) -> None:
-    large.make_pictures(tmp_path, 40)
-    for kind in ("shards", "folders"):
-        assert tuple(large.read_pictures(tmp_path, kind).rows) == ("imports", "read", "pictures")

@@ -141,6 +141,15 @@ def test_histograms_are_told_apart_by_their_separation() -> None:
             assert float((heights * np.diff(edges)).sum()) == pytest.approx(1)
 
 
+def test_a_collapsed_embedding_has_histograms_too() -> None:
+    ones = np.ones(3)
+    with style():
+        (axes,) = similarities_figure({"collapsed": (ones, ones)}).axes
+    assert axes.get_title(loc="left") == "collapsed  0.500"
+    heights, edges, _ = axes.patches[0].get_data()
+    assert float((heights * np.diff(edges)).sum()) == pytest.approx(1)
+
+
 def test_the_autocorrelation_is_the_mean_over_curves_that_have_one() -> None:
     # Deviations -1, 0, 1: (0 + 0) / 2 = 0. Deviations -1.5, -0.5, 0.5, 1.5: (0.75 - 0.25 + 0.75) / 5 = 0.25.
     curves = [Curve(0, [1, 2, 3], [0.1, 0.2, 0.3], 3), Curve(1, [1, 2, 3, 4], [0.1, 0.2, 0.3, 0.4], 4)]

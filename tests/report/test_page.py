@@ -63,7 +63,7 @@ def test_the_page_holds_the_study(study: Path) -> None:
     page, pieces = written(study)
     text = "\n".join(pieces)
     files = {path.name: path.read_bytes() for path in (study / "report").iterdir()}
-    assert set(files) == {"index.html", "map.json", *(f"{name}.svg" for name in FIGURES)}
+    assert set(files) == {"index.html", *(f"{name}.svg" for name in FIGURES)}
     embedded = [base64.b64decode(content) for content in re.findall(r"svg\+xml;base64,([^\"]+)", page)]
     assert embedded == [files[f"{name}.svg"] for name in FIGURES]
     assert str(study) not in page
@@ -207,10 +207,11 @@ def test_the_page_shows_what_the_stored_embeddings_retrieve(study: Path) -> None
     assert [query["group"] for query in told["gallery"]] == ["best"] * 3 + ["median"] * 3 + ["worst"] * 3
     assert set(told["methods"]) == {"pretrained", "contrastive", "arcface"}
     assert told["shown"][-1] == "pretrained"
-    assert {told["labels"][str(each)] for each in range(256)} == set(range(16))
-    pictures = {int(number) for number in re.findall(r"\.s(\d+)\{background", page)}
-    assert pictures == set(range(256)), "all test samples are on the map"
-    assert len(told["map"]["points"][told["shown"][0]]) == 256
+    shown = {query["sample"] for query in told["gallery"]}
+    shown |= {each for query in told["gallery"] for nearest in query["neighbours"].values() for each in nearest}
+    shown |= {each for pair in told["confusions"] for example in pair["examples"] for each in example}
+    assert {int(number) for number in re.findall(r"\.s(\d+)\{background", page)} == shown
+    assert {int(number) for number in told["labels"]} == shown
     assert "levelfield study verify outputs/study" in page
 
 
@@ -229,4 +230,4 @@ def test_an_archived_study_says_that_it_shows_no_samples(study: Path, tmp_path: 
     unpack_study(archive, tmp_path / "unpacked")
     _, pieces = written(tmp_path / "unpacked")
     assert any(piece.startswith("The stored test embeddings are not here") for piece in pieces)
-    assert "Map and similarities" not in pieces
+    assert "Similarities" not in pieces

@@ -85,7 +85,7 @@ async def looked_at(page: Path) -> None:
 
 
 async def samples_are_seen(tab: Tab) -> None:
-    """Pictures load, another method is chosen, and the map is read by mouse and by keys."""
+    """Images load, and another method is chosen."""
     decode = (
         "Promise.all([...document.querySelectorAll('.picture')].map(async each => { const picture = new Image();"
         "picture.src = getComputedStyle(each).backgroundImage.slice(5, -2); await picture.decode();"
@@ -104,32 +104,6 @@ async def samples_are_seen(tab: Tab) -> None:
     )
     assert await tab.run(rows) == [2] * 9
     assert await tab.run(wrong) < before
-
-    await tab.run("document.querySelector('svg[data-map]').scrollIntoView({block: 'center'})")
-    await tab.run("new Promise(each => requestAnimationFrame(() => requestAnimationFrame(each)))")  # scrolling unmarks
-    box = await tab.run(
-        "(() => { const { x, y, width, height } = document.querySelector('svg[data-map] path').getBoundingClientRect();"
-        "return [x + width / 2, y + height / 2]; })()"
-    )
-    await tab.move(*box)
-    assert await tab.run("document.querySelectorAll('.here').length") == 2, "the sample in both maps"
-    told = json.loads(await tab.run("document.getElementById('samples').textContent"))
-    index = int(await tab.run("document.querySelector('.here').dataset.index"))
-    on_map = [told["labels"][str(sample)] for sample in told["map"]["samples"]]
-    assert await tab.run("document.querySelectorAll('.same').length") == 2 * on_map.count(on_map[index]), (
-        "and its class"
-    )
-    assert await tab.run("document.querySelector('#tip .picture') !== null")
-    await tab.move(1, 1)
-    assert await tab.run("document.getElementById('tip').hidden")
-    await tab.run("document.querySelector('svg[data-map]').focus()")
-    seen = set()
-    for _ in range(3):
-        await tab.press("ArrowRight")
-        seen.add(await tab.run("document.querySelector('.here')?.dataset.index"))
-    assert len(seen) > 1, "the keys move from sample to sample"
-    await tab.press("Escape")
-    assert await tab.run("document.getElementById('tip').hidden")
 
 
 @pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 390)])

@@ -46,3 +46,10 @@ def test_a_test_writes_its_scores_and_the_card(fitted: Path, tmp_path: Path, run
     assert (
         "This checkpoint was not tested." in write_card(tmp_path, [best], [read_checkpoint(best)], "image").read_text()
     )
+
+
+def test_no_word_of_a_checkpoint_is_html(fitted: Path, tmp_path: Path) -> None:
+    content = read_checkpoint(fitted / "best.ckpt")
+    content["levelfield"] |= {"licence": "<script>", "weights": "<img src=x>"}
+    content["hyper_parameters"]["trunk"] = {"class_path": "<b>", "init_args": {"<i>": "<u>"}}
+    assert "<" not in write_card(tmp_path, [fitted / "best.ckpt"], [content], "image").read_text()

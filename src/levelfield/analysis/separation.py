@@ -7,6 +7,25 @@ from jaxtyping import Float, Int
 from levelfield.metrics.distances import full_precision, normalize, product
 from levelfield.metrics.table import auroc
 from levelfield.metrics.verification import Roc
+from levelfield.seeds import seed_of
+
+MOST_SAMPLES = 1000
+FEWEST_OF_A_CLASS = 5
+
+
+def draw_samples(labels: Int[np.ndarray, " samples"]) -> Int[np.ndarray, " drawn"]:
+    """Positions of at most 1,000 samples, sorted: as many of each class, at least 5, of as many classes as fit."""
+    generator = np.random.default_rng(seed_of("similarities"))
+    classes = generator.permutation(np.unique(labels))
+    each = max(FEWEST_OF_A_CLASS, MOST_SAMPLES // len(classes))
+    drawn: list[int] = []
+    for label in classes:
+        members = np.flatnonzero(labels == label)
+        chosen = generator.permutation(members)[:each]
+        if len(drawn) + len(chosen) > MOST_SAMPLES:
+            break
+        drawn += chosen.tolist()
+    return np.array(sorted(drawn), dtype=np.int64)
 
 
 def pair_similarities(

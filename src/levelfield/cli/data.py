@@ -106,15 +106,12 @@ def dataset_named(name: str, root: str | None = None, own: bool = True) -> "Metr
     Raises:
         UserError: there is none.
     """
-    from levelfield.data import datasets
     from levelfield.data.own import own_dataset
 
     kinds = named_datasets()
     dataset = _build(kinds[name], root) if name in kinds else own_dataset(name, root) if own else None
-    if dataset is None and own and name.endswith(".tar"):
-        dataset = datasets.ImageShards(name, root)
     if dataset is None:
-        also = ", and it is no folder, no .csv or .parquet table and no .tar file" if own else ""
+        also = ", and it is no folder, no .csv and no .parquet table" if own else ""
         raise UserError(f"no data set '{name}'{nearest(name, kinds, '')} (levelfield data list names them){also}")
     return dataset
 

@@ -174,8 +174,7 @@ def _stamp(dataset: MetricDataset, index: SampleIndex) -> str:
     decoders = [PIL.__version__, torchvision.__version__]
     paths = _paths(_Placed(_digest(place_of(dataset)), dataset), index.keys)
     if paths is None:
-        version = dataset.version()
-        return _digest(list(index.keys), decoders, *([] if version is None else [version]))
+        return _digest(list(index.keys), decoders)
     files = []
     for key, path in zip(index.keys, paths, strict=True):
         try:

@@ -1,5 +1,7 @@
 """Millions of strings, each made when it is asked for; loader processes share what they are made from."""
 
+import os
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
@@ -9,9 +11,19 @@ from typing import Any, BinaryIO
 import numpy as np
 from jaxtyping import Int
 
-from levelfield.data.file_parts import LocalFile
-
 LETTERS, STARTS = "letters.bin", "starts.npy"
+
+
+class _SharedFile:
+    """A file of which processes read parts side by side. It closes when nothing refers to it."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._descriptor)
+
+    def read(self, start: int, size: int) -> bytes:
+        """The bytes of a part; fewer where the file ends before."""
+        return os.pread(self._descriptor, size, start)
 
 
 class Strings:
@@ -25,7 +37,7 @@ class Strings:
     """
 
     def __init__(
-        self, letters: memoryview | LocalFile, starts: Int[np.ndarray, " strings+1"], folder: Path | None = None
+        self, letters: memoryview | _SharedFile, starts: Int[np.ndarray, " strings+1"], folder: Path | None = None
     ) -> None:
         self.letters, self.starts, self.folder = letters, starts, folder
 
@@ -33,7 +45,7 @@ class Strings:
     def in_folder(cls, folder: Path) -> "Strings":
         """Those that a `StringsWriter` has written into a folder."""
         starts = np.asarray(np.load(folder / STARTS, mmap_mode="r"))
-        return cls(LocalFile(folder / LETTERS), starts, folder)
+        return cls(_SharedFile(folder / LETTERS), starts, folder)
 
     def __len__(self) -> int:
         return len(self.starts) - 1

@@ -9,7 +9,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from levelfield.errors import UserError
-from levelfield.models.text_files import model_folder, read_config, read_licence, read_tokenizer, weights_beside
+from levelfield.models.text_files import (
+    architecture,
+    model_folder,
+    read_config,
+    read_licence,
+    read_tokenizer,
+    weights_beside,
+)
 from levelfield.models.trunks import Trunk
 from levelfield.models.weights import find_weights, match_tensors, read_state_dict
 from levelfield.storage.file_hash import file_hash
@@ -32,7 +39,8 @@ class TransformersTrunk(Trunk):
             decoders have it.
         max_length: tokens that a text is cut to, the special ones included.
         prefix: stands before each text, where the weights were trained so: E5's `query:` and a space.
-        config: the architecture, as in a `config.json`; None reads the one of `name`.
+        config: the architecture, as in a `config.json`; None reads the one of `name`. Of either one only the numbers
+            and words that describe a network count, and `model_type` is one of `levelfield.models.text_files`.
 
     Raises:
         UserError: no such model, weights of another architecture, or a `max_length` that its positions do not reach.
@@ -67,22 +75,22 @@ class TransformersTrunk(Trunk):
         self.name, self.pooling, self.max_length, self.prefix = name, pooling, max_length, prefix
         self._tokenizer_json: str | None = None
         self._tokenizer: Any = None
-        config = read_config(model_folder(name)) if config is None else config
+        config = architecture(read_config(model_folder(name)) if config is None else config, f"trunk '{name}'")
         try:
-            architecture = transformers.AutoConfig.for_model(**config)
-            self.model = transformers.AutoModel.from_config(architecture, dtype=torch.float32, trust_remote_code=False)
+            built = transformers.AutoConfig.for_model(**config)
+            self.model = transformers.AutoModel.from_config(built, dtype=torch.float32, trust_remote_code=False)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             problem = " ".join(str(error).split())[:200]
             raise UserError(f"trunk '{name}': transformers makes no encoder of its configuration: {problem}") from None
-        positions = getattr(architecture, "max_position_embeddings", None) or max_length
+        positions = getattr(built, "max_position_embeddings", None) or max_length
         if not 2 < max_length <= positions:
             raise UserError(f"--model.trunk.max_length {max_length}: trunk '{name}' takes 3 to {positions} tokens")
         if hasattr(self.model, "pooler"):
             self.model.pooler = None  # a head that `forward` does not use: it would train on nothing
-        self.num_features = int(architecture.hidden_size)
-        known = {"model_type": architecture.model_type, **architecture.to_diff_dict()}
-        self.checkpoint_args = {"config": {key: known[key] for key in known if key != "transformers_version"}}
-        architecture.use_cache = False  # a decoder's, for writing on
+        self.num_features = int(built.hidden_size)
+        known = {"model_type": built.model_type, **built.to_diff_dict()}
+        self.checkpoint_args = {"config": architecture(known, f"trunk '{name}'")}
+        built.use_cache = False  # a decoder's, for writing on
         if weights is not None:
             self._load(weights)
 

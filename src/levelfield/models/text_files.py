@@ -11,6 +11,22 @@ from levelfield.models.weights import quiet_hub
 
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 HUB_FILES = ["README.md", "config.json", "tokenizer*.json", "vocab.txt", "vocab.json", "merges.txt", WEIGHT_FILES[0]]
+# The encoders and decoders of transformers that a text trunk may be. None of them reads, fetches or runs anything.
+MODEL_TYPES = (
+    *("albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra", "gemma3_text", "gpt2", "llama"),
+    *("mistral", "modernbert", "mpnet", "nomic_bert", "qwen2", "qwen3", "roberta", "xlm-roberta"),
+)
+# Entries that hold words, lists of them, or the numbers of rotary positions.
+IN_WORDS = frozenset(
+    {"activation", "activation_function", "classifier_activation", "classifier_pooling", "hidden_act"}
+    | {"hidden_activation", "layer_types", "norm_rel_ebd", "pooler_hidden_act", "pos_att_type"}
+    | {"position_embedding_type", "rope_parameters", "rope_scaling"}
+)
+UNUSED = frozenset({"model_type", "num_labels"})  # `num_labels` makes a table of names
+# Parts of the names of entries by which transformers fetches code or weights while it makes a model.
+FETCHING = ("auto_map", "attn_implementation", "experts_implementation", "quantization", "backbone", "timm", "kernel")
+WORD = re.compile(r"[\w.|+-]{1,64}")
+MOST, MOST_LAYERS = 2**31, 1024
 REMEDY = "give --model.trunk.name a folder with config.json and tokenizer.json, or package:<import name>"
 
 
@@ -56,33 +72,52 @@ def read_config(folder: Path) -> dict[str, Any]:
         config = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"no {file}: {REMEDY}") from None
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise UserError(f"cannot read {file} ({error}): fetch it again") from None
     if not isinstance(config, dict) or "model_type" not in config:
         raise UserError(f"{file} is not the configuration of a model of transformers: it has no model_type")
     return config
 
 
-# Entries of a configuration by which transformers fetches code or weights while it makes a model.
-FETCHING = ("auto_map", "attn_implementation", "experts_implementation", "quantization_config", "backbone", "timm")
+def architecture(config: Any, origin: str) -> dict[str, Any]:
+    """The entries of a text model's configuration that say how its network is built.
 
-
-def check_architecture(config: Any, origin: str) -> None:
-    """Raises unless an architecture in a checkpoint is all there, and makes transformers fetch nothing.
+    A configuration may come from a stranger, in a checkpoint or as a folder's `config.json`, and transformers fetches
+    or runs what some entries name. So only known types are built, of numbers and of words that no network looks up.
 
     Raises:
-        UserError: no configuration, or an entry that names something to fetch.
+        UserError: no configuration, a type that is not known, or an entry by which transformers fetches code or
+            weights.
     """
     if not isinstance(config, dict) or "model_type" not in config:
-        raise UserError(f"'{origin}' does not hold the configuration of its trunk: it is not loaded")
-    entries: list[Any] = [config]
-    while entries:
-        entry = entries.pop()
-        for key, value in entry.items() if isinstance(entry, dict) else enumerate(entry):
-            if any(word in str(key) for word in FETCHING) and value not in (None, False, "eager", "sdpa"):
-                raise UserError(f"'{origin}' has '{key}' in the configuration of its trunk, which may fetch code")
-            if isinstance(value, dict | list | tuple):
-                entries.append(value)
+        raise UserError(f"{origin} does not hold the configuration of its trunk, which needs a model_type")
+    if config["model_type"] not in MODEL_TYPES:
+        raise UserError(
+            f"{origin}: model_type {str(config['model_type'])[:80]!r} is none of those that a text trunk may have: "
+            f"{', '.join(MODEL_TYPES)}"
+        )
+    kept = {"model_type": config["model_type"]}
+    for key, value in config.items():
+        if any(word in str(key) for word in FETCHING) and value not in (None, False):
+            raise UserError(f"{origin}: '{str(key)[:80]}' in the configuration of the trunk may fetch code or weights")
+        if key not in UNUSED and (_is_number(value) or (key in IN_WORDS and _is_plain(value))):
+            if isinstance(value, int) and abs(value) > (MOST_LAYERS if "layer" in str(key) else MOST):
+                raise UserError(f"{origin}: '{str(key)[:80]}' in the configuration of the trunk is too large")
+            kept[key] = value
+    return kept
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or isinstance(value, bool | int | float)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is made of numbers and words."""
+    if isinstance(value, dict):
+        return len(value) <= MOST_LAYERS and all(isinstance(key, str) for key in value) and _is_plain([*value.values()])
+    if isinstance(value, list | tuple):
+        return len(value) <= MOST_LAYERS and all(_is_plain(part) for part in value)
+    return _is_number(value) or (isinstance(value, str) and WORD.fullmatch(value) is not None)
 
 
 def read_tokenizer(folder: Path) -> str:

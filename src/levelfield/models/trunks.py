@@ -15,6 +15,11 @@ from levelfield.errors import UserError, nearest
 from levelfield.models.weights import load_weights, quiet_hub
 from levelfield.runtime.imports import quick_imports
 
+# Arguments of timm's models that are the name of a layer, of a way to pool, and the like.
+NAMED_BY_WORDS = frozenset(
+    {"act_layer", "attn_layer", "fc_norm", "global_pool", "mlp_layer", "norm_layer", "pool_type", "pos_embed"}
+    | {"rope_type", "stem_type", "weight_init"}
+)
 ModelArgument = bool | int | float | str | list[int] | None
 
 
@@ -213,6 +218,19 @@ class TimmTrunk(Trunk):
                 f"{found}: trunk '{name}' cuts images into patches of {side} px; give --data.transforms.crop_size "
                 f"{max(side, height // side * side)}, or another multiple of {side}"
             )
+
+
+def check_timm_arguments(arguments: Any, origin: str) -> None:
+    """Raises unless a checkpoint's arguments of an image model are numbers, or words that name a layer.
+
+    Raises:
+        UserError: another argument, by which timm might look for a file.
+    """
+    for name, value in arguments.items():
+        numbers = value if isinstance(value, list) else [value]
+        in_words = name in NAMED_BY_WORDS and isinstance(value, str) and value.isidentifier()
+        if not in_words and not all(part is None or isinstance(part, bool | int | float) for part in numbers):
+            raise UserError(f"{origin} has the argument {str(name)[:80]!r} for its trunk, which may name a file")
 
 
 @torch.no_grad()

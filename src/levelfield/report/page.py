@@ -40,7 +40,7 @@ SECTIONS = {
     "compared": "What was compared",
     "comparisons": "Who is better",
     "retrieval": "What is retrieved",
-    "map": "Map and similarities",
+    "similarities": "Similarities",
     "searches": "Search",
     "costs": "Cost",
     "papers": "Published numbers",
@@ -75,7 +75,9 @@ def write_report(record: StudyRecord) -> Path:
 
 def _sections(contents: Mapping[str, Any], own: Sequence[str]) -> dict[str, str]:
     """Anchor to title of each section that the page has, in order; `own` are those of figures without another."""
-    always = ["ledger", *(["retrieval"] if contents["ledger"] else []), *(["map"] if contents["retrieval"] else [])]
+    always = ["ledger"]
+    always += ["retrieval"] if contents["ledger"] else []
+    always += ["similarities"] if contents["retrieval"] else []
     found: dict[str, str] = {}
     for name, title in SECTIONS.items():
         if name == "costs":

@@ -1,11 +1,9 @@
-"""What the page shows of the test samples: retrieved neighbours, confused classes and a map, as plain values."""
+"""What the page shows of the test samples: retrieved neighbours and confused classes, as plain values."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from levelfield.analysis.conclusion import best_method
-from levelfield.analysis.embedding_map import drawn_for_map, map_identity, plane_map
 from levelfield.analysis.neighbours import Retrieval
 from levelfield.analysis.results import ResultRow, summarise
 from levelfield.analysis.stored_embeddings import SHOWN_FOLD, SHOWN_RUN, one_model_each
@@ -13,20 +11,16 @@ from levelfield.errors import UserError
 from levelfield.metrics.table import SELECTED_BY
 from levelfield.report.scored_samples import ScoredSamples, scored_samples
 from levelfield.report.thumbnails import Thumbnails
-from levelfield.storage.atomic import write_atomically
 from levelfield.study.definition.search_settings import first_search
 from levelfield.study.definition.spec import is_baseline, reference_of
 from levelfield.study.record import StudyRecord
-from levelfield.study.sealed_test.scores import EmbeddedTest
 from levelfield.study.tested import distance_of
 
 QUERIES = 3  # of the best, of the median and of the worst
 NEIGHBOURS = {"image": 8, "text": 4}
 CONFUSED, EXAMPLES = 6, 4
-GALLERY_SIDE, MAP_SIDE = 96, 56  # pixels
+THUMBNAIL_SIDE = 96  # pixels
 LONGEST = 160  # letters of a text
-FEW_CLASSES = 8  # that the map tells apart by colour and shape
-MAP_FILE = "map.json"
 
 
 def retrieval_of(record: StudyRecord, rows: Sequence[ResultRow]) -> dict[str, Any] | None:
@@ -59,19 +53,16 @@ def retrieval_of(record: StudyRecord, rows: Sequence[ResultRow]) -> dict[str, An
         names = {int(label): f"class {label}" for label in set(retrievals[shown[0]].labels.tolist())}
     gallery = _gallery(retrievals, shown[0], NEIGHBOURS[contents["modality"]])
     confusions = _confusions(retrievals, shown)
-    plane = _map(record, models, shown)
     looked_at = {query["sample"] for query in gallery}
     looked_at |= {each for query in gallery for nearest in query["neighbours"].values() for each in nearest}
     looked_at |= {each for pair in confusions for example in pair["examples"] for each in example}
-    on_map = set(plane["samples"])
     if isinstance(found, ScoredSamples) and contents["modality"] == "image":
         thumbnails = Thumbnails(found)
-        for side, positions in ((GALLERY_SIDE, looked_at), (MAP_SIDE, on_map)):
-            for position in sorted(positions):
-                thumbnails.add(position, side)
+        for position in sorted(looked_at):
+            thumbnails.add(position, THUMBNAIL_SIDE)
         contents |= {"style": thumbnails.style, "left_out": thumbnails.left_out}
     labels = retrievals[shown[0]].labels
-    told = sorted(on_map | (looked_at if isinstance(found, ScoredSamples) else set()))
+    told = sorted(looked_at) if isinstance(found, ScoredSamples) else []
     contents["program"] = {
         "kind": contents["modality"],
         "methods": contents["methods"],
@@ -81,7 +72,6 @@ def retrieval_of(record: StudyRecord, rows: Sequence[ResultRow]) -> dict[str, An
         "texts": _texts(found, told) if contents["modality"] == "text" else {},
         "gallery": gallery if isinstance(found, ScoredSamples) else [],
         "confusions": confusions if isinstance(found, ScoredSamples) else [],
-        "map": plane,
     }
     return contents
 
@@ -130,38 +120,6 @@ def _confusions(retrievals: Mapping[str, Retrieval], shown: Sequence[str]) -> li
         }
         for pair in retrievals[shown[0]].confusions(CONFUSED, EXAMPLES)
     ]
-
-
-def _map(record: StudyRecord, models: Mapping[str, EmbeddedTest], shown: Sequence[str]) -> dict[str, Any]:
-    """The best method's map and that of the trunk without training; once computed they lie beside the page."""
-    labels = models[shown[0]].samples.labels.numpy()
-    drawn = drawn_for_map(labels)
-    path = record.report_folder / MAP_FILE
-    kept = _kept(path)
-    maps = {}
-    for method in dict.fromkeys((shown[0], shown[-1])):
-        distance = distance_of(record, method)
-        identity = map_identity(models[method], drawn, distance)
-        points = kept.get(identity) or plane_map(models[method], drawn, distance)
-        maps[method] = (identity, points)
-    content = dict(maps.values())
-    write_atomically(path, json.dumps(content, separators=(",", ":")).encode())
-    return {
-        "samples": drawn.tolist(),
-        "points": {method: points for method, (_, points) in maps.items()},
-        "few": len({int(labels[each]) for each in drawn}) <= FEW_CLASSES,
-        "of": len(labels),
-        "classes": len({int(labels[each]) for each in drawn}),
-        "of_classes": len(set(labels.tolist())),
-    }
-
-
-def _kept(path: Any) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _texts(samples: ScoredSamples | str, positions: Sequence[int]) -> dict[str, str]:

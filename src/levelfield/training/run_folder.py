@@ -14,6 +14,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from levelfield.metrics.table import MONITOR
 from levelfield.storage.atomic import make_durable, storing, write_atomically
 from levelfield.storage.without_places import HERE, moved
+from levelfield.training.checkpoint_content import check_callbacks
 from levelfield.training.frozen_trunk import with_trunk, without_trunk
 
 
@@ -87,6 +88,7 @@ class AtomicCheckpoints(TorchCheckpointIO):
 
     def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         checkpoint = super().load_checkpoint(path, *args, **{**kwargs, "weights_only": True})
+        check_callbacks(checkpoint.get("callbacks", {}), path)
         checkpoint = with_trunk(checkpoint, path)
         folder = str(Path(path).parent.resolve())
         return {**checkpoint, "callbacks": moved(checkpoint.get("callbacks", {}), HERE, folder)}

@@ -89,7 +89,6 @@ def card(
     dataset = data.get("dataset", {}).get("class_path", "loaders of its own")
     what = {"image": "pictures", "text": "texts"}.get(modality or "", "samples")
     lines = [
-        f"---\n{yaml.safe_dump(head)}---",
         f"# {loss.partition(' (')[0]} on {dataset.rpartition('.')[2]}",
         f"Embeds {what}{into}{of}, compared by {arguments.get('distance', 'cosine')}.",
         "## Training",
@@ -105,7 +104,8 @@ def card(
         "## Versions",
         _table({name: version(name) for name in LIBRARIES} | {"checkpoint, SHA-256": ", ".join(hashes)}),
     ]
-    return "\n\n".join(lines) + "\n"
+    body = "\n\n".join(lines).replace("<", "&lt;")  # a stranger's words may be HTML
+    return f"---\n{yaml.safe_dump(head)}---\n\n{body}\n"
 
 
 def _scores(tested: Mapping[str, Any]) -> str:

@@ -9,7 +9,6 @@ from levelfield.data.datasets.dogs130 import TsinghuaDogs130
 from levelfield.data.datasets.glyphs import Glyphs
 from levelfield.data.datasets.grocery_store import GroceryStore
 from levelfield.data.datasets.image_folder import ImageFolder
-from levelfield.data.datasets.image_shards import ImageShards
 from levelfield.data.datasets.image_table import ImageTable
 from levelfield.data.datasets.inshop import InShopClothes
 from levelfield.data.datasets.news20 import News20
@@ -29,7 +28,6 @@ __all__ = [
     "Glyphs",
     "GroceryStore",
     "ImageFolder",
-    "ImageShards",
     "ImageTable",
     "InShopClothes",
     "MetricDataset",

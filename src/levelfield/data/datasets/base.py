@@ -4,7 +4,7 @@ import hashlib
 import inspect
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -106,23 +106,15 @@ class MetricDataset(ABC):
         file = self.file_of(key)
         return 0 if file is None else file_size(file)
 
-    def version(self) -> Any:
-        """What caches of the samples depend on beside the files on this machine, as plain values; None for nothing."""
-        return None
-
     def content_of(self, key: str) -> int | str:
         """What the fingerprint holds of a sample: the size of its file, or the hash of a text."""
         return self.size_of(key)
 
-    def contents_of(self, keys: Sequence[str]) -> Iterable[int | str]:
-        """`content_of` of each."""
-        return map(self.content_of, keys)
-
     def fingerprint(self, index: SampleIndex) -> str:
         """SHA-256 over class names, and over key, class and content of the samples in `index`, of no others."""
         digest = hashlib.sha256("".join(f"{name}\n" for name in index.class_names).encode())
-        for key, label, content in zip(index.keys, index.labels, self.contents_of(index.keys), strict=True):
-            digest.update(f"{key}\t{label}\t{content}\n".encode())
+        for key, label in zip(index.keys, index.labels, strict=True):
+            digest.update(f"{key}\t{label}\t{self.content_of(key)}\n".encode())
         return digest.hexdigest()
 
     def default_split(self, index: SampleIndex) -> Literal["half", "official"]:

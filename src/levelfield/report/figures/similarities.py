@@ -13,23 +13,23 @@ BINS = 50
 
 
 def _draw(results: Results) -> "Figure | None":
-    from levelfield.analysis.embedding_map import drawn_for_map  # with torch, which `study status` can spare
-    from levelfield.analysis.separation import pair_similarities
+    # `study status` does without torch, which these import
+    from levelfield.analysis.separation import draw_samples, pair_similarities
     from levelfield.analysis.stored_embeddings import one_model_each
 
     found = {}
     for method, embedded in one_model_each(results.record).items():
         labels = embedded.samples.labels.numpy()
-        drawn = drawn_for_map(labels)
+        drawn = draw_samples(labels)
         found[method] = pair_similarities(embedded.samples.embeddings[drawn], labels[drawn])
     return similarities_figure(found) if found else None
 
 
 FIGURE = ReportFigure(
-    "Map and similarities",
+    "Similarities",
     "Histograms of the cosines of pairs of one class and of two, a panel a method, with their separation",
     _draw,
-    note="Cosines of the pairs of the samples on the map, by one model of each row. The number above a panel is its "
+    note="Cosines of the pairs of up to 1,000 test samples, by one model of each row. The number above a panel is its "
     "separation: the probability that a pair of one class is more alike than a pair of two, over all thresholds; 0.5 "
     "is chance.",
 )
@@ -49,7 +49,8 @@ def similarities_figure(pairs: Mapping[str, tuple[Any, Any]]) -> "Figure":
 
     figure, panels = small_panels(len(pairs), 1.3, "cosine", "density")
     lowest = min(min(same.min(), other.min()) for same, other in pairs.values())
-    edges = np.linspace(max(-1.0, float(lowest)), 1.0, BINS + 1)
+    # The cosines of a collapsed embedding are all 1: its bins still need a width.
+    edges = np.linspace(min(max(-1.0, float(lowest)), 0.9), 1.0, BINS + 1)
     for axes, (method, (same, other)) in zip(panels, pairs.items(), strict=True):
         axes.set_title(f"{method}  {separation(same, other):.3f}")
         axes.stairs(_density(same, edges), edges, fill=True, color=BLUE, alpha=0.55)
