@@ -19,8 +19,6 @@ from levelfield.metrics.distances import MIN_BLOCK
 
 # Of two blocks, into a given tensor if there is one.
 Similarity = Callable[..., Tensor]
-# Columns of a row are searched in strided groups of this size, whose maxima rule most of them out.
-GROUP_SIZE = 16
 # Values of the rows whose ties are told apart at a time.
 TEMPORARY_VALUES = 2**20
 # Rows that are sorted at a time, which stay in the processor's cache.
@@ -75,29 +73,6 @@ class ClassMembers:
         return self.order_G[torch.where(valid_BP, self.starts_C[slots_B, None] + steps_P, 0)], valid_BP
 
 
-def largest(
-    similarities_BG: Float[Tensor, "block gallery"], count: int
-) -> tuple[Float[Tensor, "block count"], Int64[Tensor, "block count"]]:
-    """The `count` largest of each row in descending order, as topk; which of equal ones is open.
-
-    An item among the `count` largest lies in one of the `count` groups with the largest maxima, so that most of the
-    row is read once and never sorted.
-    """
-    block, num_gallery = similarities_BG.shape
-    group = GROUP_SIZE if num_gallery >= 4 * GROUP_SIZE * count else GROUP_SIZE // 2
-    stride = num_gallery // group
-    if num_gallery < 4 * group * count or similarities_BG.stride(1) != 1:
-        return similarities_BG.topk(count, dim=1)
-    grouped_BMS = similarities_BG[:, : stride * group].unflatten(1, (group, stride))
-    groups_BC = grouped_BMS.amax(dim=1).topk(count, dim=1, sorted=False).indices
-    members_M = torch.arange(group, device=groups_BC.device) * stride
-    candidates_BC = (groups_BC[:, :, None] + members_M).flatten(1)
-    rest_R = torch.arange(stride * group, num_gallery, device=groups_BC.device)
-    candidates_BC = torch.cat([candidates_BC, rest_R.expand(block, -1)], dim=1)
-    values_BK, slots_BK = similarities_BG.gather(1, candidates_BC).topk(count, dim=1)
-    return values_BK, candidates_BC.gather(1, slots_BK)
-
-
 def tie_free_keys(
     similarities_BG: Float[Tensor, "block gallery"], index_G: Int64[Tensor, " gallery"] | None = None
 ) -> Int64[Tensor, "block gallery"]:
@@ -111,19 +86,6 @@ def tie_free_keys(
     if index_G is None:
         index_G = torch.arange(similarities_BG.shape[1], device=bits_BG.device)
     return bits_BG.long() * 2**32 + (2**32 - 1 - index_G)
-
-
-def places_from_hits(
-    hits_BK: Bool[Tensor, "block num_neighbors"],
-) -> tuple[Int64[Tensor, "block places"], Bool[Tensor, "block places"]]:
-    """Ascending places (1 = nearest) of the hits in a ranking, and which of the entries hold one."""
-    rows_H, columns_H = hits_BK.nonzero(as_tuple=True)
-    counts_B = hits_BK.sum(dim=1)
-    slots_H = torch.arange(len(rows_H), device=rows_H.device) - (counts_B.cumsum(0) - counts_B)[rows_H]
-    num_places = max(1, int(counts_B.max()))
-    places_BP = hits_BK.new_zeros((len(hits_BK), num_places), dtype=torch.int64)
-    places_BP[rows_H, slots_H] = columns_H + 1
-    return places_BP, places_BP > 0
 
 
 def places_of(
