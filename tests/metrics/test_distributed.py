@@ -25,7 +25,13 @@ def queries_of(size):
 
 
 # Distance, whether some are queries alone, and of how many of these a sample is scored.
-CASES = (("cosine", False, None), ("euclidean", False, None), ("hamming", True, None), ("cosine", False, 20))
+CASES = (
+    ("cosine", False, None),
+    ("euclidean", False, None),
+    ("hamming", False, None),
+    ("hamming", True, None),
+    ("cosine", False, 20),
+)
 
 
 def uneven(size, rank, num_processes):

@@ -5,6 +5,7 @@ from itertools import accumulate
 import pytest
 import torch
 from matmul_precision import COARSE, Products, made, older, precisions
+from tie_order import ranked
 from torch.nn.functional import normalize
 from torch.profiler import ProfilerActivity, profile
 
@@ -25,11 +26,11 @@ def embedding_space(num_items=2500, dim=24, num_classes=300, seed=0, spread=1.0)
 
 
 def scores_in_float64(similarities, labels, excludes_self=True, gallery_labels=None):
-    """Scores from a stable sort of whole rows of float64 similarities."""
+    """Scores from stable sorts of whole rows of float64 similarities."""
     gallery_labels = labels if gallery_labels is None else gallery_labels
     if excludes_self:
         similarities = similarities.clone().fill_diagonal_(-torch.inf)
-    order = similarities.sort(dim=1, descending=True, stable=True).indices
+    order = ranked(similarities, excludes_self)
     hits = gallery_labels[order] == labels[:, None]
     if excludes_self:
         hits[:, -1] = False
@@ -74,11 +75,14 @@ def test_gallery_apart(metrics):
 
 
 @pytest.mark.parametrize("metrics", [NEIGHBOR_METRICS, ("map", "mrr", "map_at_r")])
-def test_collapsed_embeddings_are_ranked_by_index(metrics):
+def test_collapsed_embeddings_are_ranked_around_the_circle(metrics):
     labels = torch.arange(400) % 7
     result = retrieval_metrics(torch.ones(400, 16), labels, metrics=metrics, memory_budget=NO_MEMORY)
     scores = scores_in_float64(torch.zeros(400, 400, dtype=torch.float64), labels)
     assert result == expected(scores, result)
+    apart = retrieval_metrics(torch.ones(100, 16), labels[:100], torch.ones(300, 16), labels[100:], metrics=metrics)
+    scores = scores_in_float64(torch.zeros(100, 300, dtype=torch.float64), labels[:100], False, labels[100:])
+    assert apart == expected(scores, apart)
 
 
 @pytest.mark.parametrize("precision", ["high", "medium"])

@@ -15,6 +15,7 @@ from levelfield.metrics.counting import counted_places, counting_block
 from levelfield.metrics.distances import full_precision, product
 from levelfield.metrics.ranking import ClassMembers, Similarity, block_starts, places_of, symmetric_blocks
 from levelfield.metrics.scores import Wanted, scores_from_places
+from levelfield.metrics.ties import tie_places
 
 DEFAULT_MEMORY_BUDGET = 400 * 2**20
 # More rows in a block bring no speed.
@@ -84,7 +85,8 @@ def score_queries(
             items_BP, valid_BP = members.of(query_labels_Q[positions_B])
             if excludes_self:
                 valid_BP = valid_BP & (items_BP != scored_Q[positions_B, None])
-            places_BP = places_of(similarities_BG, items_BP, valid_BP, depth)
+            starts_B = rows.starts_Q[positions_B]
+            places_BP = places_of(similarities_BG, items_BP, valid_BP, depth, starts_B, rows.tie_places_G)
             keep(positions_B, places_BP, places_BP <= depth)
     return scores
 
@@ -94,6 +96,10 @@ class SimilarityRows:
 
     Where most of a set is scored against itself and half of its matrix fits the budget, only blocks on and above the
     diagonal are computed.
+
+    Attributes:
+        tie_places_G: the items' places on the circle of `levelfield.metrics.ties`.
+        starts_Q: the scored queries' places; queries apart from the gallery are numbered after it.
     """
 
     def __init__(
@@ -113,6 +119,9 @@ class SimilarityRows:
         self.is_half_enough = excludes_self and is_symmetric and 2 * len(scored_Q) > num_gallery
         # Half of the matrix, as float32, in half of the budget.
         self.mirrored = self.is_half_enough and 4 * num_gallery**2 <= memory_budget
+        places = tie_places(num_gallery + (0 if excludes_self else len(queries_ND)), gallery_GD.device)
+        self.tie_places_G = places[:num_gallery]
+        self.starts_Q = (places if excludes_self else places[num_gallery:])[scored_Q]
         self.block = min(MAX_BLOCK, memory_budget // (2 if self.mirrored else 1) // bytes_a_row)
 
     def blocks(self) -> Iterator[tuple[Int64[Tensor, " block"], Float[Tensor, "block gallery"]]]:

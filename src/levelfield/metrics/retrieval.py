@@ -38,7 +38,8 @@ def retrieval_metrics(
     """Score how well each embedding retrieves the others that share its label.
 
     Without a gallery each embedding is a query against all others and never retrieves itself. Equal similarities are
-    ranked by index. A query whose label no (other) gallery item has is left out of the means.
+    ranked in an order that depends on no label (`levelfield.metrics.ties`), so that a collapsed embedding scores
+    chance. A query whose label no (other) gallery item has is left out of the means.
 
     Args:
         embeddings: (N, D) floating point, any scale; converted to float32.
