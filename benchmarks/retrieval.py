@@ -4,7 +4,6 @@
     python benchmarks/retrieval.py --sizes cub cars  # seconds
     python benchmarks/retrieval.py --sizes n8k n16k n32k n64k --no-peers  # how the time grows with N
     python benchmarks/retrieval.py --sizes sop million --device cuda
-    python benchmarks/retrieval.py --sizes sop --no-peers --without-bfloat16  # as on a processor that lacks it
 
 open-metric-learning joins in where it is installed (an environment of its own: it pins old versions). Everything runs
 in one process, in turns, so that other load on the machine hits all alike; the table has the minimum
@@ -26,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levelfield.metrics import query_scores, retrieval_metrics
+from levelfield.metrics import retrieval_metrics
 
 SIZES = {
     "cub": (5_924, 128, 100),
@@ -153,20 +152,15 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["cub", "cars", "sop", "large"])
     parser.add_argument("--repeats", type=int, default=3, help="of cub and cars; the others run once")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--without-bfloat16", action="store_true", help="no first pass in bfloat16")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--no-peers", action="store_true")
     arguments = parser.parse_args()
-    if arguments.without_bfloat16:
-        query_scores.has_fast_bfloat16 = lambda device: False
     torch.set_num_threads(arguments.threads)
     device = torch.device(arguments.device)
 
     where = torch.cuda.get_device_name() if device.type == "cuda" else f"{arguments.threads} threads"
     header = [
-        f"torch {torch.__version__}, {platform.machine()}, {where}, "
-        f"bfloat16 first pass: {query_scores.has_fast_bfloat16(device)}, "
-        f"load average at the start {os.getloadavg()[0]:.1f}",
+        f"torch {torch.__version__}, {platform.machine()}, {where}, load average at the start {os.getloadavg()[0]:.1f}",
         "",
         "| items x dimensions, classes | what | seconds | of the bare product | the same in CPU time | added MiB |",
         "| --- | --- | ---: | ---: | ---: | ---: |",

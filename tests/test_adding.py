@@ -185,7 +185,7 @@ from levelfield.study.definition.study_file import load_spec
 
 def test_it_is_computed_and_a_study_may_ask_for_it(tmp_path):
     found = retrieval_metrics(torch.eye(3), torch.tensor([0, 1, 0]), metrics=("dummy_metric",))
-    assert found["dummy_metric"] == 2 * (2 + 1) / 2  # equal similarities: the lower index first
+    assert found["dummy_metric"] == 2 * (2 + 1) / 2  # of two equal similarities the match comes first, and second
     (tmp_path / "toy.yaml").write_text(TOY + "metrics: [dummy_metric]\\n")
     assert load_spec(tmp_path / "toy.yaml").metrics == ["dummy_metric"]
 """,

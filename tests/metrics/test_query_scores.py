@@ -5,11 +5,11 @@ from itertools import accumulate
 import pytest
 import torch
 from matmul_precision import COARSE, Products, made, older, precisions
+from tie_order import ranked
 from torch.nn.functional import normalize
 from torch.profiler import ProfilerActivity, profile
 
-from levelfield.metrics import distances, first_pass, pack_bits, query_scores, ranking, retrieval_metrics
-from levelfield.metrics.first_pass import Bfloat16Gallery
+from levelfield.metrics import distances, pack_bits, query_scores, ranking, retrieval_metrics
 
 NEIGHBOR_METRICS = ("map_at_r", "r_precision", "precision_at_1", "recall", "map_at_5")
 NO_MEMORY = 1
@@ -26,11 +26,11 @@ def embedding_space(num_items=2500, dim=24, num_classes=300, seed=0, spread=1.0)
 
 
 def scores_in_float64(similarities, labels, excludes_self=True, gallery_labels=None):
-    """Scores from a stable sort of whole rows of float64 similarities."""
+    """Scores from stable sorts of whole rows of float64 similarities."""
     gallery_labels = labels if gallery_labels is None else gallery_labels
     if excludes_self:
         similarities = similarities.clone().fill_diagonal_(-torch.inf)
-    order = similarities.sort(dim=1, descending=True, stable=True).indices
+    order = ranked(similarities, excludes_self)
     hits = gallery_labels[order] == labels[:, None]
     if excludes_self:
         hits[:, -1] = False
@@ -56,17 +56,9 @@ def expected(scores, result):
     return pytest.approx({name: scores[name] for name in result}, abs=1e-6)
 
 
-@pytest.fixture
-def fast_bfloat16(monkeypatch):
-    """The first pass is exact on any processor, only slower."""
-    monkeypatch.setattr(query_scores, "has_fast_bfloat16", lambda device: True)
-
-
 @pytest.mark.parametrize("budget", [NO_MEMORY, 2**30])
 @pytest.mark.parametrize("metrics", [NEIGHBOR_METRICS, (*NEIGHBOR_METRICS, "map", "mrr")])
-@pytest.mark.parametrize("bfloat16", [True, False])
-def test_every_way_equals_float64(budget, metrics, bfloat16, monkeypatch):
-    monkeypatch.setattr(query_scores, "has_fast_bfloat16", lambda device: bfloat16)
+def test_every_way_equals_float64(budget, metrics):
     embeddings, labels = embedding_space()
     unit = normalize(embeddings.double(), dim=1)
     result = retrieval_metrics(embeddings, labels, metrics=metrics, memory_budget=budget)
@@ -74,7 +66,7 @@ def test_every_way_equals_float64(budget, metrics, bfloat16, monkeypatch):
 
 
 @pytest.mark.parametrize("metrics", [NEIGHBOR_METRICS, (*NEIGHBOR_METRICS, "map", "mrr")])
-def test_gallery_apart(metrics, fast_bfloat16):
+def test_gallery_apart(metrics):
     embeddings, labels = embedding_space()
     gallery, gallery_labels = embedding_space(seed=1, num_classes=250)
     result = retrieval_metrics(embeddings, labels, gallery, gallery_labels, metrics=metrics)
@@ -82,37 +74,15 @@ def test_gallery_apart(metrics, fast_bfloat16):
     assert result == expected(scores_in_float64(similarities, labels, False, gallery_labels), result)
 
 
-def test_the_first_pass_proves_most_queries_and_only_what_is_true(fast_bfloat16):
-    embeddings, _ = embedding_space(dim=64)
-    unit = normalize(embeddings, dim=1)
-    index = torch.arange(len(unit))
-    found = Bfloat16Gallery(unit).candidates(unit, 10, index)
-    proven = found.proven(torch.zeros_like(found.items_BC, dtype=torch.bool), 10)
-    exact = (unit.double() @ unit.double().T).fill_diagonal_(-torch.inf)
-    values = exact.topk(10, dim=1).values
-    assert proven.float().mean() > 0.9
-    torch.testing.assert_close(exact.gather(1, found.items_BC[:, :10])[proven], values[proven], atol=1e-6, rtol=0)
-
-
-def test_embeddings_too_close_for_bfloat16_are_still_exact(fast_bfloat16):
-    embeddings, labels = embedding_space(spread=0.02)
-    embeddings = embeddings + 1
-    unit = normalize(embeddings, dim=1)
-    found = Bfloat16Gallery(unit).candidates(unit, 10, torch.arange(len(unit)))
-    assert not found.proven(torch.zeros_like(found.items_BC, dtype=torch.bool), 10).any()
-    result = retrieval_metrics(embeddings, labels, metrics=NEIGHBOR_METRICS, memory_budget=NO_MEMORY)
-    unit = unit.double()
-    # Float32 products of such embeddings differ from float64's by more than some neighbours do.
-    scores = scores_in_float64(unit @ unit.T, labels)
-    assert result == pytest.approx({name: scores[name] for name in result}, abs=2e-3)
-
-
 @pytest.mark.parametrize("metrics", [NEIGHBOR_METRICS, ("map", "mrr", "map_at_r")])
-def test_collapsed_embeddings_are_ranked_by_index(metrics, fast_bfloat16):
+def test_collapsed_embeddings_are_ranked_around_the_circle(metrics):
     labels = torch.arange(400) % 7
     result = retrieval_metrics(torch.ones(400, 16), labels, metrics=metrics, memory_budget=NO_MEMORY)
     scores = scores_in_float64(torch.zeros(400, 400, dtype=torch.float64), labels)
     assert result == expected(scores, result)
+    apart = retrieval_metrics(torch.ones(100, 16), labels[:100], torch.ones(300, 16), labels[100:], metrics=metrics)
+    scores = scores_in_float64(torch.zeros(100, 300, dtype=torch.float64), labels[:100], False, labels[100:])
+    assert apart == expected(scores, apart)
 
 
 @pytest.mark.parametrize("precision", ["high", "medium"])
@@ -151,17 +121,6 @@ def test_hamming_on_packed_bits(budget):
     assert retrieval_metrics(packed, labels, distance="hamming", memory_budget=budget) == result
 
 
-def test_faiss_agrees():
-    pytest.importorskip("faiss")
-    embeddings, labels = embedding_space()
-    ours = retrieval_metrics(embeddings, labels, metrics=NEIGHBOR_METRICS)
-    assert retrieval_metrics(embeddings, labels, metrics=NEIGHBOR_METRICS, backend="faiss") == pytest.approx(
-        ours, abs=1e-6
-    )
-    with pytest.raises(ValueError, match="neither map, mrr"):
-        retrieval_metrics(embeddings, labels, backend="faiss")
-
-
 def test_a_sample_of_the_queries_estimates_the_mean_with_its_interval():
     embeddings, labels = embedding_space(num_items=800, num_classes=100)
     exact = retrieval_metrics(embeddings, labels, metrics=("map_at_r",))["map_at_r"]
@@ -182,7 +141,6 @@ def test_a_sample_of_the_queries_estimates_the_mean_with_its_interval():
     ("arguments", "message"),
     [
         ({"distance": "manhattan"}, "no such distance 'manhattan'; known are cosine"),
-        ({"backend": "annoy"}, "no such backend 'annoy'; known are torch, faiss"),
         ({"num_queries": 1}, "an interval needs at least 2"),
     ],
 )
@@ -211,7 +169,7 @@ def test_the_scale_of_the_embeddings_changes_nothing(distance, dtype, exponents)
 
 @pytest.mark.parametrize("coarse", COARSE)
 @pytest.mark.parametrize("distance", ["cosine", "euclidean", "hamming", "poincare"])
-def test_products_are_true_float32_by_whichever_name_torch_was_told_otherwise(coarse, distance, fast_bfloat16):
+def test_products_are_true_float32_by_whichever_name_torch_was_told_otherwise(coarse, distance):
     embeddings, labels = embedding_space(num_items=600)
     expected = [retrieval_metrics(embeddings, labels, distance=distance, memory_budget=b) for b in (NO_MEMORY, 2**30)]
     with made(coarse):
@@ -256,11 +214,3 @@ def test_memory_stays_within_the_budget(distance, num_classes, tied, budget, mon
     )
     least = 32 * (8 * 4000 + query_scores.MEMBER_BYTES * 4000 // num_classes)  # no block has fewer rows
     assert peak < max(budget, least) + 4 * embeddings.numel() + 2**20
-
-
-def test_bfloat16_is_for_processors_that_multiply_it_faster(monkeypatch):
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
-    for seconds, pays in ((1.0, True), (2.0, False), (9.0, False)):
-        monkeypatch.setattr(first_pass, "product_seconds", {torch.bfloat16: seconds, torch.float32: 2.0}.get)
-        assert first_pass.has_fast_bfloat16(torch.device("cpu")) == pays
-    assert not first_pass.has_fast_bfloat16(torch.device("meta"))

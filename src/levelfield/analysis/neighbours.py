@@ -63,7 +63,7 @@ class Retrieval:
         self._held = prepare(self.embeddings)
 
     def nearest(self, queries: Sequence[int] | Int[np.ndarray, " Q"], count: int) -> Int[np.ndarray, "Q K"]:
-        """The `count` nearest gallery items of each query, nearest first; of equals the first in order."""
+        """The `count` nearest gallery items of each query, nearest first; equals as `nearest` has them."""
         asked = torch.from_numpy(np.asarray(queries, dtype=np.int64))
         gallery = self._held[torch.from_numpy(self.gallery)]
         itself = asked if self.excludes_self else None

@@ -1,21 +1,24 @@
 """Places in the full ranking of a set against itself, by counting: each similarity is computed once, for S = S^T.
 
-    m(i) = i + |{g of another class: s_qg > s_qi, or s_qg = s_qi and g < i}|
+    m(i) = i + |{g of another class: s_qg > s_qi, or s_qg = s_qi and g - q < i - q (mod G)}|
 
-of the i-th nearest item of the query's class; equal similarities are ranked by index.
+of the i-th nearest item of the query's class, where items are numbered in the order of the circle of
+`levelfield.metrics.ties`. A block is an arc of the circle, and comes before an item or after it as a whole.
 
 Shapes: G items, T items of one block, P - 1 other items of the largest class, R pairs of a query and one of them,
 D dimensions.
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Bool, Float, Int64, Integer, Num
 from torch import Tensor
 from torch.nn.functional import pad
 
-from levelfield.metrics.ranking import ClassMembers, Similarity
+from levelfield.metrics.ranking import ClassMembers, Similarity, tie_free_keys
+from levelfield.metrics.ties import tie_places
 
 # A tile of similarities and what is compared with it stay near a processor's cache; a GPU has little to do in such.
 CPU_BLOCK = 1024
@@ -44,28 +47,38 @@ def counted_places(
     embeddings_GD: Num[Tensor, "gallery dim"], labels_G: Integer[Tensor, " gallery"], similarity: Similarity, block: int
 ) -> tuple[Int64[Tensor, "gallery places"], Bool[Tensor, "gallery places"]]:
     """Ascending places (1 = nearest) of each item's own class, and which of the entries hold one."""
-    items_GP, own_GP = own_similarities(embeddings_GD, labels_G, similarity, block)
-    own_GP, order_GP = own_GP.sort(dim=1, descending=True, stable=True)
-    items_GP = items_GP.gather(1, order_GP)
+    circle_G = tie_places(len(labels_G), labels_G.device).argsort()
+    labels_G = labels_G[circle_G]  # from here on an item's number is its position in this order
+
+    def rows_of(items: Int64[Tensor, " some"]) -> Num[Tensor, "some dim"]:
+        return embeddings_GD[circle_G[items]]
+
+    items_GP, own_GP = own_similarities(rows_of, labels_G, similarity, block)
+    steps_GP = (items_GP - torch.arange(len(items_GP), device=items_GP.device)[:, None]) % len(items_GP)
+    nearest_GP = tie_free_keys(own_GP, steps_GP).argsort(dim=1, descending=True)
     # The item itself and those that fill up are last, at -inf.
-    items_GP, own_GP, found_GP = items_GP[:, :-1], own_GP[:, :-1], own_GP[:, :-1] > -torch.inf
+    items_GP, own_GP = (each.gather(1, nearest_GP)[:, :-1] for each in (items_GP, own_GP))
+    found_GP = own_GP > -torch.inf
+    del steps_GP, nearest_GP
     beyond_GP = torch.zeros_like(items_GP)
     blocks = [Block(start, block, items_GP, own_GP, found_GP) for start in range(0, len(labels_G), block)]
     members = ClassMembers(labels_G)
     tile_TT, above_TT = (own_GP.new_empty((block, block)) for _ in range(2))
     for i, queries in enumerate(blocks):
         items_TP, valid_TP = members.of(labels_G[queries.index_T])
-        rows_TD = queries.rows(embeddings_GD)
+        rows_TD = queries.rows(rows_of)
         for others in blocks[i:]:
-            similarity(rows_TD, others.rows(embeddings_GD), out=tile_TT)
+            similarity(rows_TD, others.rows(rows_of), out=tile_TT)
             tile_TT[:, len(others.index_T) :] = -torch.inf
-            inside_TP = valid_TP & (items_TP >= others.start) & (items_TP < others.start + block)
-            rows_R, slots_R = inside_TP.nonzero(as_tuple=True)
+            rows_R, slots_R = (valid_TP & others.holds(items_TP)).nonzero(as_tuple=True)
             tile_TT[rows_R, others.column_of(items_TP[rows_R, slots_R])] = -torch.inf
             beyond_GP[queries.index_T] += queries.count(tile_TT, others, above_TT)
             if others is not queries:
                 beyond_GP[others.index_T] += others.count(tile_TT.T, queries, above_TT.T)
-    return beyond_GP + torch.arange(1, beyond_GP.shape[1] + 1, device=labels_G.device), found_GP
+    del blocks
+    beyond_GP += torch.arange(1, beyond_GP.shape[1] + 1, device=labels_G.device)
+    back_G = circle_G.argsort()
+    return beyond_GP[back_G], found_GP[back_G]
 
 
 class Block:
@@ -86,9 +99,12 @@ class Block:
         self.below_TP = self.own_TP.nextafter(torch.tensor(-torch.inf, device=own_GP.device))
         self.lengths = found_GP[here].sum(0).tolist()
 
-    def rows(self, embeddings_GD: Num[Tensor, "gallery dim"]) -> Num[Tensor, "block dim"]:
+    def holds(self, items: Int64[Tensor, "*items"]) -> Bool[Tensor, "*items"]:
+        return (items >= self.start) & (items < self.start + self.block)
+
+    def rows(self, rows_of: Callable[[Tensor], Tensor]) -> Num[Tensor, "block dim"]:
         """Of all blocks equally many, so that all products are rounded alike; what fills up is counted nowhere."""
-        rows_TD = embeddings_GD[self.index_T]
+        rows_TD = rows_of(self.index_T)
         return pad(rows_TD, (0, 0, 0, self.block - len(rows_TD)))
 
     def column_of(self, items_R: Int64[Tensor, " pairs"]) -> Int64[Tensor, " pairs"]:
@@ -102,24 +118,31 @@ class Block:
     ) -> Int64[Tensor, "rows places"]:
         """How many of the other block's items come before each item of the query's own class."""
         counts_TP = torch.zeros_like(self.items_TP)
-        # Of equal similarities those in an earlier block than the item come before it.
-        is_later_TP = self.items_TP >= others.start + self.block
-        limit_PT = torch.where(is_later_TP, self.below_TP, self.own_TP).T.contiguous()
+        queries_T1 = self.index_T[:, None]
+        # A block that holds the item or the query is no whole arc: where it has equal similarities, each is looked at.
+        is_inside_TP = others.holds(self.items_TP) | (others is self)
+        is_before_TP = comes_first(others.start, self.items_TP, queries_T1) & ~is_inside_TP
+        limit_PT = torch.where(is_before_TP, self.below_TP, self.own_TP).T.contiguous()
         for slot, length in enumerate(self.lengths):
             if length:
                 above_nT = torch.gt(tile_TT[:length], limit_PT[slot, :length, None], out=above_TT[:length])
                 counts_TP[:length, slot] = above_nT.sum(1).long()
-        same_block_TP = (self.items_TP >= others.start) & ~is_later_TP & (self.own_TP > -torch.inf)
-        for pairs_R2 in same_block_TP.nonzero().split(LEAST_BLOCK):
+        for pairs_R2 in (is_inside_TP & (self.own_TP > -torch.inf)).nonzero().split(LEAST_BLOCK):
             rows_R, slots_R = pairs_R2.unbind(1)
-            equal_RT = tile_TT[rows_R, : len(others.index_T)] == self.own_TP[rows_R, slots_R, None]
-            before_RT = others.index_T < self.items_TP[rows_R, slots_R, None]
-            counts_TP[rows_R, slots_R] += (equal_RT & before_RT).sum(1)
+            is_equal_RT = tile_TT[rows_R, : len(others.index_T)] == self.own_TP[rows_R, slots_R, None]
+            if is_equal_RT.any():
+                is_first_RT = comes_first(others.index_T, self.items_TP[rows_R, slots_R, None], queries_T1[rows_R])
+                counts_TP[rows_R, slots_R] += (is_equal_RT & is_first_RT).sum(1)
         return counts_TP
 
 
+def comes_first(one: int | Tensor, other: Tensor, start: Tensor) -> Tensor:
+    """Whether the one position is reached before the other, around the circle from a third on."""
+    return (one < other) ^ (one < start) ^ (other < start)
+
+
 def own_similarities(
-    embeddings_GD: Num[Tensor, "gallery dim"], labels_G: Integer[Tensor, " gallery"], similarity: Similarity, block: int
+    rows_of: Callable[[Tensor], Tensor], labels_G: Integer[Tensor, " gallery"], similarity: Similarity, block: int
 ) -> tuple[Int64[Tensor, "gallery places"], Float[Tensor, "gallery places"]]:
     """The items of each item's class, ascending, and how similar they are: -inf for itself and where it has fewer."""
     members = ClassMembers(labels_G)
@@ -136,7 +159,8 @@ def own_similarities(
         # A window of whole classes in the order of the labels; what else lies in it is not looked at.
         first = min(start, len(order_G) - block)
         window_T = order_G[first : first + block]
-        products_TT = similarity(embeddings_GD[window_T], embeddings_GD[window_T])
+        rows_TD = rows_of(window_T)
+        products_TT = similarity(rows_TD, rows_TD)
         queries_n = order_G[done:end]
         columns_nP = (rank_G[items_GP[queries_n]] - first).clamp(0, block - 1)
         own_GP[queries_n] = products_TT[done - first : end - first].gather(1, columns_nP)

@@ -147,15 +147,10 @@ def points_of_ball(embeddings: Num[Tensor, "items dim"]) -> Float[Tensor, "items
 def at_one_scale(*sets: Float[Tensor, "items dim"]) -> list[Float[Tensor, "items dim"]]:
     """The sets times one power of two, if squares of differences might not fit float32 otherwise; it ranks alike."""
     largest = max(float(embeddings.abs().max()) for embeddings in sets)
-    return [scaled(embeddings, largest) for embeddings in sets]
-
-
-def scaled(embeddings: Float[Tensor, "items dim"], largest: float) -> Float[Tensor, "items dim"]:
-    """Embeddings of a set whose largest number is `largest`, times the power of two that `at_one_scale` takes."""
     if largest == 0 or 2.0**-20 < largest < 2.0**50:
-        return embeddings
+        return list(sets)
     exponent = min(max(math.frexp(largest)[1], -1000), 1000)
-    return embeddings.double() * 2.0**-exponent
+    return [embeddings.double() * 2.0**-exponent for embeddings in sets]
 
 
 def packed(embeddings: Num[Tensor, "items dim"]) -> UInt8[Tensor, "items bytes"]:

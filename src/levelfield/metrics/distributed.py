@@ -12,11 +12,10 @@ from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
 from levelfield.metrics.checks import check_embeddings
-from levelfield.metrics.distances import DISTANCES, at_one_scale, scaled
-from levelfield.metrics.query_scores import DEFAULT_MEMORY_BUDGET, count_relevant, score_queries
+from levelfield.metrics.distances import DISTANCES, at_one_scale
+from levelfield.metrics.query_scores import count_relevant, score_queries
 from levelfield.metrics.retrieval import drawn_queries, half_interval
 from levelfield.metrics.scores import Wanted
-from levelfield.metrics.sharded import Shards, part_of, sharded_scores
 from levelfield.metrics.table import SHOWN_METRICS
 
 # What states hold, the type that a process without data hands in first.
@@ -28,8 +27,7 @@ class RetrievalMetrics(Metric):
 
     Each process hands in the embeddings it has computed together with their index in the data set. At `compute` repeats
     of an index are dropped (a padded sampler brings them), and each process scores its share of the queries against
-    everything: against a copy of all embeddings where that takes at most `memory_budget`, else against each process's
-    share in turn. All processes return the same numbers.
+    a copy of all embeddings. All processes return the same numbers.
 
     Args:
         metrics: names as in `retrieval_metrics`; `recall` is that at 1, 2, 4 and 8.
@@ -40,7 +38,6 @@ class RetrievalMetrics(Metric):
         num_queries: score a random sample of the queries that have a match against the whole gallery, and add
             `<metric>_ci95`, as `retrieval_metrics` does; the same sample each time.
         seed: of that sample.
-        memory_budget: bytes that a copy of all embeddings, or similarities, may take in a process.
         **kwargs: `torchmetrics.Metric`'s own.
 
     Raises:
@@ -71,7 +68,6 @@ class RetrievalMetrics(Metric):
         is_query: Bool[np.ndarray, " samples"] | None = None,
         num_queries: int | None = None,
         seed: int = 0,
-        memory_budget: int = DEFAULT_MEMORY_BUDGET,
         **kwargs: Any,
     ) -> None:
         # `compute` asks the other processes itself, for no more than it needs.
@@ -83,7 +79,7 @@ class RetrievalMetrics(Metric):
         self.distance = distance
         if num_queries is not None and num_queries < 2:
             raise ValueError(f"num_queries={num_queries}: an interval needs at least 2")
-        self.num_queries, self.seed, self.memory_budget = num_queries, seed, memory_budget
+        self.num_queries, self.seed = num_queries, seed
         self.is_query = None if is_query is None else torch.as_tensor(is_query)
         for state in ("embeddings", "labels", "index"):
             self.add_state(state, default=[], dist_reduce_fx="cat")
@@ -112,11 +108,8 @@ class RetrievalMetrics(Metric):
         rank, num_processes = (
             (dist.get_rank(self.process_group), dist.get_world_size(self.process_group)) if shared else (0, 1)
         )
-        lengths = [len(index)]
         if shared and not self._is_synced:
-            every_index = gather_rows(index, self.process_group)
-            lengths, index = list(map(len, every_index)), torch.cat(every_index)
-            labels = torch.cat(gather_rows(labels, self.process_group))
+            held, labels, index = (torch.cat(gather_rows(rows, self.process_group)) for rows in (held, labels, index))
         if len(index) == 0:
             raise ValueError("RetrievalMetrics.compute before any update")
         first = first_of_each(index)
@@ -143,46 +136,22 @@ class RetrievalMetrics(Metric):
             scored[len(scored) * r // num_processes : len(scored) * (r + 1) // num_processes]
             for r in range(num_processes)
         ]
-        similarity = DISTANCES[self.distance][1]
-        width, dtype = held.shape[1] if held.ndim == 2 else 0, held.dtype
-        alone = not shared or self._is_synced  # all rows are here
-        if not alone:
-            _, width, dtype = agreed_shapes(held, self.process_group)
-        if alone or len(first) * width * dtype.itemsize <= self.memory_budget:
-            every = held if alone else torch.cat(gather_rows(held, self.process_group))
-            asking = asked = every[first[queries]]
-            if not excludes_self:
-                asked = every[first[gallery]]
-            if self.distance == "euclidean":
-                asking, asked = (each.float() for each in at_one_scale(asking, asked))
-            scores = score_queries(
-                asking,
-                labels[queries],
-                asked,
-                labels[gallery],
-                torch.searchsorted(queries, shares[rank]),
-                num_relevant[queries],
-                self.wanted,
-                similarity=similarity,
-                excludes_self=excludes_self,
-            )
-        else:
-            own = held if len(held) else held.new_empty((0, width), dtype=dtype)
-            if self.distance == "euclidean":
-                largest = own.abs().amax() if len(own) else own.new_zeros(())
-                dist.all_reduce(largest, dist.ReduceOp.MAX, self.process_group)
-                own = scaled(own, float(largest)).float()
-            scores = sharded_scores(
-                Shards(own, first, lengths, part_of(self.memory_budget), self.process_group),
-                labels,
-                gallery,
-                shares,
-                num_relevant,
-                self.wanted,
-                similarity=similarity,
-                excludes_self=excludes_self,
-                memory_budget=self.memory_budget,
-            )
+        asking = asked = held[first[queries]]
+        if not excludes_self:
+            asked = held[first[gallery]]
+        if self.distance == "euclidean":
+            asking, asked = (each.float() for each in at_one_scale(asking, asked))
+        scores = score_queries(
+            asking,
+            labels[queries],
+            asked,
+            labels[gallery],
+            torch.searchsorted(queries, shares[rank]),
+            num_relevant[queries],
+            self.wanted,
+            similarity=DISTANCES[self.distance][1],
+            excludes_self=excludes_self,
+        )
         table_QM = torch.stack([scores[name] for name in self.wanted.names], dim=1)
         if shared:  # not their sums: the mean is to be that of one process to the last bit
             table_QM = torch.cat(gather_rows(table_QM.view(torch.int64), self.process_group)).view(torch.float64)
@@ -207,20 +176,15 @@ def first_of_each(index_N: Int64[Tensor, " items"]) -> Int64[Tensor, " unique"]:
 
 def gather_rows(rows: Tensor, group: Any = None) -> list[Tensor]:
     """All processes' tensors, whose first dimensions may differ; a process without data hands in an empty one."""
-    lengths, width, dtype = agreed_shapes(rows, group)
+    width = rows.shape[1] if rows.ndim == 2 else 0
+    mine = torch.tensor([len(rows), width, DTYPES.index(rows.dtype)], device=rows.device)
+    shapes = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(shapes, mine, group=group)
+    lengths, widths, dtypes = (each.tolist() for each in torch.stack(shapes).unbind(1))
+    width, dtype = max(widths), DTYPES[max(dtypes)]  # one without data knows neither
     padded = rows.new_zeros((max(lengths), width) if width else (max(lengths),), dtype=dtype)
     if len(rows):
         padded[: len(rows)] = rows
     gathered = [torch.empty_like(padded) for _ in lengths]
     dist.all_gather(gathered, padded, group=group)
     return [tensor[:length] for tensor, length in zip(gathered, lengths, strict=True)]
-
-
-def agreed_shapes(rows: Tensor, group: Any = None) -> tuple[list[int], int, torch.dtype]:
-    """The number of each process' rows, and their width (0 of numbers) and type, which one without data knows not."""
-    has_width = rows.ndim == 2
-    mine = torch.tensor([len(rows), rows.shape[1] if has_width else 0, DTYPES.index(rows.dtype)], device=rows.device)
-    shapes = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(shapes, mine, group=group)
-    lengths, widths, dtypes = torch.stack(shapes).unbind(1)
-    return lengths.tolist(), int(widths.max()), DTYPES[int(dtypes.max())]

@@ -14,6 +14,7 @@ from levelfield.metrics.distances import DISTANCES, at_one_scale, full_precision
 from levelfield.metrics.query_scores import DEFAULT_MEMORY_BUDGET, SimilarityRows, count_relevant
 from levelfield.metrics.ranking import tie_free_keys
 from levelfield.metrics.table import hierarchical_precision
+from levelfield.metrics.ties import steps_from
 
 # Of a similarity: itself, its key and what the keys are made of.
 SIMILARITY_BYTES = 32
@@ -100,7 +101,8 @@ def hierarchical_precision_at_r(
     with torch.inference_mode(), full_precision(held.device):
         for positions_B, similarities_BG in rows.blocks():
             queries_B = scored_Q[positions_B]
-            nearest_BK = tie_free_keys(similarities_BG).topk(depth, dim=1).indices
+            keys_BG = tie_free_keys(similarities_BG, steps_from(rows.starts_Q[positions_B], rows.tie_places_G))
+            nearest_BK = keys_BG.topk(depth, dim=1).indices
             within_BK = torch.arange(depth, device=held.device) < num_relevant_N[queries_B, None]
 
             def hits(own_N: Tensor, theirs_G: Tensor) -> Tensor:

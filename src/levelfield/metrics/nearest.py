@@ -10,6 +10,7 @@ from torch import Tensor
 from levelfield.metrics.distances import full_precision, product
 from levelfield.metrics.query_scores import DEFAULT_MEMORY_BUDGET
 from levelfield.metrics.ranking import Similarity, block_starts, tie_free_keys
+from levelfield.metrics.ties import steps_from, tie_places
 
 # Of a similarity: itself, its key, and what of both is selected.
 SIMILARITY_BYTES = 32
@@ -23,7 +24,10 @@ def nearest(
     similarity: Similarity = product,
     memory_budget: int = DEFAULT_MEMORY_BUDGET,
 ) -> tuple[Float[Tensor, "queries neighbors"], Int64[Tensor, "queries neighbors"]]:
-    """Similarities and numbers of the nearest, nearest first, equal ones by index; of fewer items all.
+    """Similarities and numbers of the nearest, nearest first; of fewer items all.
+
+    Equal ones come in the order of `levelfield.metrics.ties`. Queries without a number in the gallery all begin at the
+    place 0, so that a query finds the same items alone and among others.
 
     Args:
         queries_ND: as the distance holds them (`DISTANCES`), and so the gallery.
@@ -35,12 +39,17 @@ def nearest(
     count = min(count, len(gallery_GD) - (itself_N is not None))
     similarities_NK = torch.empty((len(queries_ND), count), device=queries_ND.device)
     items_NK = torch.empty(similarities_NK.shape, dtype=torch.int64, device=queries_ND.device)
+    tie_places_G = tie_places(len(gallery_GD), queries_ND.device)
+    starts_N = (
+        torch.zeros_like(tie_places_G[:1]).expand(len(queries_ND)) if itself_N is None else tie_places_G[itself_N]
+    )
     block = memory_budget // (SIMILARITY_BYTES * len(gallery_GD))
     with full_precision(queries_ND.device):
         for start, stop in block_starts(len(queries_ND), block):
             similarities_BG = similarity(queries_ND[start:stop], gallery_GD)
             if itself_N is not None:
                 similarities_BG.scatter_(1, itself_N[start:stop, None], -torch.inf)
-            items_NK[start:stop] = tie_free_keys(similarities_BG).topk(count, dim=1).indices
+            keys_BG = tie_free_keys(similarities_BG, steps_from(starts_N[start:stop], tie_places_G))
+            items_NK[start:stop] = keys_BG.topk(count, dim=1).indices
             similarities_NK[start:stop] = similarities_BG.gather(1, items_NK[start:stop])
     return similarities_NK, items_NK

@@ -7,32 +7,21 @@ D dimensions.
 from collections.abc import Iterator
 
 import torch
-from jaxtyping import Bool, Float, Float64, Int64, Integer, Num
+from jaxtyping import Float, Float64, Int64, Integer, Num
 from torch import Tensor
 from torch.nn.functional import pad
 
 from levelfield.metrics.counting import counted_places, counting_block
 from levelfield.metrics.distances import full_precision, product
-from levelfield.metrics.first_pass import Bfloat16Gallery, FaissGallery, has_fast_bfloat16
-from levelfield.metrics.ranking import (
-    ClassMembers,
-    Similarity,
-    block_starts,
-    places_from_hits,
-    places_of,
-    symmetric_blocks,
-)
+from levelfield.metrics.ranking import ClassMembers, Similarity, block_starts, places_of, symmetric_blocks
 from levelfield.metrics.scores import Wanted, scores_from_places
+from levelfield.metrics.ties import tie_places
 
 DEFAULT_MEMORY_BUDGET = 400 * 2**20
-# Rankings of more neighbours than this have too many candidates for a first pass to pay.
-MAX_NEIGHBORS = 256
 # More rows in a block bring no speed.
 MAX_BLOCK = 512
 # Places, precisions and their temporaries, in int64 and float64.
 MEMBER_BYTES = 120
-# Share of queries that a first pass may leave open before it is given up.
-MAX_OPEN = 0.2
 
 
 def score_queries(
@@ -47,7 +36,6 @@ def score_queries(
     similarity: Similarity = product,
     excludes_self: bool,
     is_symmetric: bool = True,
-    use_faiss: bool = False,
     memory_budget: int = DEFAULT_MEMORY_BUDGET,
 ) -> dict[str, Float64[Tensor, " scored"]]:
     """Score the queries `scored_Q`, each of which has a match.
@@ -85,19 +73,7 @@ def score_queries(
             scores[name][positions_B] = block[name]
 
     with torch.inference_mode(), full_precision(queries_ND.device):
-        left_open: Tensor | None = None
-        coarse = first_pass(rows, depth, use_faiss)
-        if coarse is not None:
-            left_open = torch.arange(len(scored_Q), device=scored_Q.device)
-            labels = (query_labels_Q, gallery_labels_G)
-            for positions_B, hits_BK in proven_hits(coarse, rows, *labels, depth, gives_up=not use_faiss):
-                left_open[positions_B] = -1
-                keep(positions_B, *places_from_hits(hits_BK))
-            left_open = left_open[left_open >= 0]
-            if len(left_open) == 0:
-                return scores
-            del coarse  # its memory is that of the rows to come
-        elif block := counting_block(num_relevant_N, memory_budget) if rows.is_half_enough else 0:
+        if block := counting_block(num_relevant_N, memory_budget) if rows.is_half_enough else 0:
             places_QP, found_QP = counted_places(gallery_GD, gallery_labels_G, similarity, block)
             positions_Q = torch.arange(len(scored_Q), device=scored_Q.device)
             for positions_B in positions_Q.split(MAX_BLOCK):
@@ -105,11 +81,12 @@ def score_queries(
                 keep(positions_B, places_QP[queries_B], found_QP[queries_B])
             return scores
         members = ClassMembers(gallery_labels_G)
-        for positions_B, similarities_BG in rows.blocks(left_open):
+        for positions_B, similarities_BG in rows.blocks():
             items_BP, valid_BP = members.of(query_labels_Q[positions_B])
             if excludes_self:
                 valid_BP = valid_BP & (items_BP != scored_Q[positions_B, None])
-            places_BP = places_of(similarities_BG, items_BP, valid_BP, depth)
+            starts_B = rows.starts_Q[positions_B]
+            places_BP = places_of(similarities_BG, items_BP, valid_BP, depth, starts_B, rows.tie_places_G)
             keep(positions_B, places_BP, places_BP <= depth)
     return scores
 
@@ -119,6 +96,10 @@ class SimilarityRows:
 
     Where most of a set is scored against itself and half of its matrix fits the budget, only blocks on and above the
     diagonal are computed.
+
+    Attributes:
+        tie_places_G: the items' places on the circle of `levelfield.metrics.ties`.
+        starts_Q: the scored queries' places; queries apart from the gallery are numbered after it.
     """
 
     def __init__(
@@ -138,24 +119,21 @@ class SimilarityRows:
         self.is_half_enough = excludes_self and is_symmetric and 2 * len(scored_Q) > num_gallery
         # Half of the matrix, as float32, in half of the budget.
         self.mirrored = self.is_half_enough and 4 * num_gallery**2 <= memory_budget
+        places = tie_places(num_gallery + (0 if excludes_self else len(queries_ND)), gallery_GD.device)
+        self.tie_places_G = places[:num_gallery]
+        self.starts_Q = (places if excludes_self else places[num_gallery:])[scored_Q]
         self.block = min(MAX_BLOCK, memory_budget // (2 if self.mirrored else 1) // bytes_a_row)
 
-    def blocks(
-        self, positions_S: Int64[Tensor, " some"] | None = None
-    ) -> Iterator[tuple[Int64[Tensor, " block"], Float[Tensor, "block gallery"]]]:
-        """Positions in `scored_Q` and their rows, -inf where a query meets itself; all, or those of `positions_S`.
-
-        The rows may be overwritten by the next ones.
-        """
-        if positions_S is None and self.mirrored:
+    def blocks(self) -> Iterator[tuple[Int64[Tensor, " block"], Float[Tensor, "block gallery"]]]:
+        """Positions in `scored_Q` and their rows, -inf where a query meets itself; the next rows may overwrite them."""
+        if self.mirrored:
             yield from self.mirrored_blocks()
             return
-        if positions_S is None:
-            positions_S = torch.arange(len(self.scored_Q), device=self.scored_Q.device)
+        positions_Q = torch.arange(len(self.scored_Q), device=self.scored_Q.device)
         # Fresh memory for each block would cost a tenth of the product, in page faults.
         buffer_BG = torch.empty((0, 0), device=self.gallery_GD.device)
-        for start, stop in block_starts(len(positions_S), self.block):
-            positions_B = positions_S[start:stop]
+        for start, stop in block_starts(len(positions_Q), self.block):
+            positions_B = positions_Q[start:stop]
             queries_B = self.scored_Q[positions_B]
             if len(buffer_BG) < stop - start:
                 buffer_BG = torch.empty((stop - start, len(self.gallery_GD)), device=self.gallery_GD.device)
@@ -174,39 +152,6 @@ class SimilarityRows:
                 similarities_BG = similarities_BG[self.scored_Q[positions_B] - start]
             if len(positions_B):
                 yield positions_B, similarities_BG
-
-
-def first_pass(rows: SimilarityRows, depth: int, use_faiss: bool) -> Bfloat16Gallery | FaissGallery | None:
-    """A cheap way to candidates, where there is one."""
-    if use_faiss:
-        return FaissGallery(rows.gallery_GD)
-    is_fast = rows.similarity is product and not rows.mirrored and has_fast_bfloat16(rows.gallery_GD.device)
-    return Bfloat16Gallery(rows.gallery_GD) if is_fast and depth <= MAX_NEIGHBORS else None
-
-
-def proven_hits(
-    coarse: Bfloat16Gallery | FaissGallery,
-    rows: SimilarityRows,
-    query_labels_Q: Integer[Tensor, " scored"],
-    gallery_labels_G: Integer[Tensor, " gallery"],
-    num_neighbors: int,
-    gives_up: bool,
-) -> Iterator[tuple[Int64[Tensor, " block"], Bool[Tensor, "block num_neighbors"]]]:
-    """Positions among the scored queries and which of their nearest items match, where the first pass proves it."""
-    positions_Q = torch.arange(len(rows.scored_Q), device=rows.scored_Q.device)
-    num_open = 0
-    for start, stop in block_starts(len(positions_Q), rows.block):
-        queries_B = rows.scored_Q[start:stop]
-        found = coarse.candidates(rows.queries_ND[queries_B], num_neighbors, queries_B if rows.excludes_self else None)
-        hits_BC = gallery_labels_G[found.items_BC] == query_labels_Q[start:stop, None]
-        if rows.excludes_self:
-            hits_BC &= found.items_BC != queries_B[:, None]
-        proven_B = found.proven(hits_BC, num_neighbors)
-        if proven_B.any():
-            yield positions_Q[start:stop][proven_B], hits_BC[proven_B, :num_neighbors]
-        num_open += int((~proven_B).sum())
-        if gives_up and num_open > MAX_OPEN * stop:
-            return
 
 
 def count_relevant(

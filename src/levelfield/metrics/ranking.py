@@ -1,6 +1,6 @@
 """Exact places in the similarity ranking, in bounded memory.
 
-Equal similarities are ranked by index everywhere.
+Equal similarities are ranked in the order of `levelfield.metrics.ties`.
 
 Shapes: Q queries, G gallery items, B queries of one block, K neighbours, P items with the query's label, D dimensions,
 C classes.
@@ -16,11 +16,10 @@ from jaxtyping import Bool, Float, Int64, Integer, Num
 from torch import Tensor
 
 from levelfield.metrics.distances import MIN_BLOCK
+from levelfield.metrics.ties import CIRCLE, steps_from
 
 # Of two blocks, into a given tensor if there is one.
 Similarity = Callable[..., Tensor]
-# Columns of a row are searched in strided groups of this size, whose maxima rule most of them out.
-GROUP_SIZE = 16
 # Values of the rows whose ties are told apart at a time.
 TEMPORARY_VALUES = 2**20
 # Rows that are sorted at a time, which stay in the processor's cache.
@@ -75,55 +74,13 @@ class ClassMembers:
         return self.order_G[torch.where(valid_BP, self.starts_C[slots_B, None] + steps_P, 0)], valid_BP
 
 
-def largest(
-    similarities_BG: Float[Tensor, "block gallery"], count: int
-) -> tuple[Float[Tensor, "block count"], Int64[Tensor, "block count"]]:
-    """The `count` largest of each row in descending order, as topk; which of equal ones is open.
-
-    An item among the `count` largest lies in one of the `count` groups with the largest maxima, so that most of the
-    row is read once and never sorted.
-    """
-    block, num_gallery = similarities_BG.shape
-    group = GROUP_SIZE if num_gallery >= 4 * GROUP_SIZE * count else GROUP_SIZE // 2
-    stride = num_gallery // group
-    if num_gallery < 4 * group * count or similarities_BG.stride(1) != 1:
-        return similarities_BG.topk(count, dim=1)
-    grouped_BMS = similarities_BG[:, : stride * group].unflatten(1, (group, stride))
-    groups_BC = grouped_BMS.amax(dim=1).topk(count, dim=1, sorted=False).indices
-    members_M = torch.arange(group, device=groups_BC.device) * stride
-    candidates_BC = (groups_BC[:, :, None] + members_M).flatten(1)
-    rest_R = torch.arange(stride * group, num_gallery, device=groups_BC.device)
-    candidates_BC = torch.cat([candidates_BC, rest_R.expand(block, -1)], dim=1)
-    values_BK, slots_BK = similarities_BG.gather(1, candidates_BC).topk(count, dim=1)
-    return values_BK, candidates_BC.gather(1, slots_BK)
-
-
 def tie_free_keys(
-    similarities_BG: Float[Tensor, "block gallery"], index_G: Int64[Tensor, " gallery"] | None = None
+    similarities_BG: Float[Tensor, "block gallery"], steps_BG: Int64[Tensor, "block gallery"]
 ) -> Int64[Tensor, "block gallery"]:
-    """Integers in the order of the float32 similarities, the lower index above the higher where those are equal.
-
-    Args:
-        index_G: below 2^32; None for 0, 1, ...
-    """
+    """Integers in the order of the float32 similarities; of equal ones fewer steps give the larger integer."""
     bits_BG = (similarities_BG + 0.0).view(torch.int32)  # -0.0 becomes 0.0
     bits_BG = torch.where(bits_BG < 0, bits_BG ^ 0x7FFFFFFF, bits_BG)
-    if index_G is None:
-        index_G = torch.arange(similarities_BG.shape[1], device=bits_BG.device)
-    return bits_BG.long() * 2**32 + (2**32 - 1 - index_G)
-
-
-def places_from_hits(
-    hits_BK: Bool[Tensor, "block num_neighbors"],
-) -> tuple[Int64[Tensor, "block places"], Bool[Tensor, "block places"]]:
-    """Ascending places (1 = nearest) of the hits in a ranking, and which of the entries hold one."""
-    rows_H, columns_H = hits_BK.nonzero(as_tuple=True)
-    counts_B = hits_BK.sum(dim=1)
-    slots_H = torch.arange(len(rows_H), device=rows_H.device) - (counts_B.cumsum(0) - counts_B)[rows_H]
-    num_places = max(1, int(counts_B.max()))
-    places_BP = hits_BK.new_zeros((len(hits_BK), num_places), dtype=torch.int64)
-    places_BP[rows_H, slots_H] = columns_H + 1
-    return places_BP, places_BP > 0
+    return bits_BG.long().mul_(CIRCLE).add_(CIRCLE - 1).sub_(steps_BG)
 
 
 def places_of(
@@ -131,48 +88,31 @@ def places_of(
     items_BP: Int64[Tensor, "block items"],
     valid_BP: Bool[Tensor, "block items"],
     depth: int,
+    starts_B: Int64[Tensor, " block"],
+    tie_places_G: Int64[Tensor, " gallery"],
 ) -> Int64[Tensor, "block items"]:
     """Ascending places of chosen items in each row's ranking; `depth + 1` for those not valid or further down.
 
-    The `depth` largest values are sorted and each item's looked up; where an item's value is not alone, the equal ones
-    of lower index are counted.
+    The `depth` largest values are sorted and each item's looked up. Rows where such a value is not alone are sorted
+    again, by keys without ties.
+
+    Args:
+        starts_B: the queries' places on the circle of `levelfield.metrics.ties`.
+        tie_places_G: the items' places on it.
     """
     num_gallery = similarities_BG.shape[1]
     depth = min(depth, num_gallery)
     # One more than the ranking holds shows whether its last value is alone.
     sorted_BV = largest_values(similarities_BG, min(depth + 1, num_gallery))
-    values_BP = similarities_BG.gather(1, items_BP)
-    places_BP, tied_BP = look_up(sorted_BV, values_BP)
-    tied_BP &= valid_BP & (places_BP <= depth)
-    if int(tied_BP.sum()) > len(similarities_BG):
-        places_BP = places_by_index(similarities_BG, items_BP, depth)
-    else:
-        columns_G = torch.arange(num_gallery, device=places_BP.device)
-        for pairs_t2 in tied_BP.nonzero().split(rows_of_temporaries(num_gallery)):
-            rows_t, slots_t = pairs_t2.unbind(1)
-            equal_tG = similarities_BG[rows_t] == values_BP[rows_t, slots_t, None]
-            places_BP[rows_t, slots_t] += (equal_tG & (columns_G < items_BP[rows_t, slots_t, None])).sum(dim=1)
+    places_BP, tied_BP = look_up(sorted_BV, similarities_BG.gather(1, items_BP))
+    tied_B = (tied_BP & valid_BP & (places_BP <= depth)).any(dim=1)
+    for rows_R in tied_B.nonzero().squeeze(1).split(max(1, TEMPORARY_VALUES // num_gallery)):
+        keys_RG = tie_free_keys(similarities_BG[rows_R], steps_from(starts_B[rows_R], tie_places_G))
+        places_BP[rows_R] = look_up(largest_values(keys_RG, depth), keys_RG.gather(1, items_BP[rows_R]))[0]
     places_BP = places_BP.masked_fill(~valid_BP, depth + 1).clamp(max=depth + 1)
     if places_BP.device.type != "cpu":
         return places_BP.sort(dim=1).values
     return torch.from_numpy(np.sort(places_BP.numpy(), axis=1))
-
-
-def rows_of_temporaries(num_gallery: int) -> int:
-    return max(1, TEMPORARY_VALUES // num_gallery)
-
-
-def places_by_index(
-    similarities_BG: Float[Tensor, "block gallery"], items_BP: Int64[Tensor, "block items"], depth: int
-) -> Int64[Tensor, "block items"]:
-    """Places of chosen items, equal similarities ranked by index, whatever the number of them."""
-    places_BP = torch.empty_like(items_BP)
-    rows = rows_of_temporaries(similarities_BG.shape[1])
-    parts = (tensor.split(rows) for tensor in (similarities_BG, items_BP, places_BP))
-    for similarities_RG, items_RP, places_RP in zip(*parts, strict=True):
-        keys_RG = tie_free_keys(similarities_RG)
-        places_RP.copy_(look_up(largest_values(keys_RG, depth), keys_RG.gather(1, items_RP))[0])
-    return places_BP
 
 
 def look_up(

@@ -19,8 +19,6 @@ from levelfield.seeds import seed_of
 if TYPE_CHECKING:
     from levelfield.metrics.reranking import Reranking
 
-BACKENDS = ("torch", "faiss")
-
 
 def retrieval_metrics(
     embeddings: Num[Tensor, "queries dim"],
@@ -34,14 +32,14 @@ def retrieval_metrics(
     per_query: bool = False,
     num_queries: int | None = None,
     seed: int = 0,
-    backend: str = "torch",
     rerank: "Reranking | None" = None,
     memory_budget: int = DEFAULT_MEMORY_BUDGET,
 ) -> dict[str, float] | dict[str, Tensor]:
     """Score how well each embedding retrieves the others that share its label.
 
     Without a gallery each embedding is a query against all others and never retrieves itself. Equal similarities are
-    ranked by index. A query whose label no (other) gallery item has is left out of the means.
+    ranked in an order that depends on no label (`levelfield.metrics.ties`), so that a collapsed embedding scores
+    chance. A query whose label no (other) gallery item has is left out of the means.
 
     Args:
         embeddings: (N, D) floating point, any scale; converted to float32.
@@ -59,18 +57,16 @@ def retrieval_metrics(
         num_queries: score a random sample of the queries that have a match, and add `<metric>_ci95`, half the width of
             the mean's 95% interval (normal approximation, for a sample without replacement).
         seed: of that sample.
-        backend: `torch`, or `faiss` for the search of neighbours (cosine; neither `map` nor `mrr`).
         rerank: rank anew, by one of `levelfield.metrics.reranking` (cosine).
         memory_budget: bytes that similarities and what is made of them may take at a time, beside a float32 copy of the
-            embeddings and, for the bfloat16 first pass, another of half its size.
+            embeddings.
 
     Returns:
         Fractions between 0 and 1 by metric, and `num_skipped`, the number of queries left out for want of a match.
 
     Raises:
         ValueError: empty or non-finite embeddings, shapes that do not go together, labels that are not integers, fewer
-            than two labels, an unknown metric, distance or backend, or no query with a match.
-        ImportError: `backend="faiss"` without faiss.
+            than two labels, an unknown metric or distance, or no query with a match.
 
     Example:
         >>> embeddings = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])
@@ -82,12 +78,8 @@ def retrieval_metrics(
     wanted = Wanted.parse(metrics, recall_at)
     if distance not in DISTANCES:
         raise ValueError(f"no such distance {distance!r}; known are {', '.join(DISTANCES)}")
-    if backend not in BACKENDS:
-        raise ValueError(f"no such backend {backend!r}; known are {', '.join(BACKENDS)}")
-    if backend == "faiss" and (distance != "cosine" or wanted.needs_full_ranking):
-        raise ValueError("backend='faiss' finds neighbours by cosine; it has neither map, mrr nor another distance")
-    if rerank is not None and (distance != "cosine" or backend != "torch"):
-        raise ValueError("re-ranking is by cosine and backend='torch'")
+    if rerank is not None and distance != "cosine":
+        raise ValueError(f"re-ranking is by cosine, not by distance={distance!r}")
     if num_queries is not None and num_queries < 2:
         raise ValueError(f"num_queries={num_queries}: an interval needs at least 2")
     packed = distance == "hamming"
@@ -138,7 +130,6 @@ def retrieval_metrics(
         similarity=similarity,
         excludes_self=excludes_self,
         is_symmetric=rerank is None,
-        use_faiss=backend == "faiss",
         memory_budget=memory_budget,
     )
     if per_query:

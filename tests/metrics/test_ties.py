@@ -1,0 +1,122 @@
+"""Embeddings that tell nothing score what chance gives, in whatever order the labels come."""
+
+import pytest
+import torch
+
+from levelfield.metrics import RetrievalMetrics, hierarchical_precision_at_r, retrieval_metrics
+from levelfield.metrics.ties import tie_places
+
+METRICS = ("map_at_r", "precision_at_1", "r_precision")
+CLASSES = {
+    "even": [10] * 50,
+    "uneven": [2 + number**2 // 8 for number in range(30)],
+    "few": [300, 200, 100],
+    "many": [6] * 400,
+}
+
+
+def chance(sizes):
+    """Expected scores over all orders of a query's M others, R of which are of its class.
+
+    E[P@1] = E[R-precision] = R / M
+    E[MAP@R] = 1/R sum over k <= R of 1/k R/M (1 + (k - 1) (R - 1) / (M - 1))
+    """
+    others = sum(sizes) - 1
+    precision = sum(size * (size - 1) / others for size in sizes) / sum(sizes)
+    average = 0.0
+    for size in sizes:
+        r = size - 1
+        terms = (r / others * (1 + (k - 1) * (r - 1) / (others - 1)) / k for k in range(1, r + 1))
+        average += size / sum(sizes) * sum(terms) / r
+    return {"map_at_r": average, "precision_at_1": precision, "r_precision": precision}
+
+
+def orders(sizes, count=30):
+    """Sorted, dealt in turn, and shuffled."""
+    labels = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+    within = torch.cat([torch.arange(size) for size in sizes])
+    generator = torch.Generator().manual_seed(0)
+    shuffles = [labels[torch.randperm(len(labels), generator=generator)] for _ in range(count)]
+    return {"sorted": labels, "backwards": labels.flip(0), "dealt": labels[within.argsort(stable=True)]}, shuffles
+
+
+def constant(size):
+    return torch.ones(size, 8)
+
+
+def three_rows(size):
+    """Each item is one of three, drawn without a look at its label."""
+    drawn = torch.randint(0, 3, (size,), generator=torch.Generator().manual_seed(1))
+    return torch.randn(3, 8, generator=torch.Generator().manual_seed(2))[drawn]
+
+
+def two_bits(size):
+    return torch.randn(size, 2, generator=torch.Generator().manual_seed(3))
+
+
+@pytest.mark.parametrize("sizes", CLASSES.values(), ids=CLASSES)
+@pytest.mark.parametrize(
+    ("made", "distance"), [(constant, "cosine"), (constant, "euclidean"), (three_rows, "cosine"), (two_bits, "hamming")]
+)
+def test_embeddings_that_tell_nothing_score_chance(sizes, made, distance):
+    embeddings = made(sum(sizes))
+    arranged, shuffles = orders(sizes)
+
+    def scores(labels):
+        found = retrieval_metrics(embeddings, labels, metrics=METRICS, distance=distance)
+        return torch.tensor([found[name] for name in METRICS])
+
+    by_shuffle = torch.stack([scores(labels) for labels in shuffles])
+    expected = torch.tensor([chance(sizes)[name] for name in METRICS])
+    spread = by_shuffle.std(dim=0)
+    # As of queries that each have an order of their own.
+    assert (spread < 1.5 * (expected / sum(sizes)) ** 0.5).all()
+    assert ((by_shuffle.mean(dim=0) - expected).abs() < 4 * spread / len(shuffles) ** 0.5).all()
+    for order, labels in arranged.items():
+        assert ((scores(labels) - expected).abs() < 4 * spread).all(), order
+
+
+def test_places_are_those_that_the_hash_has_published():
+    """MurmurHash3's hashes of nothing with the seeds 0 and 1, and the places of 2^16 items, which all differ."""
+    places = tie_places(2**16, torch.device("cpu"))
+    assert places[:2].tolist() == [0, 0x514E28B7]
+    assert len(places.unique()) == len(places)
+    assert 0 <= int(places.min()) < int(places.max()) < 2**32
+
+
+def test_equal_similarities_of_a_part_of_the_queries_are_ranked_as_those_of_all():
+    labels = torch.arange(300) // 6
+    every = retrieval_metrics(two_bits(300), labels, metrics=METRICS, distance="hamming", per_query=True)
+    drawn = retrieval_metrics(
+        two_bits(300), labels, metrics=METRICS, distance="hamming", per_query=True, num_queries=40
+    )
+    is_drawn = ~drawn["map_at_r"].isnan()
+    assert int(is_drawn.sum()) == 40
+    for name in METRICS:
+        assert drawn[name][is_drawn].tolist() == every[name][is_drawn].tolist()
+
+
+def test_the_metric_ranks_equal_similarities_by_the_order_of_the_data_set():
+    """Whichever numbers the samples have, and in whichever order the batches bring them."""
+    embeddings, labels = two_bits(300), torch.arange(300) // 6
+    metric = RetrievalMetrics(METRICS, num_samples=300, distance="hamming")
+    for batch in torch.randperm(300, generator=torch.Generator().manual_seed(5)).split(70):
+        metric.update(embeddings[batch], labels[batch], 10 * batch + 4)
+    found = retrieval_metrics(embeddings, labels, metrics=METRICS, distance="hamming")
+    assert metric.compute() == pytest.approx(found, abs=1e-12)
+
+
+@pytest.mark.parametrize("size", [100, 1000, 6000])
+def test_sorted_classes_of_ten_score_chance(size):
+    labels = torch.arange(size) // 10
+    found = retrieval_metrics(torch.ones(size, 4), labels, metrics=METRICS)
+    # Some 82 hits are expected among the N R first, whatever N: 4 standard deviations of their number are 0.45 of it.
+    assert found["r_precision"] == pytest.approx(chance([10] * (size // 10))["r_precision"], rel=0.45)
+    assert found["map_at_r"] == pytest.approx(chance([10] * (size // 10))["map_at_r"], rel=0.6)
+
+
+def test_hierarchical_precision_of_a_collapsed_embedding_is_chance():
+    """Of R items drawn from M others, (R + R') / 2M are of the class or half so; R' others are of the coarse class."""
+    labels = torch.arange(2000) // 10
+    found = hierarchical_precision_at_r(torch.ones(2000, 4), labels, labels // 10)
+    assert float(found.mean()) == pytest.approx((9 + 99) / 2 / 1999, rel=0.1)

@@ -1,0 +1,20 @@
+"""The order of equal similarities, written from its definition in whole numbers."""
+
+import torch
+
+
+def place_on_circle(number):
+    """MurmurHash3's finaliser of 32 bits, as its page prints it."""
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
+        number = (number ^ number >> shift) * factor % 2**32
+    return number
+
+
+def ranked(similarities, excludes_self=True):
+    """The items of each row by falling similarity, equal ones around the circle from the query's place on."""
+    num_queries, num_gallery = similarities.shape
+    first_query = 0 if excludes_self else num_gallery
+    places = torch.tensor([place_on_circle(number) for number in range(first_query + num_queries)])
+    around = ((places[:num_gallery] - places[first_query:, None]) % 2**32).argsort(dim=1)
+    order = similarities.gather(1, around).sort(dim=1, descending=True, stable=True).indices
+    return around.gather(1, order)
