@@ -31,7 +31,7 @@ ROOMS = {
 # The learner puts these around what is named; nobody names them.
 WRAPPERS = {"EnsembleTrunk", "EnsembleEmbedder", "ModuleTrunk"}
 SUPPLIED = {"num_classes", "embedding_size", "num_features"}
-SHARED = {"class_fraction", "shard_classes"}  # of losses with class weights: the page explains them once
+SHARED = {"class_fraction"}  # of losses with class weights: the page explains them once
 WIDTH = 120
 POOLING = {"token": "class token", "cls": "class token", "map": "attention"}
 STATISTICS = {0.485: "ImageNet's", 0.5: "0.5", 0.48145466: "CLIP's"}  # by red's mean

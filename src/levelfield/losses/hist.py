@@ -69,7 +69,7 @@ class HISTLoss(ClassificationLoss):
         self.classification_weight = classification_weight
         self.network_rate = network_rate
         begin = partial(nn.init.normal_, std=math.sqrt(2 / num_classes))
-        self.draw_weights(begin)
+        begin(self.class_weights)
         self.log_variances = nn.Parameter(begin(torch.empty(num_classes, embedding_size)))
         self.hidden = nn.Linear(embedding_size, hidden_size)
         self.norm = nn.BatchNorm1d(hidden_size, eps=LEAST_VARIANCE, track_running_stats=False)

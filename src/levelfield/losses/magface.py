@@ -34,7 +34,6 @@ class MagFaceLoss(ClassificationLoss):
         regularizer_weight: reg, lambda_g in the paper, at least 0.
         class_fraction: share of the classes in play at each step (`ClassificationLoss`).
         weight_init: how the class weights begin (`ClassificationLoss`).
-        shard_classes: for class weights larger than memory (`ClassificationLoss`).
 
     Cost: B C. When: a norm that tells poor samples is wanted; raw embeddings.
     Paper: Meng et al. 2021, "MagFace: A Universal Representation for Face Recognition and Quality Assessment",
@@ -55,11 +54,8 @@ class MagFaceLoss(ClassificationLoss):
         regularizer_weight: float = 35.0,
         class_fraction: float = 1.0,
         weight_init: WeightInit = "normal",
-        shard_classes: bool = False,
     ) -> None:
-        super().__init__(
-            num_classes, embedding_size, class_fraction, weight_init=weight_init, shard_classes=shard_classes
-        )
+        super().__init__(num_classes, embedding_size, class_fraction, weight_init=weight_init)
         check_angle(lower_margin, scale)
         check_angle(upper_margin, scale)
         if not 0 < lower_norm < upper_norm or lower_margin > upper_margin or regularizer_weight < 0:

@@ -21,7 +21,6 @@ from torch.optim import Optimizer
 
 from levelfield.errors import UserError
 from levelfield.losses.base import MetricLoss
-from levelfield.losses.classification import ClassificationLoss
 
 BLOCK_WEIGHTS = 2**20  # blocks of fewer are gathered with the rest of the trunk: a message each would take longer
 
@@ -92,10 +91,6 @@ def shard(learner: LightningModule) -> None:
         return
     if learner.trainer.precision == "16-mixed":  # Lightning refuses it of the strategy's object, not of its name
         raise UserError("--trainer.precision 16-mixed: its scaler does not know fsdp2's shards; give bf16-mixed")
-    if any(isinstance(part, ClassificationLoss) and part.shard_classes for part in learner.modules()):
-        raise UserError(
-            "--model.loss.shard_classes true: with fsdp2 the class weights lie in shards already; leave it out"
-        )
     if getattr(learner.trunk, "adapter", None) is not None:
         raise UserError("--model.adapter: fsdp2 would shard the trunk that stays as it is; give --trainer.strategy ddp")
     mesh = strategy.device_mesh["data_parallel"]

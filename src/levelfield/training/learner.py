@@ -40,7 +40,6 @@ from levelfield.training.loss_factory import check_call, make_loss, supplied_arg
 from levelfield.training.objective import TRAIN_LOSS, check_regularizer, objective
 from levelfield.training.own_learner import learner_class
 from levelfield.training.parameter_groups import adamw, parameter_groups
-from levelfield.training.sharded_classes import clip_gradients, divided_weights, make_whole, take_optimizer
 from levelfield.training.step import UncheckedLosses, seed_draws
 
 OptimizerFactory = Callable[[Iterable], Optimizer]
@@ -279,10 +278,6 @@ class MetricLearner(LightningModule):
         kinds = (RetrievalValidation, *([RecordOpening] if tests else []))
         return [kind() for kind in kinds if not any(isinstance(callback, kind) for callback in given)]
 
-    @property
-    def _ddp_params_and_buffers_to_ignore(self) -> list[str]:
-        return [name for name, _ in divided_weights(self).values()]
-
     def build_loss(self, num_classes: int | None) -> None:
         """Gives the loss the number of training classes; does nothing when it was given before."""
         if self.num_classes is not None or (num_classes is None and self._loss_factory is None):
@@ -344,18 +339,12 @@ class MetricLearner(LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         optimizer = self._optimizer_factory(parameter_groups(self, self._rates, self._layer_decay))
-        take_optimizer(self, optimizer)
         if self._scheduler_factory is None:
             return optimizer
         schedule = {"scheduler": self._scheduler_factory(optimizer), "interval": self._scheduler_interval}
         return {"optimizer": optimizer, "lr_scheduler": schedule}  # type: ignore[return-value]
 
-    def configure_gradient_clipping(self, optimizer: Optimizer, *limit: Any, **named: Any) -> None:
-        if not clip_gradients(self, optimizer, *limit, **named):
-            super().configure_gradient_clipping(optimizer, *limit, **named)
-
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        make_whole(self, checkpoint)
         checkpoint["levelfield"] = own_part(self)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

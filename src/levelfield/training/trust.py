@@ -53,10 +53,7 @@ BUILT_PARTS = {
     "model.optimizer": Part(
         "optimizer",
         Optimizer,
-        (
-            *("torch.optim", "timm.optim", "transformers.Adafactor", "transformers.optimization"),
-            "levelfield.training.lazy_adamw",
-        ),
+        ("torch.optim", "timm.optim", "transformers.Adafactor", "transformers.optimization"),
         functions=("levelfield.training.parameter_groups.adamw",),
     ),
     "model.lr_scheduler": Part("scheduler", LRScheduler, ("torch.optim.lr_scheduler",)),
