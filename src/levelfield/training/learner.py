@@ -34,13 +34,13 @@ from levelfield.training.callbacks import RecordOpening, RetrievalValidation
 from levelfield.training.checkpoint import import_spec, load_learner, own_part
 from levelfield.training.features import TrunkExtractor, check_features
 from levelfield.training.frozen_trunk import keep_frozen
-from levelfield.training.fully_sharded import shard
 from levelfield.training.gradient_caching import check_chunks, embed_in_chunks
 from levelfield.training.loss_factory import check_call, make_loss, supplied_arguments
 from levelfield.training.objective import TRAIN_LOSS, check_regularizer, objective
 from levelfield.training.own_learner import learner_class
 from levelfield.training.parameter_groups import adamw, parameter_groups
 from levelfield.training.step import UncheckedLosses, seed_draws
+from levelfield.training.sync_batch_norm import synchronize_batch_norm
 
 OptimizerFactory = Callable[[Iterable], Optimizer]
 SchedulerFactory = Callable[[Optimizer], LRScheduler]
@@ -255,7 +255,7 @@ class MetricLearner(LightningModule):
         self._starts_at_pca = False
 
     def configure_model(self) -> None:
-        shard(self)
+        synchronize_batch_norm(self)
 
     def teardown(self, stage: str) -> None:
         leave_group_at_exit()
