@@ -23,10 +23,9 @@ from levelfield.data.transforms import ImageTransforms
 from levelfield.models import TimmTrunk
 from levelfield.training.learner import MetricLearner
 
-# All losses are compared, without a Trainer, in tests/losses/test_over_ranks.py.
+# On images. tests/losses/test_over_processes.py has all losses, on points.
 CASES = {
     "ContrastiveLoss": (losses.ContrastiveLoss, {}, None),
-    "LiftedStructureLoss, whole on each": (losses.LiftedStructureLoss, {}, None),
     "random triplets": (losses.TripletMarginLoss, {"triplets_per_anchor": 2}, None),
     "a learnt margin": (losses.MarginLoss, {"learn_beta": True}, None),
     "ArcFaceLoss": (losses.ArcFaceLoss, {}, None),

@@ -39,7 +39,6 @@ class AdaFaceLoss(ClassificationLoss):
     Paper: Kim et al. 2022, "AdaFace: Quality Adaptive Margin for Face Recognition", arXiv:2204.00964.
     """
 
-    rows_are_independent = True
     norm_mean: Tensor
     norm_std: Tensor
 
@@ -66,17 +65,11 @@ class AdaFaceLoss(ClassificationLoss):
         self.register_buffer("norm_std", torch.zeros(()))
 
     def compute(
-        self,
-        embeddings: Points,
-        labels: Labels,
-        indices_tuple: Choice,
-        ref_emb: RefPoints,
-        ref_labels: RefLabels,
-        rows: slice | None = None,
+        self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
     ) -> Float[Tensor, ""]:
         if self.training:
             self._observe(_norms(embeddings))
-        return super().compute(embeddings, labels, indices_tuple, ref_emb, ref_labels, rows)
+        return super().compute(embeddings, labels, indices_tuple, ref_emb, ref_labels)
 
     def class_logits(
         self, embeddings: Float[Tensor, "N D"], class_weights: Float[Tensor, "C D"], labels: Int[Tensor, " N"]

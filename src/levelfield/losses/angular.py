@@ -10,7 +10,6 @@ from torch.utils.checkpoint import checkpoint
 
 from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints, can_look
 from levelfield.losses.pairs import EMPTY, ROW_VALUES, PairLoss, cosines, mean_over, pair_weights
-from levelfield.losses.ranks import mean_of_all
 from levelfield.losses.triplets import positive_pairs
 from levelfield.numerics import inner_products
 
@@ -35,8 +34,6 @@ class AngularLoss(PairLoss):
     Paper: Wang et al. 2017, "Deep Metric Learning with Angular Loss", arXiv:1708.01682.
     """
 
-    rows_are_independent = True
-
     def __init__(self, alpha: float = 40.0, normalize: bool = True) -> None:
         super().__init__(normalize)
         if not 0 < alpha < 90:
@@ -44,13 +41,7 @@ class AngularLoss(PairLoss):
         self.alpha = alpha
 
     def compute(
-        self,
-        embeddings: Points,
-        labels: Labels,
-        indices_tuple: Choice,
-        ref_emb: RefPoints,
-        ref_labels: RefLabels,
-        rows: slice | None = None,
+        self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
     ) -> Float[Tensor, ""]:
         positives, negatives = pair_weights(labels, None, ref_labels, dtype=embeddings.dtype)
         if indices_tuple is not None:
@@ -61,8 +52,6 @@ class AngularLoss(PairLoss):
         anchors, others = self.points(embeddings, ref_emb)
         dots_NM = cosines(anchors, others)
         between_MM = dots_NM if ref_emb is None else None
-        if rows is not None:
-            dots_NM, positives, negatives = dots_NM[rows], positives[rows], negatives[rows]
         tan2 = math.tan(math.radians(self.alpha)) ** 2
         if not can_look(labels) and self.normalize and 16 * tan2 < 80 and len(others) ** 2 <= MULTIPLIED_WHOLE:
             between_MM = cosines(others, others) if between_MM is None else between_MM
@@ -86,10 +75,8 @@ class AngularLoss(PairLoss):
             sums_K = torch.cat(
                 [checkpoint(sums_of, *part, use_reentrant=False, preserve_rng_state=False) for part in parts]
             )
-        return mean_of_all(softplus(sums_K - 2 * (1 + tan2) * dots_NM[i, p]))
-
-    def compute_rows(self, embeddings: Points, labels: Labels, rows: slice, indices_tuple: Choice) -> Float[Tensor, ""]:
-        return self.compute(embeddings, labels, indices_tuple, None, None, rows)
+        losses_K = softplus(sums_K - 2 * (1 + tan2) * dots_NM[i, p])
+        return losses_K.mean() if len(losses_K) > 0 else losses_K.sum()
 
 
 def _by_product(

@@ -38,8 +38,6 @@ class ArcFaceLoss(ClassificationLoss):
         torch.Size([])
     """
 
-    rows_are_independent = True
-
     def __init__(
         self,
         num_classes: int,

@@ -67,13 +67,7 @@ class ClassificationLoss(MetricLoss):
             nn.init.uniform_(self.class_weights, -bound, bound)
 
     def compute(
-        self,
-        embeddings: Points,
-        labels: Labels,
-        indices_tuple: Choice,
-        ref_emb: RefPoints,
-        ref_labels: RefLabels,
-        rows: slice | None = None,
+        self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
     ) -> Float[Tensor, ""]:
         if ref_emb is not None:
             raise ValueError(f"{type(self).__name__} compares with class weights and takes no ref_emb")
@@ -88,12 +82,7 @@ class ClassificationLoss(MetricLoss):
         if self.class_fraction < 1:
             classes, labels = self._sample_classes(labels)
             weights_CD = weights_CD.unflatten(0, (self.num_classes, self.centers_per_class))[classes].flatten(0, 1)
-        if rows is not None:
-            embeddings, labels, weights_N = embeddings[rows], labels[rows], weights_N[rows]
         return where_known(in_range, self.class_loss(embeddings, weights_CD, labels, weights_N))
-
-    def compute_rows(self, embeddings: Points, labels: Labels, rows: slice, indices_tuple: Choice) -> Float[Tensor, ""]:
-        return self.compute(embeddings, labels, indices_tuple, None, None, rows)
 
     def class_loss(
         self,

@@ -30,8 +30,8 @@ class ContextualLoss(MetricLoss):
     y is 1 for two of a class, s the cosine, d the distance, d_i(k) the k-th least of i's, itself the first; the rest of
     i is all that is not in N_k(i); NZ is the mean over the terms above 0. Whether j is in N(i) has the slope 10 with
     respect to -d_ij^2 in the place of a derivative; d_i(k) and the sizes of N_k and rest are constants, as in the
-    authors' code, whose form this is. Processes compute it whole: neighbours are of the whole batch. Takes no miner and
-    no `ref_emb`. With (N, D) embeddings and (N,) labels it gives a scalar.
+    authors' code, whose form this is. Takes no miner and no `ref_emb`. With (N, D) embeddings and (N,) labels it gives
+    a scalar.
 
     Args:
         k: neighbours, itself among them, from 2; the samples of a class in a batch.

@@ -26,8 +26,6 @@ class CosFaceLoss(ClassificationLoss):
     Paper: Wang et al. 2018, "CosFace: Large Margin Cosine Loss for Deep Face Recognition", arXiv:1801.09414.
     """
 
-    rows_are_independent = True
-
     def __init__(
         self,
         num_classes: int,

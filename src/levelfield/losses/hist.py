@@ -31,7 +31,7 @@ class HISTLoss(ClassificationLoss):
     their norms (`normalize: false` in the learner), and phi is batch normalization, always by the batch at hand, and a
     leaky ReLU of slope 0.1. The network belongs to the loss and learns with it; retrieval does without. With a miner,
     samples weigh in both parts; all are in the hypergraph. With (N, D) embeddings and (N,) labels in
-    0..num_classes-1 it gives a scalar. Processes compute it whole: the network mixes rows.
+    0..num_classes-1 it gives a scalar.
 
     Args:
         num_classes: C.

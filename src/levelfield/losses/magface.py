@@ -40,8 +40,6 @@ class MagFaceLoss(ClassificationLoss):
     arXiv:2103.06627.
     """
 
-    rows_are_independent = True
-
     def __init__(
         self,
         num_classes: int,
@@ -71,18 +69,12 @@ class MagFaceLoss(ClassificationLoss):
         self.regularizer_weight = regularizer_weight
 
     def compute(
-        self,
-        embeddings: Points,
-        labels: Labels,
-        indices_tuple: Choice,
-        ref_emb: RefPoints,
-        ref_labels: RefLabels,
-        rows: slice | None = None,
+        self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
     ) -> Float[Tensor, ""]:
-        loss = super().compute(embeddings, labels, indices_tuple, ref_emb, ref_labels, rows)
+        loss = super().compute(embeddings, labels, indices_tuple, ref_emb, ref_labels)
         norms = self._norms(embeddings)
         terms = (1 / norms + norms / self.upper_norm**2) * sample_weights(embeddings, indices_tuple)
-        return loss + self.regularizer_weight * (terms if rows is None else terms[rows]).mean()
+        return loss + self.regularizer_weight * terms.mean()
 
     def class_logits(
         self, embeddings: Float[Tensor, "N D"], class_weights: Float[Tensor, "C D"], labels: Int[Tensor, " N"]

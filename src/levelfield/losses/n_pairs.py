@@ -16,8 +16,7 @@ class NPairsLoss(PairLoss):
         L = mean_k CE( (u_ak . u_pl / T)_l, k )  +  l2_reg (mean_k norm(x_ak)^2 + mean_k norm(x_pk)^2)
 
     (a_k, p_k) is the first positive pair of class k in the batch, or in the miner's choice; a class without one is left
-    out. u are unit vectors, x the embeddings as they come. Processes compute it whole: there is one row a class. With
-    (N, D) embeddings and (N,) labels it gives a scalar.
+    out. u are unit vectors, x the embeddings as they come. With (N, D) embeddings and (N,) labels it gives a scalar.
 
     Args:
         l2_reg: weight of the squared norms; Fehervari et al. use 5e-4.

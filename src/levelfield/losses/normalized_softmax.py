@@ -26,8 +26,6 @@ class NormalizedSoftmaxLoss(ClassificationLoss):
     Paper: Zhai & Wu 2019, "Classification is a Strong Baseline for Deep Metric Learning", arXiv:1811.12649 (Eq 1).
     """
 
-    rows_are_independent = True
-
     def __init__(
         self,
         num_classes: int,

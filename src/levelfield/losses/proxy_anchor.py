@@ -20,8 +20,8 @@ class ProxyAnchorLoss(ClassificationLoss):
         L = (1/#present) sum_{c present} log( 1 + sum_{y_i = c} e^(-a (cos_ic - m)) )
           + (1/C)        sum_c           log( 1 + sum_{y_i != c} e^(a (cos_ic + m)) )
 
-    With a miner, a sample of weight v adds v - 1 to its exponents. Processes compute it whole: the sums run over rows.
-    With (N, D) embeddings and (N,) labels in 0..num_classes-1 it gives a scalar.
+    With a miner, a sample of weight v adds v - 1 to its exponents. With (N, D) embeddings and (N,) labels in
+    0..num_classes-1 it gives a scalar.
 
     Args:
         num_classes: C.

@@ -32,7 +32,6 @@ class ProxyNCALoss(ClassificationLoss):
     """
 
     weigh_anchors_only = True
-    rows_are_independent = True
 
     def __init__(
         self,

@@ -32,8 +32,6 @@ class SphereFaceLoss(ClassificationLoss):
     Paper: Liu et al. 2017, "SphereFace: Deep Hypersphere Embedding for Face Recognition", arXiv:1704.08063.
     """
 
-    rows_are_independent = True
-
     def __init__(
         self,
         num_classes: int,

@@ -33,8 +33,6 @@ class SubCenterArcFaceLoss(ClassificationLoss):
     https://doi.org/10.1007/978-3-030-58621-8_43.
     """
 
-    rows_are_independent = True
-
     def __init__(
         self,
         num_classes: int,

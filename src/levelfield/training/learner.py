@@ -302,8 +302,8 @@ class MetricLearner(LightningModule):
         draw = ("step", self.seed, self.global_step, batch_idx % self.trainer.accumulate_grad_batches)
         seed_draws(self.device, *draw, "trunk", self.global_rank)
         embeddings = self.embed_batch(read)
-        # The gather's backward sums over processes and DDP divides by as many, so the gradient is exactly that of one
-        # process, whether each computes the full loss of the gathered batch or its own rows of it.
+        # Each process computes the loss of the whole batch. The gather's backward sums over processes, DDP divides by
+        # their number: the gradient is exactly that of one process.
         embeddings, labels = gather_rows(self, embeddings, sync_grads=True), gather_rows(self, labels)
         seed_draws(self.device, *draw, "loss")
         kind = embeddings.device.type
@@ -315,10 +315,9 @@ class MetricLearner(LightningModule):
     def compute_loss(self, embeddings: Float[Tensor, "batch embedding"], labels: Int[Tensor, " batch"]) -> Tensor:
         """The loss of a whole (gathered) batch, with the miner's choice if there is one."""
         assert self.loss is not None
-        loss = self.loss.over_ranks if isinstance(self.loss, MetricLoss) else self.loss
         if self.miner is None:
-            return loss(embeddings, labels)
-        return loss(embeddings, labels, self.miner(embeddings, labels))
+            return self.loss(embeddings, labels)
+        return self.loss(embeddings, labels, self.miner(embeddings, labels))
 
     def on_validation_start(self) -> None:
         self._unchecked.check()
