@@ -20,7 +20,7 @@ from levelfield.errors import UserError, refuse_below
 from levelfield.losses.base import LossFactory, MetricLoss, MetricLossFactory
 from levelfield.miners import Miner
 from levelfield.models import LinearEmbedder
-from levelfield.models.adapters import Adapter, adapted
+from levelfield.models.adapters import LoRA, adapted
 from levelfield.models.embedders import check_embedder
 from levelfield.models.ensemble import EnsembleEmbedder, EnsembleTrunk
 from levelfield.models.layers import recompute_activations
@@ -128,7 +128,7 @@ class MetricLearner(LightningModule):
         freeze_trunk: bool = False,
         embedder_init: Literal["random", "pca"] = "random",
         chunk_size: int | None = None,
-        adapter: Adapter | None = None,
+        adapter: LoRA | None = None,
         layer_decay: float = 1.0,
         gradient_checkpointing: bool = False,
         regularizer: Regularizer | None = None,
