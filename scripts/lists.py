@@ -23,7 +23,7 @@ ROOMS = {
     "levelfield.losses": ("base.MetricLoss",),
     "levelfield.miners": ("base.Miner",),
     "levelfield.regularizers": ("base.Regularizer",),
-    "levelfield.models": ("trunks.Trunk", "embedders.Embedder", "adapters.Adapter"),
+    "levelfield.models": ("trunks.Trunk", "embedders.Embedder"),
     "levelfield.data.datasets": ("base.MetricDataset",),
     "levelfield.data.samplers": ("base.TrainingBatchSampler",),
     "levelfield.training.callbacks": ("lightning.pytorch.Callback",),
@@ -31,7 +31,7 @@ ROOMS = {
 # The learner puts these around what is named; nobody names them.
 WRAPPERS = {"EnsembleTrunk", "EnsembleEmbedder", "ModuleTrunk"}
 SUPPLIED = {"num_classes", "embedding_size", "num_features"}
-SHARED = {"class_fraction", "shard_classes"}  # of losses with class weights: the page explains them once
+SHARED = {"class_fraction"}  # of losses with class weights: the page explains them once
 WIDTH = 120
 POOLING = {"token": "class token", "cls": "class token", "map": "attention"}
 STATISTICS = {0.485: "ImageNet's", 0.5: "0.5", 0.48145466: "CLIP's"}  # by red's mean
@@ -216,11 +216,6 @@ def embedders() -> str:
     return table("class | what it does | arguments", map(explained, kinds))
 
 
-def adapters() -> str:
-    kinds = [kind for kind in shipped("levelfield.models") if issubclass(kind, bases_of("levelfield.models")[2])]
-    return table("class | what it is | arguments | paper", ([*explained(kind), papers(kind)] for kind in kinds))
-
-
 def trunk_files() -> Iterator[tuple[str, dict[str, Any]]]:
     """Each file of `configs/trunk/` that names a model with weights, by its name, and what it holds."""
     import yaml
@@ -323,7 +318,6 @@ TABLES = {
         "image trunks": image_trunks,
         "text trunks": text_trunks,
         "embedders": embedders,
-        "adapters": adapters,
     },
     "docs/metrics.md": {"metrics": metrics},
 }

@@ -43,14 +43,12 @@ def loop(case, k, epsilon, pos_margin, neg_margin, context_weight, similarity_we
     return context_weight * context / N**2 + rest * (pull + push) + similarity_weight * spread
 
 
-@pytest.mark.parametrize("is_sparse", [False, True])
 @pytest.mark.parametrize("situation", ["unit", "raw"])
 @pytest.mark.parametrize(
     "arguments",
     [(4, 0.05, 0.75, 0.6, 0.4, 0.1, 0.25), (2, 0.3, 0.9, 0.1, 0.8, 0.2, 0.0), (9, 0.0, 0.5, 0.5, 1.0, 0.0, 0.0)],
 )
-def test_equals_the_equation(situation, arguments, is_sparse, monkeypatch):
-    monkeypatch.setattr(contextual, "_are_few", lambda near: is_sparse)
+def test_equals_the_equation(situation, arguments):
     assert_equals_loop(ContextualLoss(*arguments), lambda case: loop(case, *arguments), batch(situation, LABELS))
 
 
@@ -72,18 +70,3 @@ def test_miners_references_and_bad_arguments_are_refused():
             ContextualLoss()(x, y, *rest)
     with pytest.raises(ValueError, match="together at most 1"):
         ContextualLoss(context_weight=0.7, similarity_weight=0.4)
-
-
-def test_few_neighbours_give_what_matrices_give(monkeypatch):
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.arange(400) // 4
-    centers = torch.randn(100, 24, generator=generator, dtype=torch.float64)
-    found = []
-    for share in (contextual.SPARSE_SHARE, 0):
-        monkeypatch.setattr(contextual, "SPARSE_SHARE", share)
-        points = centers[labels] + torch.randn(400, 24, generator=generator.manual_seed(1), dtype=torch.float64)
-        value = ContextualLoss(context_weight=1.0, similarity_weight=0.0)(points.requires_grad_(), labels)
-        found.append((value, *torch.autograd.grad(value, points)))
-        cosines = torch.nn.functional.cosine_similarity(points[:, None], points[None], dim=2)
-        assert contextual._are_few(ContextualLoss().neighbours(cosines)[0]) == (share > 0)
-    torch.testing.assert_close(found[0], found[1])

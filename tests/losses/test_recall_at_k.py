@@ -45,7 +45,6 @@ def test_mixed_samples_stand_in_the_batch_with_mixtures_of_similarities():
         labels.append(labels[i])
     expected = loop(Batch(torch.stack(rows), torch.tensor(labels)), (1, 2), 1.0, 0.1, unit=False)
     assert_same(value, expected, case.x, value=1e-10, gradient=1e-9)
-    assert not loss.rows_are_independent
     for rest in ((tuple(torch.tensor([[0], [1], [3]])),), (None, case.x, case.y)):
         with pytest.raises(ValueError, match="takes no miner and no ref_emb"):
             loss(case.x, case.y, *rest)

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from levelfield import losses
-from levelfield.losses import AngularLoss, ArcFaceLoss, MarginLoss, NPairsLoss, TripletMarginLoss
+from levelfield.losses import ArcFaceLoss, MarginLoss, TripletMarginLoss
 from levelfield.losses.triplets import draw_evenly
 
 # Whose shapes the values of a batch set, and how; with a miner's pairs, too, where they may repeat.
@@ -27,10 +27,10 @@ WAITS = {
     **dict.fromkeys(("SmoothAPLoss", "PNPLoss", "ROADMAPLoss", "RecallAtKLoss"), "ranks of so many as an anchor has"),
     "TripletMarginLoss-swap": "distances of each positive pair to all others: so many as there are pairs",
     "TripletMarginLoss-smooth_loss": "likewise",
-    "AngularLoss-normalize,alpha": "likewise: raw embeddings have no bound, which a product of matrices needs",
+    "AngularLoss": "cosines of each positive pair with all others: so many as there are pairs",
+    "NPairsLoss": "one pair of each class that is there",
 }
 WAITS_FOR_PAIRS = {
-    "NPairsLoss": "the first pair of each class that is in the list",
     "TripletMarginLoss": "as many columns as an anchor has positives, with their repeats",
 }
 WAITS_FOR_REFERENCES = {"LiftedStructureLoss": "distances among those references that are a positive"}
@@ -93,9 +93,7 @@ def test_a_loss_does_not_wait_unless_values_set_its_shapes(loss, options, given,
     assert not looks.seen
 
 
-WITHOUT_LOOKING = [
-    case for case in CASES if case.values[0] in (AngularLoss, NPairsLoss, TripletMarginLoss) and case.id not in WAITS
-]
+WITHOUT_LOOKING = [case for case in CASES if case.values[0] is TripletMarginLoss and case.id not in WAITS]
 
 
 @pytest.mark.parametrize(("loss", "options"), WITHOUT_LOOKING)
@@ -103,14 +101,13 @@ def test_what_is_computed_without_looking_is_the_same(loss, options, monkeypatch
     """The lines that a GPU and a compiler take, here in float64."""
     made = loss(**options)
     for situation in SITUATIONS:
-        if situation in ("pairs", "triplets", "repeats") and loss is not AngularLoss:
+        if situation in ("pairs", "triplets", "repeats"):
             continue  # lists that a miner has made
         for labels in (None, [0, 1, 2, 3]) if situation == "raw" else (None,):
             case = batch(situation, labels, dim=6)
             expected = made(*case.arguments())
             with monkeypatch.context() as patched:
-                for module in ("angular", "n_pairs", "triplets"):
-                    patched.setattr(f"levelfield.losses.{module}.can_look", lambda _: False)
+                patched.setattr("levelfield.losses.triplets.can_look", lambda _: False)
                 found = made(*case.arguments())
             if expected == 0:
                 assert found.abs() < 1e-12

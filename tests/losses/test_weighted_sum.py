@@ -20,7 +20,6 @@ from levelfield.losses import (
 from levelfield.miners import MultiSimilarityMiner
 from levelfield.training.learner import MetricLearner
 from levelfield.training.loss_factory import check_call, make_loss, supplied_arguments
-from levelfield.training.sharded_classes import divided_weights
 
 TOLD = "{pairs: NTXentLoss, classes: {class_path: ArcFaceLoss, init_args: {margin: 20}}}"
 
@@ -80,14 +79,12 @@ def test_a_learner_makes_its_losses_and_asks_for_classes_only_where_one_does():
     assert supplied_arguments(pairs) == []
     made = make_loss(pairs, None, 8)
     assert (type(made.losses["a"]), made.losses["b"].temperature) == (MultiSimilarityLoss, 0.3)
-    sharded = functools.partial(NormalizedSoftmaxLoss, shard_classes=True)
-    both = functools.partial(WeightedSum, {"a": NTXentLoss(), "c": sharded}, {"c": 0.5})
+    both = functools.partial(WeightedSum, {"a": NTXentLoss(), "c": NormalizedSoftmaxLoss}, {"c": 0.5})
     assert supplied_arguments(both) == ["num_classes", "embedding_size"]
     learner = MetricLearner(torch.nn.Identity(), both, num_features=8, embedding_size=4)
     learner.build_loss(6)
     assert learner.loss.losses["c"].class_weights.shape == (6, 4)
     assert learner.loss.weights == {"a": 1.0, "c": 0.5}
-    assert divided_weights(learner) == {}  # of one process, which holds them all
 
 
 def test_the_command_line_makes_them_and_a_checkpoint_brings_them_back(tiny, run, tmp_path):

@@ -10,9 +10,8 @@ from tiny_text import tiny_text_model
 from torch import nn
 
 from levelfield.errors import UserError
-from levelfield.models import LoHa, LoKr, LoRA, TimmTrunk, TransformersTrunk
+from levelfield.models import LoRA, TimmTrunk, TransformersTrunk
 from levelfield.models.adapters import (
-    Adapter,
     adapted,
     add_adapter,
     beside_adapter,
@@ -23,7 +22,6 @@ from levelfield.models.adapters import (
 )
 
 TEXTS = ["Where is my new card?", "it has not come."]
-ADAPTERS = {"lora": LoRA(rank=3, alpha=6), "loha": LoHa(rank=2), "lokr": LoKr(rank=2)}
 NETWORKS = {
     "vit": ("test_vit", {"depth": 2}),
     "convnext": ("convnextv2_tiny", {"depths": [1, 1, 1, 1], "dims": [8, 8, 8, 16]}),
@@ -52,10 +50,9 @@ def learnt(trunk) -> None:
 
 
 @pytest.mark.parametrize("kind", ["vit", "convnext", "text"])
-@pytest.mark.parametrize("adapter", ADAPTERS.values(), ids=ADAPTERS)
-def test_the_trunk_at_first_then_another_and_one_network_when_merged(adapter: Adapter, kind, tmp_path):
+def test_the_trunk_at_first_then_another_and_one_network_when_merged(kind, tmp_path):
     plain, trunk = trunk_of(kind, tmp_path), trunk_of(kind, tmp_path)
-    add_adapter(trunk, adapter)
+    add_adapter(trunk, LoRA(rank=3, alpha=6))
     samples = samples_of(kind)
     with torch.no_grad():
         expected = plain(samples)
@@ -92,13 +89,12 @@ def test_lora_is_what_its_paper_says():
     assert trunk.summary().endswith("; LoRA with 1,536 weights that learn")  # 2 blocks of 3 x (64 + 192)
 
 
-@pytest.mark.parametrize("adapter", ADAPTERS.values(), ids=ADAPTERS)
-def test_peft_reads_what_is_saved(adapter: Adapter, tmp_path):
+def test_peft_reads_what_is_saved(tmp_path):
     trunk = trunk_of("vit", tmp_path)
     name, arguments = NETWORKS["vit"]
     network = timm.create_model(name, num_classes=0, **arguments).eval()
     network.load_state_dict(trunk.model.state_dict())
-    add_adapter(trunk, adapter)
+    add_adapter(trunk, LoRA(rank=3, alpha=6))
     learnt(trunk)
     save_adapter(trunk, tmp_path / "adapter")
     assert {path.name for path in (tmp_path / "adapter").iterdir()} == {

@@ -96,9 +96,7 @@ def test_a_fit_s_one_file_gives_the_same_embeddings_and_every_command_takes_it(f
     for command in ("predict", "test"):
         code, _, complaint = run(command, "--ckpt_path", str(fitted / "best.ckpt"))
         assert code == 0, (command, complaint)
-    refused(
-        run("fit", *TINY, *OPTIONS, "--model.adapter", "lorra"), "--model.adapter: no 'lorra'; give LoHa, LoKr, LoRA"
-    )
+    refused(run("fit", *TINY, *OPTIONS, "--model.adapter", "lorra"), "--model.adapter", "LoRA")
 
 
 def test_folds_with_adapters_of_their_own_embed_together_as_each_alone(fitted, tmp_path):

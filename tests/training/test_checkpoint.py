@@ -197,13 +197,6 @@ def test_a_miner_within_a_loss_is_used_and_is_no_loss(checkpoint, place):
         MetricLearner.load_from_checkpoint(place / "it.ckpt")
 
 
-def test_the_optimizer_of_drawn_classes_is_used_as_any_other(checkpoint, place):
-    optimizer = {"optimizer": spec("levelfield.training.lazy_adamw.LazyAdamW", lr=0.1)}
-    torch.save(dict(checkpoint, hyper_parameters={**checkpoint["hyper_parameters"], **optimizer}), place / "it.ckpt")
-    learner = MetricLearner.load_from_checkpoint(place / "it.ckpt")
-    assert type(learner.configure_optimizers()).__name__ == "LazyAdamW"
-
-
 def test_loading_leaves_the_parser_as_it_was(checkpoint, place):
     from jsonargparse import ArgumentParser
 

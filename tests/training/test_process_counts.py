@@ -11,13 +11,12 @@ from tiny_fit import TINY
 
 ALONE = ["--trainer.devices", "1"]
 DDP = ["--trainer.devices", "2", "--trainer.strategy", "ddp"]
-SHARDED = ["--trainer.devices", "2", "--trainer.strategy", "fsdp2"]
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 SETTINGS = """
 trainer:
   max_epochs: 4
   accelerator: cpu
-  plugins: {{class_path: lightning.pytorch.plugins.DoublePrecision}} # float32 swaps near ties of a ranking
+  precision: 64-true # float32 swaps near ties of a ranking
   callbacks: {{class_path: signal_at.SignalAt, init_args: {{step: {step}, number: 10}}}}
 """
 
@@ -61,12 +60,7 @@ def alone(folder: Path) -> list[float]:
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("processes", "launcher"),
-    [
-        pytest.param(DDP, (), id="ddp"),
-        pytest.param(DDP, tuple(TORCHRUN), id="torchrun"),
-        pytest.param(SHARDED, (), id="fsdp2"),
-        pytest.param(SHARDED, tuple(TORCHRUN), id="torchrun_fsdp2"),
-    ],
+    [pytest.param(DDP, (), id="ddp"), pytest.param(DDP, tuple(TORCHRUN), id="torchrun")],
 )
 def test_two_processes_have_the_validation_curve_of_one(folder, alone, processes, launcher, request) -> None:
     name = request.node.callspec.id
@@ -84,8 +78,6 @@ def test_two_processes_have_the_validation_curve_of_one(folder, alone, processes
     [
         pytest.param(DDP, ALONE, id="from_2_to_1"),
         pytest.param(ALONE, DDP, id="from_1_to_2"),
-        pytest.param(SHARDED, ALONE, id="from_shards_to_1"),
-        pytest.param(ALONE, SHARDED, id="from_1_to_shards"),
     ],
 )
 def test_a_fit_goes_on_with_another_number_of_processes(folder, alone, first, then, request) -> None:

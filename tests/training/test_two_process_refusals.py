@@ -56,11 +56,3 @@ def test_both_processes_raise(raised, case: str, kind: str, message: str) -> Non
 @pytest.mark.processes
 def test_nothing_else_is_raised(raised) -> None:
     assert all("first test" not in of_process for of_process in raised)
-
-
-@pytest.mark.processes
-def test_the_ledger_names_weights_in_shards_as_it_does_whole_ones(raised, folder: Path) -> None:
-    assert all("sharded test" not in of_process for of_process in raised)
-    opened = [folder / of / "ledger.jsonl" for of in ("", "sharded")]
-    whole, sharded = (json.loads(ledger.read_text().splitlines()[0])["checkpoints"] for ledger in opened)
-    assert sharded == whole

@@ -15,20 +15,17 @@ from pathlib import Path
 
 import torch
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.plugins import DoublePrecision
 
 from levelfield import losses, miners, regularizers
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets import Glyphs
 from levelfield.data.transforms import ImageTransforms
 from levelfield.models import TimmTrunk
-from levelfield.training import fully_sharded
 from levelfield.training.learner import MetricLearner
 
-# All losses are compared, without a Trainer, in tests/losses/test_over_ranks.py.
+# On images. tests/losses/test_over_processes.py has all losses, on points.
 CASES = {
     "ContrastiveLoss": (losses.ContrastiveLoss, {}, None),
-    "LiftedStructureLoss, whole on each": (losses.LiftedStructureLoss, {}, None),
     "random triplets": (losses.TripletMarginLoss, {"triplets_per_anchor": 2}, None),
     "a learnt margin": (losses.MarginLoss, {"learn_beta": True}, None),
     "ArcFaceLoss": (losses.ArcFaceLoss, {}, None),
@@ -71,17 +68,7 @@ class Projecting(MetricLearner):
         return super().compute_loss(self.projection(embeddings), labels)
 
 
-def fit(
-    loss,
-    arguments,
-    miner,
-    regularizer=None,
-    chunk_size=None,
-    strategy="ddp",
-    epochs=0,
-    rate=1.0,
-    kind=MetricLearner,
-):
+def fit(loss, arguments, miner, regularizer=None, chunk_size=None, epochs=0, rate=1.0, kind=MetricLearner):
     """One step without a validation, or epochs of five steps with one after each."""
     torch.manual_seed(1)
     classes = inspect.signature(loss).parameters.get("num_classes")
@@ -116,9 +103,9 @@ def fit(
     recorder = Recorder()
     trainer = Trainer(
         accelerator="cpu",
-        strategy=strategy if int(sys.argv[2]) > 1 else "auto",
+        strategy="ddp" if int(sys.argv[2]) > 1 else "auto",
         devices=int(sys.argv[2]),
-        plugins=[DoublePrecision()],  # as `precision="64-true"`, which Lightning does not list for FSDP2
+        precision="64-true",
         max_epochs=epochs or 1,
         limit_val_batches=1.0 if epochs else 0,
         num_sanity_val_steps=0,
@@ -129,15 +116,10 @@ def fit(
         callbacks=[recorder],
     )
     trainer.fit(learner, datamodule=data)
-    if strategy == "fsdp2" and epochs:
-        trainer.save_checkpoint(Path(sys.argv[1]) / f"{sys.argv[2]}.ckpt")
-        assert (
-            trainer.validate(learner, datamodule=data, verbose=False)[0] == recorder.scores[-2] == recorder.scores[-1]
-        )
     return {
         "losses": recorder.losses,
         "batches": recorder.batches,
-        "weights": {name: value.clone() for name, value in trainer.strategy.lightning_module_state_dict().items()},
+        "weights": {name: value.clone() for name, value in learner.state_dict().items()},
         "scores": recorder.scores,
     }
 
@@ -155,12 +137,7 @@ def main() -> None:
     results |= {f"{name}, in chunks": fit(*CASES[name], chunk_size=3) for name in IN_CHUNKS}
     results["twenty steps"] = fit(losses.ContrastiveLoss, {}, None, epochs=4, rate=0.03)
     results["a module of its own"] = fit(losses.ContrastiveLoss, {}, None, kind=Projecting)
-    fully_sharded.BLOCK_WEIGHTS = 5_000  # so that this trunk has blocks
-    results["sharded, a module of its own"] = fit(
-        losses.TripletMarginLoss, {}, None, regularizers.KoLeo(0.1), strategy="fsdp2", kind=Projecting
-    )
-    halved = {"class_fraction": 0.5}
-    results["sharded"] = fit(losses.ArcFaceLoss, halved, None, epochs=1, rate=0.03, strategy="fsdp2")
+    results["a module of its own, another loss"] = fit(losses.TripletMarginLoss, {}, None, kind=Projecting)
     if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
         torch.save(results, Path(sys.argv[1]) / f"{sys.argv[2]}.pt")
 

@@ -84,7 +84,6 @@ class FitCLI(TrainingCLI):
             super().instantiate_classes()
             self._refuse_other_number()
             if learns_from_group(self.trainer):
-                self.trainer.strategy.connect(self.model)  # fsdp2 sets up nothing without it
                 with torch.random.fork_rng(devices=[]):  # Lightning seeds anew there
                     self.trainer.strategy.setup_environment()
                 words = self.trainer.strategy.broadcast((self._claim.folder, self._claim.state))

@@ -34,13 +34,11 @@ class AdaFaceLoss(ClassificationLoss):
         momentum: how much of the running mean and standard deviation a batch leaves, in [0, 1).
         class_fraction: share of the classes in play at each step (`ClassificationLoss`).
         weight_init: how the class weights begin (`ClassificationLoss`).
-        shard_classes: for class weights larger than memory (`ClassificationLoss`).
 
     Cost: B C. When: samples of very unlike quality; raw embeddings.
     Paper: Kim et al. 2022, "AdaFace: Quality Adaptive Margin for Face Recognition", arXiv:2204.00964.
     """
 
-    rows_are_independent = True
     norm_mean: Tensor
     norm_std: Tensor
 
@@ -54,11 +52,8 @@ class AdaFaceLoss(ClassificationLoss):
         momentum: float = 0.99,
         class_fraction: float = 1.0,
         weight_init: WeightInit = "normal",
-        shard_classes: bool = False,
     ) -> None:
-        super().__init__(
-            num_classes, embedding_size, class_fraction, weight_init=weight_init, shard_classes=shard_classes
-        )
+        super().__init__(num_classes, embedding_size, class_fraction, weight_init=weight_init)
         check_above_0(scale=scale, concentration=concentration)
         if margin < 0 or not 0 <= momentum < 1:
             raise ValueError(f"margin={margin} must be at least 0 and momentum={momentum} lie in [0, 1)")
@@ -70,17 +65,11 @@ class AdaFaceLoss(ClassificationLoss):
         self.register_buffer("norm_std", torch.zeros(()))
 
     def compute(
-        self,
-        embeddings: Points,
-        labels: Labels,
-        indices_tuple: Choice,
-        ref_emb: RefPoints,
-        ref_labels: RefLabels,
-        rows: slice | None = None,
+        self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
     ) -> Float[Tensor, ""]:
         if self.training:
             self._observe(_norms(embeddings))
-        return super().compute(embeddings, labels, indices_tuple, ref_emb, ref_labels, rows)
+        return super().compute(embeddings, labels, indices_tuple, ref_emb, ref_labels)
 
     def class_logits(
         self, embeddings: Float[Tensor, "N D"], class_weights: Float[Tensor, "C D"], labels: Int[Tensor, " N"]

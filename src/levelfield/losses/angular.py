@@ -8,14 +8,8 @@ from torch import Tensor
 from torch.nn.functional import softplus
 from torch.utils.checkpoint import checkpoint
 
-from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints, can_look
+from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints
 from levelfield.losses.pairs import EMPTY, ROW_VALUES, PairLoss, cosines, mean_over, pair_weights
-from levelfield.losses.ranks import mean_of_all
-from levelfield.losses.triplets import positive_pairs
-from levelfield.numerics import inner_products
-
-# On a GPU the product of so many cosines with themselves takes less than to wait for the number of positive pairs.
-MULTIPLIED_WHOLE = 2**20
 
 
 class AngularLoss(PairLoss):
@@ -33,9 +27,9 @@ class AngularLoss(PairLoss):
 
     Cost: pairs x B, in memory at most 64 MiB of it at a time. When: margins that do not depend on scale.
     Paper: Wang et al. 2017, "Deep Metric Learning with Angular Loss", arXiv:1708.01682.
-    """
 
-    rows_are_independent = True
+    Not for `torch.compile(fullgraph=True)`: the number of positive pairs sets the shapes.
+    """
 
     def __init__(self, alpha: float = 40.0, normalize: bool = True) -> None:
         super().__init__(normalize)
@@ -44,13 +38,7 @@ class AngularLoss(PairLoss):
         self.alpha = alpha
 
     def compute(
-        self,
-        embeddings: Points,
-        labels: Labels,
-        indices_tuple: Choice,
-        ref_emb: RefPoints,
-        ref_labels: RefLabels,
-        rows: slice | None = None,
+        self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
     ) -> Float[Tensor, ""]:
         positives, negatives = pair_weights(labels, None, ref_labels, dtype=embeddings.dtype)
         if indices_tuple is not None:
@@ -60,17 +48,11 @@ class AngularLoss(PairLoss):
             positives = positives.triu()  # (i, p) and (p, i) are the same term
         anchors, others = self.points(embeddings, ref_emb)
         dots_NM = cosines(anchors, others)
-        between_MM = dots_NM if ref_emb is None else None
-        if rows is not None:
-            dots_NM, positives, negatives = dots_NM[rows], positives[rows], negatives[rows]
         tan2 = math.tan(math.radians(self.alpha)) ** 2
-        if not can_look(labels) and self.normalize and 16 * tan2 < 80 and len(others) ** 2 <= MULTIPLIED_WHOLE:
-            between_MM = cosines(others, others) if between_MM is None else between_MM
-            return _by_product(dots_NM, between_MM, positives, negatives, tan2)
-        i, p = positive_pairs(positives)
+        i, p = positives.nonzero(as_tuple=True)
         hidden_NM = (negatives - 1) * -EMPTY  # minus infinity, nearly, where n is of the class
         of_anchors_NM = 4 * tan2 * dots_NM + hidden_NM
-        of_positives_MM = None if between_MM is None else 4 * tan2 * between_MM
+        of_positives_MM = 4 * tan2 * dots_NM if ref_emb is None else None
 
         def sums_of(i: Int[Tensor, " K"], p: Int[Tensor, " K"]) -> Float[Tensor, " K"]:
             """log sum_n e^(4 tan^2(alpha) (u_i + u_p).u_n); the term of u_i.u_p does not depend on n."""
@@ -86,25 +68,4 @@ class AngularLoss(PairLoss):
             sums_K = torch.cat(
                 [checkpoint(sums_of, *part, use_reentrant=False, preserve_rng_state=False) for part in parts]
             )
-        return mean_of_all(softplus(sums_K - 2 * (1 + tan2) * dots_NM[i, p]))
-
-    def compute_rows(self, embeddings: Points, labels: Labels, rows: slice, indices_tuple: Choice) -> Float[Tensor, ""]:
-        return self.compute(embeddings, labels, indices_tuple, None, None, rows)
-
-
-def _by_product(
-    dots_NM: Float[Tensor, "N M"],
-    between_MM: Float[Tensor, "M M"],
-    positives: Float[Tensor, "N M"],
-    negatives: Float[Tensor, "N M"],
-    tan2: float,
-) -> Float[Tensor, ""]:
-    """The same without a list of the positive pairs: sum_n e^(a_in + a_pn) is a product of matrices of e^a.
-
-    a is 4 tan2 times a cosine. Shifted by its bound the least term is e^(-16 tan2), which float32 must hold.
-    """
-    bound = 4 * tan2
-    near_NM = (bound * dots_NM - bound).exp() * negatives
-    sums_NM = inner_products(near_NM, (bound * between_MM - bound).exp())
-    logits_NM = sums_NM.clamp_min(torch.finfo(sums_NM.dtype).tiny).log() + 2 * bound - 2 * (1 + tan2) * dots_NM
-    return mean_over(torch.where(sums_NM > 0, softplus(logits_NM), 0.0), positives)
+        return mean_over(softplus(sums_K - 2 * (1 + tan2) * dots_NM[i, p]), positives[i, p])

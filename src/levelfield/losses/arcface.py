@@ -27,7 +27,6 @@ class ArcFaceLoss(ClassificationLoss):
         scale: S, above 0.
         class_fraction: share of the classes in play at each step (`ClassificationLoss`).
         weight_init: how the class weights begin (`ClassificationLoss`).
-        shard_classes: for class weights larger than memory (`ClassificationLoss`).
 
     Cost: B C. When: compact classes; many of them.
     Paper: Deng et al. 2019, "ArcFace: Additive Angular Margin Loss for Deep Face Recognition", arXiv:1801.07698.
@@ -39,8 +38,6 @@ class ArcFaceLoss(ClassificationLoss):
         torch.Size([])
     """
 
-    rows_are_independent = True
-
     def __init__(
         self,
         num_classes: int,
@@ -49,11 +46,8 @@ class ArcFaceLoss(ClassificationLoss):
         scale: float = 64.0,
         class_fraction: float = 1.0,
         weight_init: WeightInit = "normal",
-        shard_classes: bool = False,
     ) -> None:
-        super().__init__(
-            num_classes, embedding_size, class_fraction, weight_init=weight_init, shard_classes=shard_classes
-        )
+        super().__init__(num_classes, embedding_size, class_fraction, weight_init=weight_init)
         check_angle(margin, scale)
         self.margin = margin
         self.scale = scale

@@ -1,22 +1,18 @@
-"""What all losses share: the call, alone and over processes, and its checks.
+"""What all losses share: the call and its checks.
 
 Shapes in names and types: N embeddings, M references (the embeddings themselves unless `ref_emb` is given), D
 dimensions.
 
 A loss of pairs subclasses `levelfield.losses.pairs.PairLoss` and writes `pair_loss(matrix, positives, negatives)`. A
 loss with class weights subclasses `levelfield.losses.classification.ClassificationLoss` and writes `logits`. Anything
-else subclasses `MetricLoss` and writes `compute`. One whose rows several processes may share also says so
-(`MetricLoss.over_ranks`).
+else subclasses `MetricLoss` and writes `compute`.
 """
 
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
-import torch.distributed as dist
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, autocast, nn, no_grad, promote_types
-
-from levelfield.losses.ranks import mean_over_ranks, rows_are_shared
 
 IndicesTuple = tuple[Tensor, ...]
 # What `MetricLoss.compute` is given, for those who write it.
@@ -34,10 +30,6 @@ class PairMasks(NamedTuple):
     negatives: Bool[Tensor, "N M"]
 
 
-class EveryPair(PairMasks):
-    """All pairs of some rows of a batch with the whole of it, less each row with itself: nobody has chosen."""
-
-
 class MetricLoss(nn.Module):
     """A loss over a batch of embeddings and their integer labels; subclasses write `compute`.
 
@@ -45,19 +37,7 @@ class MetricLoss(nn.Module):
     set to, those of `levelfield.numerics` are true float32, their gradients too. A batch without anything to compare
     gives 0 with a zero gradient; an embedding that is not finite never gives a finite loss. Random choices draw from
     torch's global generator, the CPU's or the GPU's, so that processes that seed it alike choose alike.
-
-    Attributes:
-        rows_are_independent: whether the loss is a mean of what each row of the batch says by itself, taken by what
-            `levelfield.losses.ranks` has, so that each process may compute its own (`over_ranks`). A class says it of
-            itself: one that extends it, and may reduce otherwise, is computed whole until it says so too.
     """
-
-    rows_are_independent = False
-
-    def __init_subclass__(cls, **arguments: Any) -> None:
-        super().__init_subclass__(**arguments)
-        if "rows_are_independent" not in vars(cls):
-            cls.rows_are_independent = False
 
     def forward(
         self,
@@ -94,36 +74,6 @@ class MetricLoss(nn.Module):
         self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
     ) -> Float[Tensor, ""]:
         """The loss of checked input, in the precision of `embeddings`."""
-        raise NotImplementedError
-
-    def over_ranks(
-        self,
-        embeddings: Float[Tensor, "N D"],
-        labels: Int[Tensor, " N"],
-        indices_tuple: IndicesTuple | None = None,
-    ) -> Float[Tensor, ""]:
-        """The loss of a batch gathered from all processes, in the order of their ranks and with gradient.
-
-        Each process computes its N / W rows alone where `rows_are_independent`, else the whole loss. All get the value
-        of the whole. The gradients, averaged over processes as DistributedDataParallel does, with a gather whose
-        backward pass sums over them, are those of one process. All must call it, with the same batch, the same choice
-        and generators seeded alike.
-        """
-        world_size = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
-        if not self.rows_are_independent or world_size == 1 or len(embeddings) % world_size:
-            return self(embeddings, labels, indices_tuple)
-        check_batch(embeddings, labels, None, None)
-        if indices_tuple is not None:
-            check_indices(indices_tuple)
-        share = len(embeddings) // world_size
-        rows = slice(dist.get_rank() * share, (dist.get_rank() + 1) * share)
-        with autocast(embeddings.device.type, enabled=False), rows_are_shared():
-            embeddings = embeddings.to(promote_types(embeddings.dtype, torch.float32))
-            loss = self.compute_rows(embeddings, labels, rows, indices_tuple) + sum_of_zeros(embeddings)
-            return mean_over_ranks(loss)
-
-    def compute_rows(self, embeddings: Points, labels: Labels, rows: slice, indices_tuple: Choice) -> Float[Tensor, ""]:
-        """What some rows, as many on each process, make of the loss: the mean of it over processes is the loss."""
         raise NotImplementedError
 
     def set_num_classes(self, num_classes: int) -> None:

@@ -27,7 +27,6 @@ class CircleLoss(PairLoss):
     """
 
     count_repeats = False
-    rows_are_independent = True
 
     def __init__(self, m: float = 0.4, gamma: float = 80.0) -> None:
         super().__init__()

@@ -1,9 +1,7 @@
 """What the losses with class weights share. N samples, C classes in play, K centres a class, D dimensions."""
 
 import math
-from collections.abc import Callable
-from functools import partial
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -11,7 +9,6 @@ from torch import Tensor, nn, no_grad
 from torch.nn import functional
 
 from levelfield.losses.base import Choice, Labels, MetricLoss, Points, RefLabels, RefPoints, can_look, sample_weights
-from levelfield.losses.class_shard import ClassShard, draw_classes, take_rows
 from levelfield.numerics import inner_products, unit
 
 WeightInit = Literal["normal", "uniform"]
@@ -30,11 +27,6 @@ class ClassificationLoss(MetricLoss):
         weight_init: what each number of the class weights begins with: `normal`, N(0, 1), or `uniform` in +-1/sqrt(D)
             (Zhai & Wu's code). Directions are spread alike; of a weight of length l a step of plain or momentum SGD
             turns the direction in proportion to 1/l^2, here sqrt(D) and sqrt(1/3): 3 D times as far with `uniform`.
-        shard_classes: class weights larger than memory. Each process holds its share of the classes and takes part in
-            one softmax over all of them (`levelfield.losses.class_shard`); every process is given the whole batch. With
-            a `class_fraction` the gradient is sparse, on one process too: only drawn rows are moved, in time and memory
-            of their number (another draw than without it), by an optimizer that takes such gradients, as
-            `levelfield.training.lazy_adamw.LazyAdamW` does (Partial FC, An et al. 2021, arXiv:2010.05222).
 
     With a miner, each sample weighs as often as `indices_tuple` names it, divided by the largest such count; an empty
     choice weighs all alike; with `weigh_anchors_only` as often as it is an anchor. `ref_emb` has no meaning here and
@@ -51,7 +43,6 @@ class ClassificationLoss(MetricLoss):
         centers_per_class: int = 1,
         label_smoothing: float = 0.0,
         weight_init: WeightInit = "normal",
-        shard_classes: bool = False,
     ) -> None:
         super().__init__()
         if num_classes < 1 or embedding_size < 1 or centers_per_class < 1:
@@ -70,35 +61,13 @@ class ClassificationLoss(MetricLoss):
         self.class_fraction = class_fraction
         self.centers_per_class = centers_per_class
         self.label_smoothing = label_smoothing
-        self.shard_classes = shard_classes
-        if shard_classes:
-            self.rows_are_independent = False  # every process computes all rows, for the classes that it holds
-        self.shard = ClassShard(num_classes, centers_per_class, divided=shard_classes)
-        held = self.shard.last - self.shard.first
-        self.class_weights = nn.Parameter(torch.empty(held * centers_per_class, embedding_size))
-        self.draw_weights(nn.init.normal_)
+        self.class_weights = nn.Parameter(torch.randn(num_classes * centers_per_class, embedding_size))
         if weight_init == "uniform":
             bound = 1 / math.sqrt(embedding_size)
-            self.draw_weights(partial(nn.init.uniform_, a=-bound, b=bound))
-
-    def draw_weights(self, fill: Callable[[Tensor], object]) -> None:
-        """Fill the class weights at random, by the same numbers over however many processes they lie."""
-        self.shard.draw(self.class_weights, fill)
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Whole class weights, as checkpoints have them, may be loaded into a share of them."""
-        if (whole := state_dict.get(key := f"{prefix}class_weights")) is not None:
-            state_dict = {**state_dict, key: self.shard.own(whole)}
-        super()._load_from_state_dict(state_dict, prefix, *rest)
+            nn.init.uniform_(self.class_weights, -bound, bound)
 
     def compute(
-        self,
-        embeddings: Points,
-        labels: Labels,
-        indices_tuple: Choice,
-        ref_emb: RefPoints,
-        ref_labels: RefLabels,
-        rows: slice | None = None,
+        self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
     ) -> Float[Tensor, ""]:
         if ref_emb is not None:
             raise ValueError(f"{type(self).__name__} compares with class weights and takes no ref_emb")
@@ -109,18 +78,11 @@ class ClassificationLoss(MetricLoss):
             )
         labels, in_range = checked_classes(labels, self.num_classes)
         weights_N = sample_weights(embeddings, indices_tuple, self.weigh_anchors_only)
-        if self.shard_classes:
-            return where_known(in_range, self._loss_over_shards(embeddings, labels, weights_N))
         weights_CD = self.class_weights.to(embeddings.dtype)
         if self.class_fraction < 1:
             classes, labels = self._sample_classes(labels)
             weights_CD = weights_CD.unflatten(0, (self.num_classes, self.centers_per_class))[classes].flatten(0, 1)
-        if rows is not None:
-            embeddings, labels, weights_N = embeddings[rows], labels[rows], weights_N[rows]
         return where_known(in_range, self.class_loss(embeddings, weights_CD, labels, weights_N))
-
-    def compute_rows(self, embeddings: Points, labels: Labels, rows: slice, indices_tuple: Choice) -> Float[Tensor, ""]:
-        return self.compute(embeddings, labels, indices_tuple, None, None, rows)
 
     def class_loss(
         self,
@@ -132,52 +94,6 @@ class ClassificationLoss(MetricLoss):
         """The loss of the classes in play; `labels` count among them."""
         losses_N = self.losses(self.class_logits(embeddings, class_weights, labels), labels)
         return (losses_N * sample_weights).mean()
-
-    def _loss_over_shards(
-        self, embeddings: Float[Tensor, "N D"], labels: Int[Tensor, " N"], sample_weights: Float[Tensor, " N"]
-    ) -> Float[Tensor, ""]:
-        shard, K = self.shard, self.centers_per_class
-        shard.check_group(type(self).__name__)
-        first, last, in_play = shard.first, shard.last, self.num_classes
-        weights_CD: Tensor = self.class_weights
-        if self.class_fraction < 1:
-            classes = draw_classes(labels, self.num_classes, max(1, round(self.class_fraction * self.num_classes)))
-            labels, in_play = torch.searchsorted(classes, labels), len(classes)
-            first, last = torch.searchsorted(classes, classes.new_tensor([shard.first, shard.last])).tolist()
-            centers = (classes[first:last, None] - shard.first) * K + torch.arange(K, device=classes.device)
-            weights_CD = take_rows(weights_CD, centers.flatten())
-        weights_CD = weights_CD.to(embeddings.dtype)
-        if shard.world_size == 1:
-            return self.class_loss(embeddings, weights_CD, labels, sample_weights)
-        # A row of zeros at the end stands for the classes of others; what is said of it is left out.
-        labels = torch.where((labels >= first) & (labels < last), labels - first, last - first)
-        weights_CD = torch.cat([weights_CD, weights_CD.new_zeros(K, self.embedding_size)])
-        return self.shard_loss(shard.receive(embeddings), weights_CD, labels, sample_weights, in_play)
-
-    def shard_loss(
-        self,
-        embeddings: Float[Tensor, "N D"],
-        class_weights: Float[Tensor, "cK+K D"],
-        labels: Int[Tensor, " N"],
-        sample_weights: Float[Tensor, " N"],
-        in_play: int,
-    ) -> Float[Tensor, ""]:
-        """`class_loss` over the classes of all processes, `in_play` in all.
-
-        Those that are held here have weights, and last comes one that is no class, the label of all others' samples.
-        """
-        losses_N = self.shard_losses(self.class_logits(embeddings, class_weights, labels), labels, in_play)
-        return (losses_N * sample_weights).mean()
-
-    def shard_losses(
-        self, logits: Float[Tensor, "N c+1"], labels: Int[Tensor, " N"], in_play: int
-    ) -> Float[Tensor, " N"]:
-        """`losses` over the classes of all processes."""
-        logsumexp_N, own_N = self.shard.logsumexp_and_own(logits, labels)
-        losses_N = logsumexp_N - (1 - self.label_smoothing) * own_N
-        if self.label_smoothing:
-            losses_N = losses_N - self.label_smoothing / in_play * self.shard.sum(logits[:, :-1].sum(1))
-        return losses_N
 
     def losses(self, logits: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
         """Each sample's loss; by default the cross-entropy."""

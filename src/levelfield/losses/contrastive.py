@@ -32,7 +32,6 @@ class ContrastiveLoss(PairLoss):
     """
 
     matrix = staticmethod(unit_distances)
-    rows_are_independent = True
 
     def __init__(self, pos_margin: float = 0.0, neg_margin: float = 1.0, hinge_power: int = 1) -> None:
         super().__init__()

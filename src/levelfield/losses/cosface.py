@@ -21,13 +21,10 @@ class CosFaceLoss(ClassificationLoss):
         scale: S, above 0.
         class_fraction: share of the classes in play at each step (`ClassificationLoss`).
         weight_init: how the class weights begin (`ClassificationLoss`).
-        shard_classes: for class weights larger than memory (`ClassificationLoss`).
 
     Cost: B C. When: compact classes; robust to tune.
     Paper: Wang et al. 2018, "CosFace: Large Margin Cosine Loss for Deep Face Recognition", arXiv:1801.09414.
     """
-
-    rows_are_independent = True
 
     def __init__(
         self,
@@ -37,11 +34,8 @@ class CosFaceLoss(ClassificationLoss):
         scale: float = 64.0,
         class_fraction: float = 1.0,
         weight_init: WeightInit = "normal",
-        shard_classes: bool = False,
     ) -> None:
-        super().__init__(
-            num_classes, embedding_size, class_fraction, weight_init=weight_init, shard_classes=shard_classes
-        )
+        super().__init__(num_classes, embedding_size, class_fraction, weight_init=weight_init)
         check_above_0(scale=scale)
         self.margin = margin
         self.scale = scale

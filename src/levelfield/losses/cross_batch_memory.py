@@ -13,7 +13,7 @@ class CrossBatchMemory(MetricLoss):
 
     The batch enters the memory, in place of the oldest if it is full, and is then compared with all that is there, less
     each sample with itself. Embeddings in the memory are constants for the gradient. In evaluation mode nothing enters.
-    The memory is part of the module's state. Processes compute it whole: all of them fill the same memory.
+    The memory is part of the module's state.
 
     Args:
         loss: a loss of pairs or triplets, of this package or with the same call; without a miner one that compares

@@ -28,8 +28,6 @@ class FastAPLoss(MetricLoss):
     https://openaccess.thecvf.com/content_CVPR_2019/html/Cakir_Deep_Metric_Learning_to_Rank_CVPR_2019_paper.html.
     """
 
-    rows_are_independent = True
-
     def __init__(self, num_bins: int = 10) -> None:
         super().__init__()
         if num_bins < 1:
@@ -37,20 +35,12 @@ class FastAPLoss(MetricLoss):
         self.num_bins = num_bins
 
     def compute(
-        self,
-        embeddings: Points,
-        labels: Labels,
-        indices_tuple: Choice,
-        ref_emb: RefPoints,
-        ref_labels: RefLabels,
-        rows: slice | None = None,
+        self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
     ) -> Float[Tensor, ""]:
         positives, negatives = pair_weights(labels, None, ref_labels, dtype=embeddings.dtype)
         anchors = unit(embeddings)
         others = anchors if ref_emb is None else unit(ref_emb)
         weights = sample_weights(embeddings, indices_tuple, anchors_only=ref_emb is not None)
-        if rows is not None:
-            anchors, positives, negatives, weights = (each[rows] for each in (anchors, positives, negatives, weights))
         heights = squared_distances(anchors, others) * (self.num_bins / 4)
         positive_hist, negative_hist = self._histograms(heights, positives, negatives)
         hist = positive_hist + negative_hist
@@ -59,9 +49,6 @@ class FastAPLoss(MetricLoss):
         precision = positive_hist * positive_hist.cumsum(1) / torch.where(below > 0, below, 1.0)
         losses = 1 - precision.sum(1) / count.clamp_min(1)
         return mean_over(losses * weights, (count > 0).to(losses.dtype))
-
-    def compute_rows(self, embeddings: Points, labels: Labels, rows: slice, indices_tuple: Choice) -> Float[Tensor, ""]:
-        return self.compute(embeddings, labels, indices_tuple, None, None, rows)
 
     def _histograms(
         self, heights: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]

@@ -31,7 +31,7 @@ class HISTLoss(ClassificationLoss):
     their norms (`normalize: false` in the learner), and phi is batch normalization, always by the batch at hand, and a
     leaky ReLU of slope 0.1. The network belongs to the loss and learns with it; retrieval does without. With a miner,
     samples weigh in both parts; all are in the hypergraph. With (N, D) embeddings and (N,) labels in
-    0..num_classes-1 it gives a scalar. Processes compute it whole: the network mixes rows.
+    0..num_classes-1 it gives a scalar.
 
     Args:
         num_classes: C.
@@ -69,7 +69,7 @@ class HISTLoss(ClassificationLoss):
         self.classification_weight = classification_weight
         self.network_rate = network_rate
         begin = partial(nn.init.normal_, std=math.sqrt(2 / num_classes))
-        self.draw_weights(begin)
+        begin(self.class_weights)
         self.log_variances = nn.Parameter(begin(torch.empty(num_classes, embedding_size)))
         self.hidden = nn.Linear(embedding_size, hidden_size)
         self.norm = nn.BatchNorm1d(hidden_size, eps=LEAST_VARIANCE, track_running_stats=False)

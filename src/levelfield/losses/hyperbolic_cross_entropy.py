@@ -39,7 +39,6 @@ class HyperbolicCrossEntropyLoss(PairLoss):
     arXiv:2203.10833.
     """
 
-    rows_are_independent = True
     matrix = staticmethod(poincare_distances)
 
     def __init__(self, temperature: float = 0.2) -> None:

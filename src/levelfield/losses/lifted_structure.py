@@ -15,8 +15,8 @@ class LiftedStructureLoss(PairLoss):
         J_ip = log( sum_{n in N(i)} e^(m_neg - d_in) + sum_{n in N(p)} e^(m_neg - d_pn) )
 
     d is the distance of unit vectors, in [0, 2]. With `ref_emb`, N(p) are the references of another class than p, and
-    d_pn lies between references. A pair without negatives at either end gives 0. Processes compute it whole: a pair
-    needs the negatives of both its rows. With (N, D) embeddings and (N,) labels it gives a scalar.
+    d_pn lies between references. A pair without negatives at either end gives 0. With (N, D) embeddings and (N,) labels
+    it gives a scalar.
 
     Args:
         neg_margin: m_neg.

@@ -34,14 +34,11 @@ class MagFaceLoss(ClassificationLoss):
         regularizer_weight: reg, lambda_g in the paper, at least 0.
         class_fraction: share of the classes in play at each step (`ClassificationLoss`).
         weight_init: how the class weights begin (`ClassificationLoss`).
-        shard_classes: for class weights larger than memory (`ClassificationLoss`).
 
     Cost: B C. When: a norm that tells poor samples is wanted; raw embeddings.
     Paper: Meng et al. 2021, "MagFace: A Universal Representation for Face Recognition and Quality Assessment",
     arXiv:2103.06627.
     """
-
-    rows_are_independent = True
 
     def __init__(
         self,
@@ -55,11 +52,8 @@ class MagFaceLoss(ClassificationLoss):
         regularizer_weight: float = 35.0,
         class_fraction: float = 1.0,
         weight_init: WeightInit = "normal",
-        shard_classes: bool = False,
     ) -> None:
-        super().__init__(
-            num_classes, embedding_size, class_fraction, weight_init=weight_init, shard_classes=shard_classes
-        )
+        super().__init__(num_classes, embedding_size, class_fraction, weight_init=weight_init)
         check_angle(lower_margin, scale)
         check_angle(upper_margin, scale)
         if not 0 < lower_norm < upper_norm or lower_margin > upper_margin or regularizer_weight < 0:
@@ -75,18 +69,12 @@ class MagFaceLoss(ClassificationLoss):
         self.regularizer_weight = regularizer_weight
 
     def compute(
-        self,
-        embeddings: Points,
-        labels: Labels,
-        indices_tuple: Choice,
-        ref_emb: RefPoints,
-        ref_labels: RefLabels,
-        rows: slice | None = None,
+        self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
     ) -> Float[Tensor, ""]:
-        loss = super().compute(embeddings, labels, indices_tuple, ref_emb, ref_labels, rows)
+        loss = super().compute(embeddings, labels, indices_tuple, ref_emb, ref_labels)
         norms = self._norms(embeddings)
         terms = (1 / norms + norms / self.upper_norm**2) * sample_weights(embeddings, indices_tuple)
-        return loss + self.regularizer_weight * (terms if rows is None else terms[rows]).mean()
+        return loss + self.regularizer_weight * terms.mean()
 
     def class_logits(
         self, embeddings: Float[Tensor, "N D"], class_weights: Float[Tensor, "C D"], labels: Int[Tensor, " N"]

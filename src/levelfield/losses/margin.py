@@ -10,8 +10,7 @@ from torch.nn.functional import relu
 from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints
 from levelfield.losses.classification import checked_classes, where_known
 from levelfield.losses.pairs import PairLoss, pair_weights, unit_distances
-from levelfield.losses.ranks import mean_over_ranks
-from levelfield.losses.triplets import random_triplets, triplets_of_batch
+from levelfield.losses.triplets import random_triplets
 
 
 class MarginLoss(PairLoss):
@@ -37,8 +36,6 @@ class MarginLoss(PairLoss):
     Papers: Wu et al. 2017, "Sampling Matters in Deep Embedding Learning", arXiv:1706.07567; this form Musgrave et al.
     2020, arXiv:2003.08505.
     """
-
-    rows_are_independent = True
 
     def __init__(
         self,
@@ -95,21 +92,15 @@ class MarginLoss(PairLoss):
         pull = relu(dist_NM - (beta_N - self.margin)[:, None])
         push = relu((beta_N + self.margin)[:, None] - dist_NM)
         with no_grad():
-            active = mean_over_ranks((positives * pull.sign()).sum() + (negatives * push.sign()).sum())
+            active = (positives * pull.sign()).sum() + (negatives * push.sign()).sum()
             number = torch.where(active > 0, active, 1.0)
         loss = ((positives * pull).sum() + (negatives * push).sum()) / number
         if self.learn_beta and self.nu:
             if self.beta_per_class:
                 loss = loss + self.nu * (terms_N * beta_N).sum() * (active > 0) / number
             else:
-                loss = loss + self.nu * beta_N.mean() * (mean_over_ranks(terms_N.sum()) > 0)
+                loss = loss + self.nu * beta_N.mean() * terms_N.any()
         return where_known(in_range, loss)
-
-    def compute_rows(self, embeddings: Points, labels: Labels, rows: slice, indices_tuple: Choice) -> Float[Tensor, ""]:
-        _, in_range = self._beta_of(labels, embeddings.dtype)  # where one process raises, all do
-        if indices_tuple is None and isinstance(self.triplets_per_anchor, int):
-            indices_tuple = triplets_of_batch(labels, self.triplets_per_anchor)
-        return where_known(in_range, super().compute_rows(embeddings, labels, rows, indices_tuple))
 
     def _beta_of(self, labels: Int[Tensor, " N"], dtype: torch.dtype) -> tuple[Float[Tensor, " N"], Tensor | None]:
         """Each anchor's b, and whether all labels are classes, if that is not known."""

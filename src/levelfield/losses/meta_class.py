@@ -27,9 +27,8 @@ class MetaClassLoss(MetricLoss):
         softmax_scale: k, above 0. The authors' code leaves a member's numbers at their length, which takes the place of
             k; unit vectors give each member the same say in the distance.
 
-    Processes compute it whole: it costs next to nothing. The maps are drawn from torch's global generator when the loss
-    is made and are part of its state. With a miner, each sample weighs as often as `indices_tuple` names it
-    (`ClassificationLoss`); `ref_emb` raises ValueError.
+    The maps are drawn from torch's global generator when the loss is made and are part of its state. With a miner, each
+    sample weighs as often as `indices_tuple` names it (`ClassificationLoss`); `ref_emb` raises ValueError.
 
     Cost: B L D. When: DREML, with `--model.members` (docs/trunks.md).
     Paper: Xuan et al. 2018, "Deep Randomized Ensembles for Metric Learning", arXiv:1808.04469 (12 x 12: Fehervari et

@@ -27,7 +27,6 @@ class MultiSimilarityLoss(PairLoss):
     """
 
     count_repeats = False
-    rows_are_independent = True
 
     def __init__(self, alpha: float = 2.0, beta: float = 50.0, base: float = 0.5) -> None:
         super().__init__()

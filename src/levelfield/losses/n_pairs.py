@@ -5,8 +5,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints, can_look, check_above_0
-from levelfield.losses.pairs import EMPTY, PairLoss, as_pairs, mean_over, pair_weights
+from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints, check_above_0
+from levelfield.losses.pairs import PairLoss, as_pairs, pair_weights
 from levelfield.numerics import inner_products
 
 
@@ -16,8 +16,7 @@ class NPairsLoss(PairLoss):
         L = mean_k CE( (u_ak . u_pl / T)_l, k )  +  l2_reg (mean_k norm(x_ak)^2 + mean_k norm(x_pk)^2)
 
     (a_k, p_k) is the first positive pair of class k in the batch, or in the miner's choice; a class without one is left
-    out. u are unit vectors, x the embeddings as they come. Processes compute it whole: there is one row a class. With
-    (N, D) embeddings and (N,) labels it gives a scalar.
+    out. u are unit vectors, x the embeddings as they come. With (N, D) embeddings and (N,) labels it gives a scalar.
 
     Args:
         l2_reg: weight of the squared norms; Fehervari et al. use 5e-4.
@@ -25,10 +24,12 @@ class NPairsLoss(PairLoss):
         normalize: False takes u = x, as the paper and Fehervari et al. do.
         temperature: T, above 0; the paper has none (1), with which unit vectors hardly train.
 
-    Cost: C^2, on a GPU B^2. When: two samples a class, raw embeddings.
+    Cost: C^2. When: two samples a class, raw embeddings.
     Papers: Sohn 2016, "Improved Deep Metric Learning with Multi-class N-pair Loss Objective",
     https://papers.nips.cc/paper/2016/hash/6b180037abbebea991d8b1232f8a8ca9-Abstract.html; Fehervari et al. 2019,
     arXiv:1911.12528 (Eq 3).
+
+    Not for `torch.compile(fullgraph=True)`: the number of classes in the batch sets the shapes.
     """
 
     def __init__(
@@ -44,10 +45,7 @@ class NPairsLoss(PairLoss):
         self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
     ) -> Float[Tensor, ""]:
         if indices_tuple is None:
-            positives, _ = pair_weights(labels, None, ref_labels, dtype=embeddings.dtype)
-            if not can_look(labels):
-                return self._masked(embeddings, labels, positives, ref_emb)
-            a, p = positives.nonzero(as_tuple=True)
+            a, p = pair_weights(labels, None, ref_labels, dtype=embeddings.dtype)[0].nonzero(as_tuple=True)
         else:
             a, p, _, _ = as_pairs(indices_tuple)
         if len(a) == 0:
@@ -65,29 +63,6 @@ class NPairsLoss(PairLoss):
             norms = embeddings[a].square().sum(1).mean() + raw_others[p].square().sum(1).mean()
             loss = loss + self.l2_reg * norms
         return loss
-
-    def _masked(
-        self,
-        embeddings: Float[Tensor, "N D"],
-        labels: Int[Tensor, " N"],
-        positives: Float[Tensor, "N M"],
-        ref_emb: Float[Tensor, "M D"] | None,
-    ) -> Float[Tensor, ""]:
-        """The same over all samples, of which the first of each class that has a positive counts."""
-        has_positive = positives.any(1)
-        is_later = ((labels[:, None] == labels) & has_positive).tril(-1).any(1)
-        counts, p = (has_positive & ~is_later).to(embeddings.dtype), positives.argmax(1)
-        anchors, others = self.points(embeddings, ref_emb)
-        logits_NN = inner_products(anchors, others[p]) / self.temperature
-        targets, left_out = torch.arange(len(p), device=p.device), counts == 0
-        losses = cross_entropy(logits_NN.masked_fill(left_out, EMPTY), targets, reduction="none")
-        if self.symmetric:
-            reversed_losses = cross_entropy(logits_NN.T.masked_fill(left_out, EMPTY), targets, reduction="none")
-            losses = (losses + reversed_losses) / 2
-        if self.l2_reg:
-            raw_others = embeddings if ref_emb is None else ref_emb
-            losses = losses + self.l2_reg * (embeddings.square().sum(1) + raw_others[p].square().sum(1))
-        return mean_over(losses, counts)
 
 
 def _first_of_each(classes: Int[Tensor, " K"]) -> Int[Tensor, " C"]:

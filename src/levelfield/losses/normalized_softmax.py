@@ -21,13 +21,10 @@ class NormalizedSoftmaxLoss(ClassificationLoss):
         class_fraction: share of the classes in play at each step (`ClassificationLoss`).
         label_smoothing: Fehervari et al. use 0.1.
         weight_init: how the class weights begin (`ClassificationLoss`).
-        shard_classes: for class weights larger than memory (`ClassificationLoss`).
 
     Cost: B C. When: the baseline to beat; one parameter to tune.
     Paper: Zhai & Wu 2019, "Classification is a Strong Baseline for Deep Metric Learning", arXiv:1811.12649 (Eq 1).
     """
-
-    rows_are_independent = True
 
     def __init__(
         self,
@@ -37,7 +34,6 @@ class NormalizedSoftmaxLoss(ClassificationLoss):
         class_fraction: float = 1.0,
         label_smoothing: float = 0.0,
         weight_init: WeightInit = "normal",
-        shard_classes: bool = False,
     ) -> None:
         super().__init__(
             num_classes,
@@ -45,7 +41,6 @@ class NormalizedSoftmaxLoss(ClassificationLoss):
             class_fraction,
             label_smoothing=label_smoothing,
             weight_init=weight_init,
-            shard_classes=shard_classes,
         )
         check_above_0(temperature=temperature)
         self.temperature = temperature

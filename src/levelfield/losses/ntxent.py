@@ -26,8 +26,6 @@ class NTXentLoss(PairLoss):
     al. 2018, arXiv:1807.03748; Chen et al. 2020, arXiv:2002.05709; this form Musgrave et al. 2020, arXiv:2003.08505.
     """
 
-    rows_are_independent = True
-
     def __init__(self, temperature: float = 0.07, probability_floor: float = 0.0) -> None:
         super().__init__()
         check_above_0(temperature=temperature)

@@ -12,7 +12,6 @@ from torch.nn.functional import threshold
 
 from levelfield.losses.base import (
     Choice,
-    EveryPair,
     IndicesTuple,
     Labels,
     MetricLoss,
@@ -21,7 +20,6 @@ from levelfield.losses.base import (
     RefLabels,
     RefPoints,
 )
-from levelfield.losses.ranks import count_over_ranks, mean_over_ranks
 from levelfield.numerics import inner_products, rounding_of, unit
 
 # The log-sum-exp of nothing; finite, so that a row with nothing to compare has a zero gradient.
@@ -115,11 +113,6 @@ class PairLoss(MetricLoss):
         anchors_ND, others_MD = self.points(embeddings, ref_emb)
         return self.pair_loss(self.matrix(anchors_ND, others_MD), positives_NM, negatives_NM)
 
-    def compute_rows(self, embeddings: Points, labels: Labels, rows: slice, indices_tuple: Choice) -> Float[Tensor, ""]:
-        """The rows against all as references, of which no row is its own."""
-        chosen = choice_of_rows(labels, rows, indices_tuple)
-        return self.compute(embeddings[rows], labels[rows], chosen, embeddings, labels)
-
     def points(
         self, embeddings: Float[Tensor, "N D"], ref_emb: Float[Tensor, "M D"] | None
     ) -> tuple[Float[Tensor, "N D"], Float[Tensor, "M D"]]:
@@ -159,25 +152,6 @@ def pair_weights(
         ones = torch.ones(len(rows), dtype=dtype, device=labels.device)
         weights.append(counts.index_put_((rows, columns), ones, accumulate=count_repeats))
     return weights[0], weights[1]
-
-
-@no_grad()
-def choice_of_rows(labels: Int[Tensor, " N"], rows: slice, indices_tuple: IndicesTuple | None) -> IndicesTuple:
-    """What a choice, or none, has for the anchors of some rows, counted from the first of these."""
-    if indices_tuple is None:
-        same = labels[rows, None] == labels[None, :]
-        negatives = ~same
-        same.diagonal(rows.start).fill_(False)
-        return EveryPair(same, negatives)
-    if isinstance(indices_tuple, PairMasks):
-        return PairMasks(indices_tuple.positives[rows], indices_tuple.negatives[rows])
-    if len(indices_tuple) == 3:
-        a, p, n = indices_tuple
-        kept = (a >= rows.start) & (a < rows.stop)
-        return a[kept] - rows.start, p[kept], n[kept]
-    a1, p, a2, n = indices_tuple
-    pulled, pushed = ((a >= rows.start) & (a < rows.stop) for a in (a1, a2))
-    return a1[pulled] - rows.start, p[pulled], a2[pushed] - rows.start, n[pushed]
 
 
 def as_pairs(indices_tuple: IndicesTuple) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -255,7 +229,7 @@ class _PullAndPush(torch.autograd.Function):
         for violations, weights in ((matrix - pos_margin, positives), (neg_margin - matrix, negatives)):
             total = violations.clamp_min_(0).mul_(weights).sum()
             active = violations.sign_().mul_(weights)  # how often each term above 0 counts
-            number = count_over_ranks(active.sum())
+            number = active.sum().clamp_min(1)
             means.append(total / number)
             saved += [active, number]
         ctx.save_for_backward(*saved)
@@ -272,10 +246,10 @@ def nonzero_mean(terms: Tensor, weights: Tensor) -> Float[Tensor, ""]:
     """Weighted mean over the terms above 0 alone, none being below; 0 if there is none."""
     with no_grad():
         active = (weights * terms.sign()).sum()
-    return (weights * terms).sum() / count_over_ranks(active)
+    return (weights * terms).sum() / active.clamp_min(1)
 
 
 def mean_over(terms: Tensor, weights: Tensor) -> Float[Tensor, ""]:
     """Weighted mean over all terms; 0 if the weights are all 0."""
-    total = mean_over_ranks(weights.sum())
+    total = weights.sum()
     return (weights * terms).sum() / torch.where(total > 0, total, 1.0)

@@ -39,7 +39,6 @@ class PNPLoss(PairLoss):
     """
 
     count_repeats = False
-    rows_are_independent = True
 
     def __init__(self, b: float = 2.0, alpha: float = 1.0, anneal: float = 0.01, variant: Variant = "O") -> None:
         super().__init__()

@@ -32,7 +32,6 @@ class PotentialFieldLoss(ClassificationLoss):
     field nor makes any. Points nearer than 0.002 count as that far apart, without a gradient: two may coincide. L is
     the paper's total potential energy (its equations 1 to 6), a sum: it grows with the square of the number of points,
     which the steps of Adam do not notice. With (N, D) embeddings and (N,) labels in 0..num_classes-1 it gives a scalar.
-    Processes compute it whole.
 
     Args:
         num_classes: C.

@@ -17,8 +17,8 @@ class PrototypicalLoss(MetricLoss):
 
     The support of a class are its first samples in the batch, the rest its queries; a class of one sample is left out.
     With `ref_emb` the references are the support and all embeddings of their classes queries. Nothing is random: ranks
-    that see the same batch see the same episode. Processes compute it whole: a prototype is of many rows. Takes no
-    miner. With (N, D) embeddings and (N,) labels it gives a scalar.
+    that see the same batch see the same episode. Takes no miner. With (N, D) embeddings and (N,) labels it gives a
+    scalar.
 
     Args:
         num_support: samples of a class in its support, at most all but one; None is half of them, rounded down.

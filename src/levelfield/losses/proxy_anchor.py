@@ -1,11 +1,10 @@
 """Proxy anchor loss."""
 
 import math
-from functools import partial
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
@@ -21,8 +20,8 @@ class ProxyAnchorLoss(ClassificationLoss):
         L = (1/#present) sum_{c present} log( 1 + sum_{y_i = c} e^(-a (cos_ic - m)) )
           + (1/C)        sum_c           log( 1 + sum_{y_i != c} e^(a (cos_ic + m)) )
 
-    With a miner, a sample of weight v adds v - 1 to its exponents. Processes compute it whole: the sums run over rows.
-    With (N, D) embeddings and (N,) labels in 0..num_classes-1 it gives a scalar.
+    With a miner, a sample of weight v adds v - 1 to its exponents. With (N, D) embeddings and (N,) labels in
+    0..num_classes-1 it gives a scalar.
 
     Args:
         num_classes: C.
@@ -33,7 +32,6 @@ class ProxyAnchorLoss(ClassificationLoss):
             their number, so that the second mean is over other classes than without it.
         weight_init: how the class weights begin: `paper`, N(0, 2 / C) (Kaiming, fan out) as in the paper's code, or
             one of `ClassificationLoss`.
-        shard_classes: for class weights larger than memory (`ClassificationLoss`).
 
     Cost: B C. When: quick convergence; many samples a class in a batch.
     Paper: Kim et al. 2020, "Proxy Anchor Loss for Deep Metric Learning", arXiv:2003.13911.
@@ -47,15 +45,14 @@ class ProxyAnchorLoss(ClassificationLoss):
         alpha: float = 32.0,
         class_fraction: float = 1.0,
         weight_init: Literal["paper", "normal", "uniform"] = "paper",
-        shard_classes: bool = False,
     ) -> None:
         drawn = "normal" if weight_init == "paper" else weight_init
-        super().__init__(num_classes, embedding_size, class_fraction, weight_init=drawn, shard_classes=shard_classes)
+        super().__init__(num_classes, embedding_size, class_fraction, weight_init=drawn)
         check_above_0(alpha=alpha)
         self.margin = margin
         self.alpha = alpha
         if weight_init == "paper":
-            self.draw_weights(partial(nn.init.normal_, std=math.sqrt(2 / num_classes)))
+            nn.init.normal_(self.class_weights, std=math.sqrt(2 / num_classes))
 
     def class_loss(
         self,
@@ -64,32 +61,9 @@ class ProxyAnchorLoss(ClassificationLoss):
         labels: Int[Tensor, " N"],
         sample_weights: Float[Tensor, " N"],
     ) -> Float[Tensor, ""]:
-        pull, push, present = self._terms(embeddings, class_weights, labels, sample_weights)
-        return pull.sum() / present.sum() + push.mean()
-
-    def shard_loss(
-        self,
-        embeddings: Float[Tensor, "N D"],
-        class_weights: Float[Tensor, "c+1 D"],
-        labels: Int[Tensor, " N"],
-        sample_weights: Float[Tensor, " N"],
-        in_play: int,
-    ) -> Float[Tensor, ""]:
-        terms = self._terms(embeddings, class_weights, labels, sample_weights)
-        pull, push, present = self.shard.sum(torch.stack([of_class[:-1].sum() for of_class in terms]))
-        return pull / present + push / in_play
-
-    def _terms(
-        self,
-        embeddings: Float[Tensor, "N D"],
-        class_weights: Float[Tensor, "C D"],
-        labels: Int[Tensor, " N"],
-        sample_weights: Float[Tensor, " N"],
-    ) -> tuple[Float[Tensor, " C"], Float[Tensor, " C"], Bool[Tensor, " C"]]:
-        """The logarithms of each class, and whether it is present."""
         cosines_CN = inner_products(unit(class_weights), unit(embeddings))
         own_CN = torch.zeros_like(cosines_CN).scatter_(0, labels[None, :], 1.0)
         extra_N = sample_weights - 1
         pull = weighted_logsumexp(extra_N - self.alpha * (cosines_CN - self.margin), own_CN)
         push = weighted_logsumexp(extra_N + self.alpha * (cosines_CN + self.margin), 1 - own_CN)
-        return softplus(pull), softplus(push), own_CN.sum(1) > 0
+        return softplus(pull).sum() / own_CN.any(1).sum() + softplus(push).mean()

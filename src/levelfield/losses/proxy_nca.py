@@ -25,7 +25,6 @@ class ProxyNCALoss(ClassificationLoss):
             loss may then be below 0. Their vectors of length 3 are k = 9.
         class_fraction: share of the classes in play at each step (`ClassificationLoss`).
         weight_init: how the class weights begin (`ClassificationLoss`).
-        shard_classes: for class weights larger than memory (`ClassificationLoss`).
 
     Cost: B C. When: the normalised softmax with T = 1/(2k).
     Papers: Movshovitz-Attias et al. 2017, "No Fuss Distance Metric Learning using Proxies", arXiv:1703.07464; this form
@@ -33,7 +32,6 @@ class ProxyNCALoss(ClassificationLoss):
     """
 
     weigh_anchors_only = True
-    rows_are_independent = True
 
     def __init__(
         self,
@@ -43,11 +41,8 @@ class ProxyNCALoss(ClassificationLoss):
         exclude_positive: bool = False,
         class_fraction: float = 1.0,
         weight_init: WeightInit = "normal",
-        shard_classes: bool = False,
     ) -> None:
-        super().__init__(
-            num_classes, embedding_size, class_fraction, weight_init=weight_init, shard_classes=shard_classes
-        )
+        super().__init__(num_classes, embedding_size, class_fraction, weight_init=weight_init)
         check_above_0(softmax_scale=softmax_scale)
         self.softmax_scale = softmax_scale
         self.exclude_positive = exclude_positive
@@ -62,13 +57,3 @@ class ProxyNCALoss(ClassificationLoss):
             return (logits * 0).sum(1)  # no other class to compare with
         others = weighted_logsumexp(logits, 1 - target_mask(logits, labels))
         return others - logits.gather(1, labels[:, None]).squeeze(1)
-
-    def shard_losses(
-        self, logits: Float[Tensor, "N c+1"], labels: Int[Tensor, " N"], in_play: int
-    ) -> Float[Tensor, " N"]:
-        if not self.exclude_positive:
-            return super().shard_losses(logits, labels, in_play)
-        if in_play == 1:
-            return (logits * 0).sum(1)
-        others, own = self.shard.logsumexp_and_own(logits, labels, others_alone=True)
-        return others - own

@@ -31,8 +31,6 @@ class ProxyTripletLoss(ClassificationLoss):
     Papers: Movshovitz-Attias et al. 2017, arXiv:1703.07464; Fehervari et al. 2019, arXiv:1911.12528 (section 2.9).
     """
 
-    rows_are_independent = True
-
     def __init__(
         self,
         num_classes: int,

@@ -31,7 +31,6 @@ class RankedListLoss(PairLoss):
     """
 
     matrix = staticmethod(unit_distances)
-    rows_are_independent = True
 
     def __init__(
         self,

@@ -27,7 +27,7 @@ class RecallAtKLoss(PairLoss):
         rank_temperature: T_2, in units of cosine, above 0.
         similarity_mixup: SiMix: of each two samples i, j of a class one more stands in the batch, a u_i + (1 - a) u_j,
             not made unit again, so that its similarities are mixtures of theirs; a is drawn evenly from [0, 1] (torch's
-            global generator). Takes no miner and no `ref_emb`; processes compute it whole.
+            global generator). Takes no miner and no `ref_emb`.
 
     For batches larger than memory: `chunk_size` of the learner, as the paper's second pass.
 
@@ -39,7 +39,6 @@ class RecallAtKLoss(PairLoss):
     """
 
     count_repeats = False
-    rows_are_independent = True
 
     def __init__(
         self,
@@ -56,8 +55,6 @@ class RecallAtKLoss(PairLoss):
         self.recall_temperature = recall_temperature
         self.rank_temperature = rank_temperature
         self.similarity_mixup = similarity_mixup
-        if similarity_mixup:
-            self.rows_are_independent = False
 
     def compute(
         self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels

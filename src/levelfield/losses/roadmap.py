@@ -38,7 +38,6 @@ class ROADMAPLoss(PairLoss):
     """
 
     count_repeats = False
-    rows_are_independent = True
 
     def __init__(
         self,

@@ -28,8 +28,6 @@ class SigmoidPairLoss(PairLoss):
     Paper: Zhai et al. 2023, "Sigmoid Loss for Language Image Pre-Training", arXiv:2303.15343.
     """
 
-    rows_are_independent = True
-
     def __init__(self, scale: float = 10.0, bias: float = -10.0) -> None:
         super().__init__()
         check_above_0(scale=scale)

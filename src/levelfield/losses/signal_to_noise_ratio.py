@@ -31,8 +31,6 @@ class SignalToNoiseRatioContrastiveLoss(PairLoss):
     arXiv:1904.02616.
     """
 
-    rows_are_independent = True
-
     def __init__(self, pos_margin: float = 0.0, neg_margin: float = 1.0, regularizer_weight: float = 0.0) -> None:
         super().__init__()
         self.pos_margin = pos_margin

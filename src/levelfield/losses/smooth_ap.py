@@ -27,7 +27,6 @@ class SmoothAPLoss(PairLoss):
     """
 
     count_repeats = False
-    rows_are_independent = True
 
     def __init__(self, temperature: float = 0.01) -> None:
         super().__init__()

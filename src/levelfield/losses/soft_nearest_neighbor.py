@@ -24,8 +24,6 @@ class SoftNearestNeighborLoss(PairLoss):
     arXiv:1902.01889.
     """
 
-    rows_are_independent = True
-
     def __init__(self, temperature: float = 0.1) -> None:
         super().__init__()
         check_above_0(temperature=temperature)

@@ -38,8 +38,6 @@ class SoftTripleLoss(ClassificationLoss):
     Paper: Qian et al. 2019, "SoftTriple Loss: Deep Metric Learning Without Triplet Sampling", arXiv:1909.05235.
     """
 
-    rows_are_independent = True
-
     def __init__(
         self,
         num_classes: int,

@@ -27,13 +27,10 @@ class SphereFaceLoss(ClassificationLoss):
         scale: S, above 0.
         class_fraction: share of the classes in play at each step (`ClassificationLoss`).
         weight_init: how the class weights begin (`ClassificationLoss`).
-        shard_classes: for class weights larger than memory (`ClassificationLoss`).
 
     Cost: B C. When: raw embeddings, or a scale of 30.
     Paper: Liu et al. 2017, "SphereFace: Deep Hypersphere Embedding for Face Recognition", arXiv:1704.08063.
     """
-
-    rows_are_independent = True
 
     def __init__(
         self,
@@ -43,11 +40,8 @@ class SphereFaceLoss(ClassificationLoss):
         scale: float = 1.0,
         class_fraction: float = 1.0,
         weight_init: WeightInit = "normal",
-        shard_classes: bool = False,
     ) -> None:
-        super().__init__(
-            num_classes, embedding_size, class_fraction, weight_init=weight_init, shard_classes=shard_classes
-        )
+        super().__init__(num_classes, embedding_size, class_fraction, weight_init=weight_init)
         if margin < 1 or margin != int(margin):
             raise ValueError(f"margin={margin} multiplies the angle and must be a whole number from 1")
         check_above_0(scale=scale)

@@ -17,9 +17,8 @@ class StructuredClusteringLoss(MetricLoss):
 
     S are as many samples of the batch as there are classes in it, chosen greedily and then by rounds of swapping a
     medoid with a member of its cluster; NMI has the geometric mean of the entropies below. S and the assignment are
-    constants for the gradient. Processes compute it whole: a clustering is of all rows. d is the distance of unit
-    vectors; a sum over the batch, not a mean. Takes no miner and no `ref_emb`. With (N, D) embeddings and (N,) labels
-    it gives a scalar.
+    constants for the gradient. d is the distance of unit vectors; a sum over the batch, not a mean. Takes no miner and
+    no `ref_emb`. With (N, D) embeddings and (N,) labels it gives a scalar.
 
     Args:
         gamma: weight of the margin 1 - NMI.

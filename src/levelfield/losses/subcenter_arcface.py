@@ -27,14 +27,11 @@ class SubCenterArcFaceLoss(ClassificationLoss):
         scale: S, above 0.
         class_fraction: share of the classes in play at each step (`ClassificationLoss`).
         weight_init: how the class weights begin (`ClassificationLoss`).
-        shard_classes: for class weights larger than memory (`ClassificationLoss`).
 
     Cost: B C. When: noisy labels; `get_outliers` finds them.
     Paper: Deng et al. 2020, "Sub-center ArcFace: Boosting Face Recognition by Large-Scale Noisy Web Faces",
     https://doi.org/10.1007/978-3-030-58621-8_43.
     """
-
-    rows_are_independent = True
 
     def __init__(
         self,
@@ -45,7 +42,6 @@ class SubCenterArcFaceLoss(ClassificationLoss):
         scale: float = 64.0,
         class_fraction: float = 1.0,
         weight_init: WeightInit = "normal",
-        shard_classes: bool = False,
     ) -> None:
         super().__init__(
             num_classes,
@@ -53,7 +49,6 @@ class SubCenterArcFaceLoss(ClassificationLoss):
             class_fraction,
             centers_per_class=sub_centers,
             weight_init=weight_init,
-            shard_classes=shard_classes,
         )
         check_angle(margin, scale)
         self.sub_centers = sub_centers
@@ -71,12 +66,7 @@ class SubCenterArcFaceLoss(ClassificationLoss):
         """Samples farther than `threshold` degrees from their class's dominant centre, and those centres.
 
         The dominant centre of a class is the one that is nearest to most of its samples, the first of those that tie.
-
-        Raises:
-            ValueError: class weights that lie over several processes.
         """
-        if self.shard.world_size > 1:
-            raise ValueError("get_outliers looks at all class weights: load the checkpoint on one process")
         weights_CKD = self.class_weights.to(embeddings.dtype).unflatten(0, (self.num_classes, self.sub_centers))
         cosines_NK = inner_products(unit(weights_CKD)[labels], unit(embeddings)[:, None]).squeeze(2)
         votes_CK = torch.zeros(self.num_classes, self.sub_centers, dtype=torch.long, device=labels.device)

@@ -5,7 +5,6 @@ from torch import Tensor
 
 from levelfield.losses.base import check_above_0
 from levelfield.losses.pairs import PairLoss, nonzero_mean, weighted_logsumexp
-from levelfield.losses.ranks import mean_over_ranks
 
 
 class SupConLoss(PairLoss):
@@ -24,7 +23,6 @@ class SupConLoss(PairLoss):
     """
 
     count_repeats = False
-    rows_are_independent = True
 
     def __init__(self, temperature: float = 0.1) -> None:
         super().__init__()
@@ -37,6 +35,5 @@ class SupConLoss(PairLoss):
         logits = matrix / self.temperature
         everything = weighted_logsumexp(logits, positives + negatives)
         count = positives.sum(1)
-        any_negative = mean_over_ranks(negatives.any().to(matrix.dtype)).ceil()
         losses = everything - (positives * logits).sum(1) / count.clamp_min(1)
-        return nonzero_mean(losses, (count > 0) * any_negative)
+        return nonzero_mean(losses, ((count > 0) & negatives.any()).to(matrix.dtype))

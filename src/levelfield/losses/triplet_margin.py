@@ -7,9 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import relu, softplus, threshold
 
-from levelfield.losses.base import Choice, EveryPair, IndicesTuple, Labels, PairMasks, Points, RefLabels, RefPoints
+from levelfield.losses.base import Choice, IndicesTuple, Labels, PairMasks, Points, RefLabels, RefPoints
 from levelfield.losses.pairs import PairLoss, mean_over, nonzero_mean, pair_weights, safe_sqrt, squared_distances
-from levelfield.losses.ranks import count_over_ranks
 from levelfield.losses.triplets import (
     are_few,
     compare_triplets,
@@ -17,7 +16,6 @@ from levelfield.losses.triplets import (
     padded_positives,
     positive_pairs,
     random_triplets,
-    triplets_of_batch,
 )
 from levelfield.numerics import rounding_of
 
@@ -45,8 +43,6 @@ class TripletMarginLoss(PairLoss):
     Papers: Weinberger & Saul 2009, https://jmlr.org/papers/v10/weinberger09a.html; Schroff et al. 2015,
     arXiv:1503.03832; this form Musgrave et al. 2020, arXiv:2003.08505 (Eq 2).
     """
-
-    rows_are_independent = True
 
     def __init__(
         self,
@@ -78,22 +74,16 @@ class TripletMarginLoss(PairLoss):
             between_MM = dist_NM if ref_emb is None else self._distances(others, others)
         if indices_tuple is not None and len(indices_tuple) == 3:
             return self._listed(dist_NM, between_MM, indices_tuple)
-        every = indices_tuple is None or isinstance(indices_tuple, EveryPair)
-        once = every or isinstance(indices_tuple, PairMasks)
         positives, negatives = pair_weights(labels, indices_tuple, ref_labels, dtype=embeddings.dtype)
         if indices_tuple is None and isinstance(self.triplets_per_anchor, int):
             chosen, counts = random_triplets(positives, negatives, self.triplets_per_anchor)
             return self._listed(dist_NM, between_MM, chosen, counts)
-        if every and self.triplets_per_anchor == "semihard":
+        if indices_tuple is None and self.triplets_per_anchor == "semihard":
             return self._semihard(dist_NM, positives, negatives)
         if between_MM is not None or self.smooth_loss:
             return self._every(dist_NM, between_MM, positives, negatives)
+        once = indices_tuple is None or isinstance(indices_tuple, PairMasks)
         return self._hinge_of_all(dist_NM, positives, negatives, once)
-
-    def compute_rows(self, embeddings: Points, labels: Labels, rows: slice, indices_tuple: Choice) -> Float[Tensor, ""]:
-        if indices_tuple is None and isinstance(self.triplets_per_anchor, int):
-            indices_tuple = triplets_of_batch(labels, self.triplets_per_anchor)
-        return super().compute_rows(embeddings, labels, rows, indices_tuple)
 
     def _distances(self, anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
         squares = squared_distances(anchors, others)
@@ -116,7 +106,7 @@ class TripletMarginLoss(PairLoss):
             per_positive, per_negative = count_violations(near, present, dist, negatives, self.margin)
         active = per_positive.sum()
         total = ((per_positive * near).sum(1) - (per_negative * dist).sum(1)).sum() + self.margin * active
-        return total / count_over_ranks(active)
+        return total / active.clamp_min(1)
 
     def _every(
         self,

@@ -8,7 +8,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, no_grad
 
 from levelfield.losses.base import IndicesTuple, can_look
-from levelfield.losses.pairs import pair_weights
 from levelfield.numerics import inner_products
 
 # On a GPU so many distances are sorted whole: to learn how few would do takes longer than the rest of such a loss.
@@ -103,14 +102,6 @@ def random_triplets(
     )
     a = anchors.repeat_interleave(triplets_per_anchor)
     return (a, p, n), positives.new_ones(len(a))
-
-
-@no_grad()
-def triplets_of_batch(labels: Int[Tensor, " N"], triplets_per_anchor: int) -> IndicesTuple:
-    """The random triplets of a whole batch, as a miner would give them, for processes that share its rows."""
-    positives, negatives = pair_weights(labels, None, None, dtype=torch.float32)
-    triplets, counts = random_triplets(positives, negatives, triplets_per_anchor)
-    return tuple(indices[counts > 0] for indices in triplets)
 
 
 @no_grad()

@@ -28,8 +28,6 @@ class TupletMarginLoss(PairLoss):
     https://openaccess.thecvf.com/content_ICCV_2019/html/Yu_Deep_Metric_Learning_With_Tuplet_Margin_Loss_ICCV_2019_paper.html.
     """
 
-    rows_are_independent = True
-
     def __init__(self, margin: float = 5.73, scale: float = 64.0) -> None:
         super().__init__()
         check_above_0(scale=scale)

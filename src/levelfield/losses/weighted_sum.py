@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from levelfield.losses.base import (
     Choice,
-    IndicesTuple,
     Labels,
     LossFactory,
     MetricLoss,
@@ -29,8 +28,7 @@ class WeightedSum(MetricLoss):
             `num_classes` and `embedding_size` to those that ask; in a loop of one's own they are modules.
         weights: by the same names, at least 0; 1 for a loss that is not named.
 
-    Each loss is given the miner's choice and the references, and is computed over processes as it is alone, its class
-    weights too. All weights that are learnt share `loss_lr`.
+    Each loss is given the miner's choice and the references. All weights that are learnt share `loss_lr`.
 
     Cost: that of all. When: losses that say different things, of pairs and of class weights.
     Paper: Musgrave et al. 2020, "PyTorch Metric Learning", arXiv:2008.09164 (`MultipleLosses`).
@@ -67,21 +65,6 @@ class WeightedSum(MetricLoss):
             weight * self.losses[name](embeddings, labels, *choice, *references)
             for name, weight in self.weights.items()
         ]
-        return sum(values[1:], values[0])
-
-    def over_ranks(
-        self,
-        embeddings: Float[Tensor, "N D"],
-        labels: Int[Tensor, " N"],
-        indices_tuple: IndicesTuple | None = None,
-    ) -> Float[Tensor, ""]:
-        choice = () if indices_tuple is None else (indices_tuple,)
-        values = []
-        for name, weight in self.weights.items():
-            loss = self.losses[name]
-            values.append(
-                weight * (loss.over_ranks if isinstance(loss, MetricLoss) else loss)(embeddings, labels, *choice)
-            )
         return sum(values[1:], values[0])
 
     def set_num_classes(self, num_classes: int) -> None:

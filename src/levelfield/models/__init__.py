@@ -1,6 +1,6 @@
 """Trunks and embedders."""
 
-from levelfield.models.adapters import Adapter, LoHa, LoKr, LoRA
+from levelfield.models.adapters import LoRA
 from levelfield.models.bn_inception import BNInceptionTrunk
 from levelfield.models.embedders import (
     Embedder,
@@ -15,7 +15,6 @@ from levelfield.models.text import TransformersTrunk
 from levelfield.models.trunks import TimmTrunk, Trunk
 
 __all__ = [
-    "Adapter",
     "BNInceptionTrunk",
     "Embedder",
     "GoogLeNetTrunk",
@@ -23,8 +22,6 @@ __all__ = [
     "LayerNormEmbedder",
     "LayerNormLinearEmbedder",
     "LinearEmbedder",
-    "LoHa",
-    "LoKr",
     "LoRA",
     "MLPEmbedder",
     "TimmTrunk",

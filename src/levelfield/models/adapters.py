@@ -1,8 +1,7 @@
-"""Adapters: a few weights beside the layers of a trunk that stays as it is, through peft."""
+"""LoRA: a few weights beside the layers of a trunk that stays as it is, through peft."""
 
 import copy
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,32 +12,13 @@ from levelfield.errors import UserError, refuse_below
 from levelfield.models.trunks import Trunk
 from levelfield.storage.atomic import storing, write_atomically
 
-# How peft calls an adapter's weights, and the layer that they stand beside.
-WEIGHTS = re.compile(r"\.(?:lora|hada|lokr)_")
+# How peft names an adapter's weights, and the layer beside them.
+WEIGHTS = re.compile(r"\.lora_")
 BESIDE = ".base_layer."
 MOST_NAMED = 12
 
 
-class Adapter(ABC):
-    """What learns of a trunk whose own weights stay as they are.
-
-    Attributes:
-        init_args: the arguments that make this adapter again, as plain values.
-    """
-
-    init_args: dict[str, Any]
-
-    def __init__(self, rank: int = 8, alpha: float | None = None, target_modules: list[str] | None = None) -> None:
-        refuse_below(1, "model.adapter", rank=rank)
-        self.init_args = {"rank": rank, "alpha": alpha, "target_modules": target_modules}
-        self.rank, self.alpha, self.target_modules = rank, rank if alpha is None else alpha, target_modules
-
-    @abstractmethod
-    def settings(self, targets: list[str]) -> Any:
-        """peft's, for layers of these names."""
-
-
-class LoRA(Adapter):
+class LoRA:
     """The product of two thin matrices beside a layer's weights, 0 at the start.
 
         W x + alpha / r B A x,  A of r x in, B of out x r
@@ -50,6 +30,9 @@ class LoRA(Adapter):
         alpha: with r the factor of the product; None takes r, a factor of 1.
         target_modules: how the names of the layers end, e.g. `[qkv]`; None takes all linear layers.
         dropout: share of x that the product is not given, in training.
+
+    Attributes:
+        init_args: the arguments that make this adapter again, as plain values.
 
     Example:
         >>> LoRA(rank=4).alpha
@@ -63,50 +46,17 @@ class LoRA(Adapter):
         target_modules: list[str] | None = None,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__(rank, alpha, target_modules)
-        self.init_args["dropout"] = dropout
+        refuse_below(1, "model.adapter", rank=rank)
+        self.init_args = {"rank": rank, "alpha": alpha, "target_modules": target_modules, "dropout": dropout}
+        self.rank, self.alpha, self.target_modules = rank, rank if alpha is None else alpha, target_modules
+        self.dropout = dropout
 
     def settings(self, targets: list[str]) -> Any:
-        dropout = self.init_args["dropout"]
-        return _peft().LoraConfig(r=self.rank, lora_alpha=self.alpha, lora_dropout=dropout, target_modules=targets)
+        """peft's, for layers of these names."""
+        return _peft().LoraConfig(r=self.rank, lora_alpha=self.alpha, lora_dropout=self.dropout, target_modules=targets)
 
 
-class LoHa(Adapter):
-    """The elementwise product of two low-rank matrices beside a layer's weights: of rank r^2 for twice LoRA's weights.
-
-        W x + alpha / r ((B1 A1) * (B2 A2)) x
-
-    Paper: Hyeon-Woo et al. 2021, "FedPara: Low-Rank Hadamard Product", arXiv:2108.06098.
-
-    Args:
-        rank: r.
-        alpha: as in `LoRA`.
-        target_modules: as in `LoRA`.
-    """
-
-    def settings(self, targets: list[str]) -> Any:
-        return _peft().LoHaConfig(r=self.rank, alpha=self.alpha, target_modules=targets)
-
-
-class LoKr(Adapter):
-    """The Kronecker product of two matrices, one of low rank, beside a layer's weights: fewer than LoRA's.
-
-        W x + alpha / r (C ⊗ B A) x
-
-    Paper: Yeh et al. 2023, "Navigating Text-To-Image Customization: From LyCORIS Fine-Tuning to Model Evaluation",
-    arXiv:2309.14859.
-
-    Args:
-        rank: r.
-        alpha: as in `LoRA`.
-        target_modules: as in `LoRA`.
-    """
-
-    def settings(self, targets: list[str]) -> Any:
-        return _peft().LoKrConfig(r=self.rank, alpha=self.alpha, target_modules=targets)
-
-
-def adapted(trunk: Trunk, adapter: Adapter | None, freeze_trunk: bool = False, members: int = 1) -> Trunk:
+def adapted(trunk: Trunk, adapter: LoRA | None, freeze_trunk: bool = False, members: int = 1) -> Trunk:
     """The trunk, with the adapter in it if there is one; the rest are the learner's arguments.
 
     Raises:
@@ -116,14 +66,14 @@ def adapted(trunk: Trunk, adapter: Adapter | None, freeze_trunk: bool = False, m
         if freeze_trunk or members > 1:
             other = "--model.freeze_trunk true" if freeze_trunk else f"--model.members {members}"
             raise UserError(
-                f"--model.adapter {type(adapter).__name__} learns beside the weights of one trunk, which stay as they "
-                f"are: leave {other} out"
+                "--model.adapter LoRA learns beside the weights of one trunk, which stay as they are: "
+                f"leave {other} out"
             )
         add_adapter(trunk, adapter)
     return trunk
 
 
-def add_adapter(trunk: Trunk, adapter: Adapter) -> None:
+def add_adapter(trunk: Trunk, adapter: LoRA) -> None:
     """Puts an adapter into a trunk, in place, and freezes all else of it. Its features are at first those without.
 
     Raises:
@@ -150,7 +100,7 @@ def add_adapter(trunk: Trunk, adapter: Adapter) -> None:
     try:
         peft.inject_adapter_in_model(adapter.settings(targets), network)
     except ValueError as error:  # depthwise convolutions, say
-        raise UserError(f"{option}: {type(adapter).__name__}: {' '.join(str(error).split())[:200]}") from error
+        raise UserError(f"{option}: {' '.join(str(error).split())[:200]}") from error
     trunk.adapter = adapter
 
 

@@ -15,9 +15,9 @@ class Regularizer(nn.Module):
 
         minimised: loss + weight * penalty
 
-    The learner gives it the embeddings of the whole batch, of all processes, which compute it whole: the gradients are
-    those of one process. Whatever autocast says, the penalty is in float32 (float64 stays float64). One point alone has
-    penalty 0; a point that is not finite never gives a finite penalty.
+    The learner gives it the embeddings of the whole batch, of all processes. Whatever autocast says, the penalty is in
+    float32 (float64 stays float64). One point alone has penalty 0; a point that is not finite never gives a finite
+    penalty.
 
     Args:
         weight: how much the penalty counts, at least 0.

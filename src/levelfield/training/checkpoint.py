@@ -17,7 +17,7 @@ from lightning.pytorch import LightningModule
 from torch import nn
 
 from levelfield.errors import UserError
-from levelfield.models.adapters import Adapter
+from levelfield.models.adapters import LoRA
 from levelfield.models.text_files import architecture
 from levelfield.models.trunks import check_timm_arguments
 from levelfield.storage.without_places import without_places
@@ -246,7 +246,7 @@ def import_spec(thing: Any) -> Any:
     """A module, class or partial as import path and plain arguments; None for an object that does not know its own."""
     if "<locals>" in getattr(thing, "__qualname__", type(thing).__qualname__):
         return None
-    if isinstance(thing, nn.Module | Adapter):
+    if isinstance(thing, nn.Module | LoRA):
         kind, arguments = type(thing), getattr(thing, "init_args", None)
     elif isinstance(thing, partial):
         kind = loss_class(thing)

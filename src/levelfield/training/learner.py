@@ -20,7 +20,7 @@ from levelfield.errors import UserError, refuse_below
 from levelfield.losses.base import LossFactory, MetricLoss, MetricLossFactory
 from levelfield.miners import Miner
 from levelfield.models import LinearEmbedder
-from levelfield.models.adapters import Adapter, adapted
+from levelfield.models.adapters import LoRA, adapted
 from levelfield.models.embedders import check_embedder
 from levelfield.models.ensemble import EnsembleEmbedder, EnsembleTrunk
 from levelfield.models.layers import recompute_activations
@@ -35,14 +35,13 @@ from levelfield.training.callbacks.best_epoch import default_checkpoint
 from levelfield.training.checkpoint import add_own_part, import_spec, load_learner
 from levelfield.training.features import TrunkExtractor, check_features
 from levelfield.training.frozen_trunk import keep_frozen
-from levelfield.training.fully_sharded import shard
 from levelfield.training.gradient_caching import check_chunks, embed_in_chunks
 from levelfield.training.loss_factory import check_call, make_loss, supplied_arguments
 from levelfield.training.objective import TRAIN_LOSS, check_regularizer, objective
 from levelfield.training.own_learner import learner_class
 from levelfield.training.parameter_groups import adamw, parameter_groups
-from levelfield.training.sharded_classes import clip_gradients, divided_weights, make_whole, take_optimizer
 from levelfield.training.step import UncheckedLosses, seed_draws
+from levelfield.training.sync_batch_norm import synchronize_batch_norm
 from levelfield.training.weight_averaging import average_whole, forget_average, save_average
 
 OptimizerFactory = Callable[[Iterable], Optimizer]
@@ -133,7 +132,7 @@ class MetricLearner(LightningModule):
         freeze_trunk: bool = False,
         embedder_init: Literal["random", "pca"] = "random",
         chunk_size: int | None = None,
-        adapter: Adapter | None = None,
+        adapter: LoRA | None = None,
         layer_decay: float = 1.0,
         gradient_checkpointing: bool = False,
         regularizer: Regularizer | None = None,
@@ -273,7 +272,7 @@ class MetricLearner(LightningModule):
         self._trains_when_fitted = ()
 
     def configure_model(self) -> None:
-        shard(self)
+        synchronize_batch_norm(self)
 
     def teardown(self, stage: str) -> None:
         forget_average(self)
@@ -302,10 +301,6 @@ class MetricLearner(LightningModule):
         )
         return [kind() for kind in kinds if not any(isinstance(callback, kind) for callback in given)]
 
-    @property
-    def _ddp_params_and_buffers_to_ignore(self) -> list[str]:
-        return [name for name, _ in divided_weights(self).values()]
-
     def build_loss(self, num_classes: int | None) -> None:
         """Gives the loss the number of training classes; does nothing when it was given before."""
         if self.num_classes is not None or (num_classes is None and self._loss_factory is None):
@@ -330,8 +325,8 @@ class MetricLearner(LightningModule):
         draw = ("step", self.seed, self.global_step, batch_idx % self.trainer.accumulate_grad_batches)
         seed_draws(self.device, *draw, "trunk", self.global_rank)
         embeddings = self.embed_batch(read)
-        # The gather's backward sums over processes and DDP divides by as many, so the gradient is exactly that of one
-        # process, whether each computes the full loss of the gathered batch or its own rows of it.
+        # Each process computes the loss of the whole batch. The gather's backward sums over processes, DDP divides by
+        # their number: the gradient is exactly that of one process.
         embeddings, labels = gather_rows(self, embeddings, sync_grads=True), gather_rows(self, labels)
         seed_draws(self.device, *draw, "loss")
         kind = embeddings.device.type
@@ -343,10 +338,9 @@ class MetricLearner(LightningModule):
     def compute_loss(self, embeddings: Float[Tensor, "batch embedding"], labels: Int[Tensor, " batch"]) -> Tensor:
         """The loss of a whole (gathered) batch, with the miner's choice if there is one."""
         assert self.loss is not None
-        loss = self.loss.over_ranks if isinstance(self.loss, MetricLoss) else self.loss
         if self.miner is None:
-            return loss(embeddings, labels)
-        return loss(embeddings, labels, self.miner(embeddings, labels))
+            return self.loss(embeddings, labels)
+        return self.loss(embeddings, labels, self.miner(embeddings, labels))
 
     def on_validation_start(self) -> None:
         self._unchecked.check()
@@ -367,19 +361,13 @@ class MetricLearner(LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         optimizer = self._optimizer_factory(parameter_groups(self, self._rates, self._layer_decay))
-        take_optimizer(self, optimizer)
         if self._scheduler_factory is None:
             return optimizer
         schedule = {"scheduler": self._scheduler_factory(optimizer), "interval": self._scheduler_interval}
         return {"optimizer": optimizer, "lr_scheduler": schedule}  # type: ignore[return-value]
 
-    def configure_gradient_clipping(self, optimizer: Optimizer, *limit: Any, **named: Any) -> None:
-        if not clip_gradients(self, optimizer, *limit, **named):
-            super().configure_gradient_clipping(optimizer, *limit, **named)
-
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         save_average(self, checkpoint)
-        make_whole(self, checkpoint)
         add_own_part(self, checkpoint)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ SHORT_NAMES = {
     "model.regularizer": ("levelfield.regularizers", "Regularizer"),
     "model.trunk": ("levelfield.models", "Trunk"),
     "model.embedder": ("levelfield.models", "Embedder"),
-    "model.adapter": ("levelfield.models", "Adapter"),
+    "model.adapter": ("levelfield.models", "LoRA"),
     "data.dataset": ("levelfield.data.datasets", "MetricDataset"),
     "data.sampler": ("levelfield.data.samplers", "TrainingBatchSampler"),
 }

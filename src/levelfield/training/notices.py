@@ -14,7 +14,7 @@ EXPECTED_NOTICES = (
     ".*It is recommended to use .*sync_dist=True.*",
     ".*The number of training batches .* is smaller than the logging interval.*",
     ".*in eval mode at the start of training.*",  # frozen batch norm
-    ".*WeightAveraging callback with a model that overrides the configure_model.*",  # ours shards for fsdp2 only
+    ".*WeightAveraging callback with a model that overrides the configure_model.*",  # ours only synchronizes batch norm
     ".*LeafSpec.* is deprecated.*",
     ".*GPU available but not used.*",  # `accelerator: cpu` was asked for
     ".*`srun` command is available on your system but is not used.*",  # SLURM's machines run more than its jobs

@@ -4,7 +4,6 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor
 
 from levelfield.errors import UserError
@@ -60,10 +59,6 @@ def check_regularizer(learner: Any) -> None:
             f"{option} is of class weights, of which --model.loss {name} has {len(losses) or 'none'}: "
             "give a loss that has them once (docs/losses.md)"
         )
-    if losses[0].shard_classes:
-        raise UserError(f"{option} is of all class weights: leave --model.loss.shard_classes true out")
-    if learner._trainer is not None and isinstance(learner.trainer.strategy, ModelParallelStrategy):
-        raise UserError(f"{option} is of whole class weights, which fsdp2 shards: give --trainer.strategy ddp")
 
 
 def _one_number(part: str, giver: Any, value: Any) -> Tensor:

@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.samplers import TrainingBatchSampler
 from levelfield.errors import UserError
-from levelfield.models.adapters import Adapter
+from levelfield.models.adapters import LoRA
 from levelfield.regularizers import Regularizer
 from levelfield.training.instantiation import CLASS_PATH, classes_named
 from levelfield.training.words import texts_in
@@ -46,17 +46,14 @@ BUILT_PARTS = {
     "model.trunk": Part("trunk", nn.Module, ("levelfield.models", "timm.models", "torchvision.models", "torch.nn")),
     "model.learner": Part("learner", LightningModule, ("levelfield.training.learner",)),
     "model.embedder": Part("embedder", nn.Module, ("levelfield.models", "torch.nn")),
-    "model.adapter": Part("adapter", Adapter, ("levelfield.models",)),
+    "model.adapter": Part("adapter", LoRA, ("levelfield.models",)),
     "model.loss": Part("loss", nn.Module, _LOSSES, inside=_MINERS),
     "model.miner": Part("miner", nn.Module, _MINERS),
     "model.regularizer": Part("regularizer", Regularizer, ("levelfield.regularizers",)),
     "model.optimizer": Part(
         "optimizer",
         Optimizer,
-        (
-            *("torch.optim", "timm.optim", "transformers.Adafactor", "transformers.optimization"),
-            "levelfield.training.lazy_adamw",
-        ),
+        ("torch.optim", "timm.optim", "transformers.Adafactor", "transformers.optimization"),
         functions=("levelfield.training.parameter_groups.adamw",),
     ),
     "model.lr_scheduler": Part("scheduler", LRScheduler, ("torch.optim.lr_scheduler",)),
