@@ -141,7 +141,8 @@ def fit(words: list[str], run: Callable, place: Path) -> None:
     code, printed, complaint = run("fit", *words, "--print_config")
     assert code == 0, complaint
     config = yaml.safe_load(printed)
-    if not any(word in " ".join(words) for word in ("bn_inception", "convnext", "dinov2", "gpus.yaml", "minilm")):
+    large = ("bn_inception", "dreml", "convnext", "dinov2", "gpus.yaml", "minilm")
+    if not any(word in " ".join(words) for word in large):
         config["trainer"].update(accelerator="cpu", devices=1)
         build({key: config[key] for key in ("model", "data", "trainer")}, place / "built", progress=False)
 

@@ -32,7 +32,6 @@ ARGUMENTS = {
     "MarginLoss": [{}, {"learn_beta": True, "nu": 0.1}, {"learn_beta": True, "nu": 0.1, "num_classes": 12},
                    {"triplets_per_anchor": 2}, {"pairs": True}],
     "MagFaceLoss": [{"lower_norm": 1.0, "upper_norm": 5.0}],
-    "MetaClassLoss": [{"members": 3}],
     "RankedListLoss": [{"margin": 0.4, "Tn": 10}, {"margin": 0.4, "Tn": 10, "reduction": "nonzero"}],
     "TripletMarginLoss": [{}, {"triplets_per_anchor": "semihard"}, {"triplets_per_anchor": 3}, {"swap": True},
                           {"smooth_loss": True}, {"power": 2}],

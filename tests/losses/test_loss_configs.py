@@ -45,12 +45,10 @@ def test_a_configuration_builds_its_loss_and_its_space_names_arguments(file):
         "loss_weight_decay",
         "normalize",
         "distance",
-        "members",
-        "embedding_size",
     }
     cls = getattr(losses, model["loss"]["class_path"].rpartition(".")[2])
     with_classes = needs_classes(cls)
-    needed = {"num_classes": 3, "embedding_size": model.get("embedding_size", 4)} if with_classes else {}
+    needed = {"num_classes": 3, "embedding_size": 4} if with_classes else {}
     parser = ArgumentParser()
     parser.add_class_arguments(cls, "loss")
     parser.parse_object({"loss": {**model["loss"]["init_args"], **needed}})

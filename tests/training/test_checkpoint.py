@@ -142,7 +142,7 @@ IN_MODEL = {
     "a text trunk with a kernel of the hub": ("trunk", KERNEL),
     "a text trunk with a kernel of the hub within another": (
         "trunk",
-        spec("levelfield.models.ensemble.EnsembleTrunk", members=1, trunk=KERNEL),
+        spec("levelfield.models.trunks.ModuleTrunk", module=KERNEL),
     ),
     "a text trunk with a kernel of the hub as the embedder": (
         "embedder",
@@ -198,7 +198,7 @@ def test_no_command_loads_what_nobody_trusts(attack, checkpoint, place, nothing_
 @pytest.mark.parametrize("weights", ["pretrained", "package:planted.weights", "PLACE/no_weights.pt"])
 def test_a_network_within_the_trunk_gets_no_weights_either(weights, checkpoint, place, nothing_is_fetched):
     inner = spec("levelfield.models.TimmTrunk", name="test_resnet", weights=weights)
-    trunk = spec("levelfield.models.ensemble.EnsembleTrunk", members=1, trunk=inner)
+    trunk = spec("levelfield.models.trunks.ModuleTrunk", module=inner)
     learner = MetricLearner.load_from_checkpoint(changed(checkpoint, place, "model", "trunk", trunk), strict=False)
     assert learner.trunk.weights_origin == "random"
     assert not (place / "written").exists()
