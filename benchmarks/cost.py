@@ -27,7 +27,7 @@ from lightning.pytorch.callbacks import EarlyStopping
 from levelfield.metrics import retrieval_metrics
 from levelfield.study.definition.configuration import set_dotted
 from levelfield.study.definition.spec import is_baseline
-from levelfield.study.definition.study_file import find_study, load_spec
+from levelfield.study.definition.study_file import load_spec
 from levelfield.study.dry_run.costs import training_steps
 from levelfield.study.dry_run.step_time import loss_step, network_step
 from levelfield.study.execution.worker import fixed_threads
@@ -35,7 +35,8 @@ from levelfield.study.jobs.job import study_jobs
 from levelfield.study.jobs.state import first_config
 from levelfield.training.build import TrainingCLI, build
 
-STUDIES = ("reality_check/table4_cub", "reality_check/table5_cars", "reality_check/table6_sop")
+PAPER = Path(__file__).parents[1] / "papers" / "reality_check"
+STUDIES = ("table4_cub", "table5_cars", "table6_sop")
 METHOD = "contrastive"  # the network is the same for all, and takes the time
 MEASURED_SECONDS = 10.0
 
@@ -87,7 +88,7 @@ class Speed:
 
 
 def read_part(study: str, folder: Path) -> tuple[Part, TrainingCLI]:
-    spec = load_spec(find_study(study))
+    spec = load_spec(PAPER / f"{study}.yaml")
     config = set_dotted(first_config(spec, METHOD), "model.trunk.weights", None)  # a download, and as fast without
     training = build(config, folder, progress=False)
     data, trainer = training.datamodule, training.trainer

@@ -15,6 +15,7 @@ validation scores. Beside them stands by how much the runs of the study's own tw
 """
 
 import argparse
+import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,19 +26,19 @@ import numpy as np
 from levelfield.analysis.results import collect_rows, run_scores
 from levelfield.analysis.search_noise import ScoreSurface, Searched, outcome
 from levelfield.metrics.table import SELECTED_BY
-from levelfield.published.searches import reality_check_curves
 from levelfield.study.archive import is_archive, unpack_study
 from levelfield.study.definition.search_settings import first_search
 from levelfield.study.record import StudyRecord
 from levelfield.study.search.space import Range, read_space
 
+CURVES = Path(__file__).parents[1] / "papers/reality_check/published/curves.json"
 FINALS = (0, 3, 5, 10)
 TRAININGS = 50
 GRID = 1000
 
 
 def recorded_curves(noise: float) -> Iterator[Searched]:
-    for record in reality_check_curves():
+    for record in json.loads(CURVES.read_text(encoding="utf-8"))["curves"]:
         name = f"{record['dataset']} {record['batch_size']} {record['loss']}"
         (place,) = read_space(record["space"], name).values()
         assert isinstance(place, Range)

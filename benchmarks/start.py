@@ -32,7 +32,6 @@ COMMANDS = {
     "fit --help": (*LEVELFIELD, "fit", "--help"),
     "fit --modle.loss x": (*LEVELFIELD, "fit", "--modle.loss", "x"),
     "data list": (*LEVELFIELD, "data", "list"),
-    "paper list": (*LEVELFIELD, "paper", "list"),
     "study run smoke, to its first job": ("-c", FIRST_JOB, *STUDY),
     "study status of it": (*LEVELFIELD, "study", "status", "smoke", "--output"),
     "study run smoke --dry-run": (*LEVELFIELD, *STUDY[:-1], "--dry-run", "--output"),

@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT / "src"))
 # Of a page, the pages below it by caption.
 CONTENTS = {
     "README": {
-        "Begin": ["docs/first_steps", "docs/which_loss", "docs/results/README", "docs/papers/README"],
+        "Begin": ["docs/first_steps", "docs/which_loss", "docs/results/README", "papers/README"],
         "Use": [
             "docs/own_data",
             "docs/text",
@@ -50,14 +50,21 @@ CONTENTS = {
         ],
     },
     "docs/results/README": {"": ["*", "*/*"]},
-    "docs/papers/README": {"": ["*", "*/*"]},
+    "papers/README": {"": ["*/README", "*/figures/*"]},
 }
 
 project = "levelfield"
 html_title = "levelfield"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "README"
-include_patterns = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md", "docs/**.md"]
+include_patterns = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "benchmarks/README.md",
+    "docs/**.md",
+    "papers/**.md",
+]
 exclude_patterns = [".*", "build", "outputs", "src", "tests", "configs", "notebooks", "scripts"]
 myst_heading_anchors = 4
 highlight_language = "bash"  # of blocks that are set in

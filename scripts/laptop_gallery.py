@@ -87,7 +87,7 @@ def gallery(sets: Sequence[LaptopSet]) -> str:
         f"times, on a frozen trunk; questions and what the studies answer. {in_so_far(sets)}",
         "- [Which loss should I try?](../which_loss.md): the same figures for somebody who has to begin.",
         "- [Studies that train the trunk](trained_trunks.md): short ones, of a smaller protocol.",
-        "- [The papers](../papers/README.md): what follows from their published numbers, and what is the same here.",
+        "- [The papers](../../papers/README.md): what follows from their published numbers, and what is the same here.",
         "",
         "Neighbours of letters that were never trained on, before and after training "
         "(`levelfield study run glyphs_finetune`); neighbours of a picture from disk are in "

@@ -13,12 +13,12 @@ from laptop_order import PAPERS
 from laptop_sets import LaptopSet, Settings
 from laptop_words import Section, between, mean_with, means, table
 
-from levelfield.analysis.paper_figures import DATASETS
 from levelfield.analysis.search_noise import Searched, agreeing, argument_at_fault, outcome
 from levelfield.analysis.statistics import t_quantile
 from levelfield.analysis.variance_components import COMPONENTS, variance_components
 from levelfield.analysis.verdicts import points
-from levelfield.published.tables import claims
+from papers.drawing import DATASETS
+from papers.published import claims
 
 TRIALS = (5, 10, 20, 30, 40, 50)
 FINALS = (0, 3, 5, 10)

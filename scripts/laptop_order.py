@@ -15,17 +15,18 @@ from scipy.stats import spearmanr
 
 from levelfield.analysis.agreement import kendall
 from levelfield.analysis.comparison import PAIR, Comparison, compare_all
-from levelfield.analysis.paper_figures import DATASETS, validation_against_test
 from levelfield.analysis.ranks import rank_methods
 from levelfield.analysis.results import ResultRow
 from levelfield.analysis.statistics import t_interval
 from levelfield.analysis.verdicts import points, turned
-from levelfield.published.tables import papers, reality_check_scores
 from levelfield.report.figures.style import style, to_svg
 from levelfield.report.ranks_figure import ranks_figure
 from levelfield.storage.atomic import write_atomically
 from levelfield.study.definition.search_settings import first_search
 from levelfield.study.definition.spec import BASELINE, is_baseline
+from papers.drawing import DATASETS
+from papers.published import papers
+from papers.reality_check.figures import table_scores, validation_against_test
 
 FEATURES, LDA = f"{BASELINE}[features]", f"{BASELINE}[lda]"
 CLASSIC = ("contrastive", "triplet_margin")
@@ -250,7 +251,7 @@ def paper_orders() -> dict[str, dict[str, float]]:
     """The Reality Check's separated MAP@R of batch 32, by our names of its methods."""
     names = {name: row["search"] for name, row in papers()["reality_check"]["methods"].items() if "search" in row}
     return {
-        title: {names[m]: s for m, s in reality_check_scores(dataset, "map_at_r").items() if m in names}
+        title: {names[m]: s for m, s in table_scores(dataset, "map_at_r").items() if m in names}
         for dataset, title in PAPERS.items()
     }
 

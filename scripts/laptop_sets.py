@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +23,7 @@ from levelfield.study.definition.spec import StudySpec, is_baseline
 from levelfield.study.definition.study_file import find_study, load_spec
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT))  # for `papers`
 RESULTS = ROOT / "docs" / "results" / "laptop"
 SETS = ("grocery_store", "banking77", "glyphs", "clinc150", "typefaces", "news20", "omniglot")
 # Studies of the same set without a search, kept in folders `<set>_<kind>` beside it.

@@ -28,8 +28,8 @@ ROOMS = {
     "levelfield.data.samplers": ("base.TrainingBatchSampler",),
     "levelfield.training.callbacks": ("lightning.pytorch.Callback",),
 }
-# The learner puts these around what is named; nobody names them.
-WRAPPERS = {"EnsembleTrunk", "EnsembleEmbedder", "ModuleTrunk"}
+# The learner puts it around what is named; nobody names it.
+WRAPPERS = {"ModuleTrunk"}
 SUPPLIED = {"num_classes", "embedding_size", "num_features"}
 SHARED = {"class_fraction"}  # of losses with class weights: the page explains them once
 WIDTH = 120

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -20,16 +20,17 @@ from own_images import image_options, own_images
 from tiny_fit import REPOSITORY, TINY
 from tiny_text import own_texts
 
-from levelfield.analysis.exhibits import exhibit
 from levelfield.cli.data import named_datasets
 from levelfield.cli.main import main
 from levelfield.errors import UserError
 from levelfield.study.archive import write_archive
 from levelfield.study.record import StudyRecord
 from levelfield.training.build import build
+from papers.__main__ import exhibits
+from papers.__main__ import main as papers
 
 FRONT = [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md")]
-PAGES = [*FRONT, *sorted((REPOSITORY / "docs").rglob("*.md"))]
+PAGES = [*FRONT, *sorted((REPOSITORY / "docs").rglob("*.md")), *sorted((REPOSITORY / "papers").rglob("*.md"))]
 # What stands for the options that a page has named before, or leaves to the reader.
 ELLIPSIS = "--config configs/data/glyphs.yaml --model.loss ContrastiveLoss"
 PLACEHOLDERS = {"FILE": "quickstart", "NAME": "cub200", "DIR": "DIR"}
@@ -60,7 +61,7 @@ def commands(page: Path) -> Iterator[str]:
 def place(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> Path:
     """A folder with all that the commands name: own data and modules, checkpoints, finished studies."""
     folder = tmp_path_factory.mktemp("place")
-    for name in ("configs", "docs"):
+    for name in ("configs", "docs", "papers"):
         (folder / name).symlink_to(REPOSITORY / name)
     own_texts(folder)
     for name in ("my_texts.csv", "questions.csv"):
@@ -81,7 +82,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> Path:
     (folder / "my_trunk.py").write_text(re.findall(r"```python\n(.*?)```", page, re.S)[0])
     page = (REPOSITORY / "docs/own_learner.md").read_text()
     (folder / "my_learner.py").write_text(re.findall(r"```python\n(.*?)```", page, re.S)[0])
-    for name in ("quickstart", "quickstart_my_loss", "glyphs_search"):
+    for name in ("quickstart", "quickstart_my_loss", "glyphs_search", "my_study"):
         shutil.copytree(finished, folder / "outputs" / name)
     write_archive(StudyRecord.begun(finished), folder / "outputs/quickstart.tar.xz")
     for name in ("reality_check_table4_cub", "reality_check_table5_cars", "reality_check_table6_sop"):
@@ -140,7 +141,8 @@ def fit(words: list[str], run: Callable, place: Path) -> None:
     code, printed, complaint = run("fit", *words, "--print_config")
     assert code == 0, complaint
     config = yaml.safe_load(printed)
-    if not any(word in " ".join(words) for word in ("bn_inception", "convnext", "dinov2", "gpus.yaml", "minilm")):
+    large = ("bn_inception", "dreml", "convnext", "dinov2", "gpus.yaml", "minilm")
+    if not any(word in " ".join(words) for word in large):
         config["trainer"].update(accelerator="cpu", devices=1)
         build({key: config[key] for key in ("model", "data", "trainer")}, place / "built", progress=False)
 
@@ -204,14 +206,6 @@ def data(words: list[str], run: Callable, place: Path) -> None:
     assert printed
 
 
-def paper(words: list[str], run: Callable, place: Path) -> None:
-    code, _, complaint = run("paper", *words)
-    if words[0] == "run" and exhibit(words[1]).studies:
-        assert complaint.splitlines()[-1] == f"levelfield: {WOULD_RUN}"
-    else:
-        assert code == 0, complaint
-
-
 def sbatch(words: list[str], run: Callable, place: Path) -> None:
     """The script runs with an `srun` that notes its words, and what it would start is a command too."""
     script = words.index("scripts/slurm.sh")
@@ -225,7 +219,7 @@ def sbatch(words: list[str], run: Callable, place: Path) -> None:
 
 
 def levelfield(words: list[str], run: Callable, place: Path) -> None:
-    if len(words) == 1 and words[0] in ("study", "paper", "data"):  # a name for all that follows
+    if len(words) == 1 and words[0] in ("study", "data"):  # a name for all that follows
         assert run(*words, "--help")[0] == 0
         return
     if len(words) == 1:
@@ -238,7 +232,12 @@ def make(words: list[str], run: Callable, place: Path) -> None:
 
 
 def python(words: list[str], run: Callable, place: Path) -> None:
-    if words[0] != "-m":
+    if words[0] == "papers":
+        with redirect_stderr(io.StringIO()) as complaint:
+            code = papers(words[1:])
+        would_run = words[1] == "run" and bool(exhibits()[words[2]].studies)
+        assert (code, WOULD_RUN in complaint.getvalue()) == ((2, True) if would_run else (0, False))
+    elif words[0] != "-m":
         ast.parse((REPOSITORY / words[0]).read_text())
 
 
@@ -267,7 +266,6 @@ VERBS = {
     "export": use("export"),
     "compare": compare,
     "study": study,
-    "paper": paper,
     "data": data,
 }
 RULES = {

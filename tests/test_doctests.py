@@ -8,10 +8,11 @@ import pytest
 
 import levelfield
 
-SOURCES = Path(levelfield.__file__).parent
+PACKAGES = (Path(levelfield.__file__).parent, Path(__file__).parents[1] / "papers")
 MODULES = [
-    ".".join(("levelfield", *path.relative_to(SOURCES).with_suffix("").parts))
-    for path in sorted(SOURCES.rglob("*.py"))
+    ".".join(path.relative_to(package.parent).with_suffix("").parts)
+    for package in PACKAGES
+    for path in sorted(package.rglob("*.py"))
     if ">>> " in path.read_text()
 ]
 

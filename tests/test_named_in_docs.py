@@ -7,8 +7,15 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parent.parent
-PAGES = ["README.md", "benchmarks/README.md", *sorted(f"docs/{page.name}" for page in REPOSITORY.glob("docs/*.md"))]
-FILE = re.compile(r"(?<![\w/.])(?:tests|src|configs|scripts|benchmarks|docs)/[\w./-]*\w")
+PAGES = [
+    *("README.md", "benchmarks/README.md"),
+    *sorted(
+        str(page.relative_to(REPOSITORY))
+        for part in ("docs/*.md", "papers/**/README.md")
+        for page in REPOSITORY.glob(part)
+    ),
+]
+FILE = re.compile(r"(?<![\w/.])(?:tests|src|configs|scripts|benchmarks|docs|papers)/[\w./-]*\w")
 NAME = re.compile(r"`(levelfield(?:\.\w+)+)`")
 PLACEHOLDER = re.compile(r"\b(NAME|SET|DIR|FILE)\b")
 

@@ -194,7 +194,7 @@ def test_a_mistake_is_one_line_with_the_remedy(tiny, run, tmp_path, options, wor
     [
         *(("model.embedder_lr", bad) for bad in ("-1", ".nan", ".inf", "nan", "fast")),
         *((f"model.{key}", "-0.1") for key in ("trunk_lr", "loss_lr", "weight_decay", "loss_weight_decay")),
-        *((f"model.{key}", "0") for key in ("embedding_size", "members", "num_features", "loss.scale")),
+        *((f"model.{key}", "0") for key in ("embedding_size", "num_features", "loss.scale")),
         ("model.loss.margin", "[1]"),
         *((f"data.{key}", "0") for key in ("batch_size", "samples_per_class", "steps_per_epoch", "eval_batch_size")),
         *((f"data.{key}", "-1") for key in ("num_workers", "fold", "num_folds", "dataset.num_classes")),

@@ -17,7 +17,6 @@ CLASS_SITUATIONS = ["unit", "raw", "triplets", "duplicates"]
 ARGUMENTS = {
     "MagFaceLoss": {"lower_norm": 1.0, "upper_norm": 20.0},
     "MarginLoss": {"learn_beta": True, "num_classes": 20, "nu": 0.1},
-    "MetaClassLoss": {"members": 3},
     "RankedListLoss": {"margin": 0.4, "Tn": 10},
 }
 

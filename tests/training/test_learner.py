@@ -161,7 +161,6 @@ OTHERS = {
     "loss_weight_decay": lambda: 0.5,
     "lr_scheduler": lambda: functools.partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.1),
     "seed": lambda: 1,
-    "members": lambda: 2,
     "freeze_trunk": lambda: True,
     "embedder_init": lambda: "pca",
 }

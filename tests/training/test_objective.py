@@ -8,7 +8,7 @@ from refused import refused
 from torch import nn
 
 from levelfield.errors import UserError
-from levelfield.losses import ArcFaceLoss, ContrastiveLoss, MetaClassLoss
+from levelfield.losses import ArcFaceLoss, ContrastiveLoss
 from levelfield.regularizers import AntiCollapse, CenterInvariance, KoLeo, SphericalConstraint
 from levelfield.study.definition.conditions import differing_conditions
 from levelfield.study.definition.study_file import load_spec
@@ -76,7 +76,6 @@ def test_minimises_the_loss_and_the_weighted_penalty_of_the_embeddings_or_class_
     [
         (ContrastiveLoss(), {"regularizer": SphericalConstraint()}, "give --model.normalize false"),
         (ContrastiveLoss(), {"regularizer": CenterInvariance()}, "--model.loss ContrastiveLoss has none"),
-        (MetaClassLoss(5, 4, members=2), {"regularizer": CenterInvariance(), "members": 2}, "MetaClassLoss has none"),
     ],
 )
 def test_a_regularizer_of_what_is_not_there_is_refused(loss, arguments, message):

@@ -69,9 +69,11 @@ def test_each_weight_of_a_trunk_of_timm_has_its_layer_s_rate(name, arguments, la
                 assert found[f"trunk.model.{each}"] == RATE * group["lr_scale"]
 
 
-def test_members_of_an_ensemble_and_a_module_that_holds_a_network():
-    found = rates(trunk_of("test_vit", depth=3), members=2)
-    of_first, of_second = ({n: r for n, r in found.items() if n.startswith(f"trunk.members.{k}.")} for k in (0, 1))
+def test_a_trunk_that_holds_networks():
+    pair = nn.ModuleList([trunk_of("test_vit", depth=3), trunk_of("test_vit", depth=3)])
+    pair.num_features = 8
+    found = rates(pair)
+    of_first, of_second = ({n: r for n, r in found.items() if n.startswith(f"trunk.module.{k}.")} for k in (0, 1))
     assert list(of_first.values()) == list(of_second.values())
     assert len(set(of_first.values())) == 4
     alone = rates(timm.create_model("test_vit", num_classes=0, depth=3))

@@ -74,7 +74,6 @@ LEARNERS = {
     "batch norm": lambda: {"loss": ContrastiveLoss(), "freeze_batch_norm": False},
     "a frozen trunk": lambda: {"loss": ContrastiveLoss(), "freeze_trunk": True, "embedder_init": "pca"},
     "features": lambda: {"loss": ArcFaceLoss, "freeze_trunk": True},
-    "members": lambda: {"loss": ContrastiveLoss(), "members": 2},
     "fewer activations": lambda: {"loss": ContrastiveLoss(), "gradient_checkpointing": True, "layer_decay": 0.9},
 }  # fmt: skip
 TRAINERS: dict[str, dict[str, Any]] = {

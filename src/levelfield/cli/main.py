@@ -1,4 +1,4 @@
-"""The one command line: fit; validate, test, predict; score, search, export; compare; study; paper; data."""
+"""The one command line: fit; validate, test, predict; score, search, export; compare; study; data."""
 
 import os
 import sys
@@ -25,7 +25,6 @@ usage: levelfield COMMAND [OPTIONS]
   validate, test      score a checkpoint: --ckpt_path best.ckpt                      (validate --help)
   predict, score      embed any data with it, or score another set: --data PATH      (predict --help)
   search, export      find the nearest in a gallery; ONNX and torch.export           (search --help)
-  paper list          the papers' tables and figures, and how to run each             (paper --help)
   data list           the data sets, and whether they are there                      (data --help)
 
 first steps
@@ -38,7 +37,7 @@ first steps
 
 EVALUATIONS = ("validate", "test", "predict")
 USES = ("score", "search", "export")
-COMMANDS = ("fit", *EVALUATIONS, *USES, "compare", "study", "paper", "data")
+COMMANDS = ("fit", *EVALUATIONS, *USES, "compare", "study", "data")
 EVALUATION_HELP = """\
 usage: levelfield {} --ckpt_path FILE [--KEY VALUE ...]
 

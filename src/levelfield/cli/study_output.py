@@ -20,7 +20,6 @@ from levelfield.cli.command_parser import without_options
 from levelfield.cli.study_status import show_status
 from levelfield.errors import UserError
 from levelfield.experiment import Study
-from levelfield.report.papers_table import print_papers
 from levelfield.report.ranks_page import write_ranks
 from levelfield.report.table import TABLE_WIDTH
 from levelfield.runtime.imports import quick_imports
@@ -88,12 +87,10 @@ def _answer_of(
         show_status(console, study, arguments.watch, machine)
     elif arguments.command == "report":
         _print_study(console, study)
-        record = study.record()
-        print_papers(console, record, summarise(collect_rows(record)))
         if arguments.figures is not None:
             _print_lines(console, list(map(str, study.figures(arguments.figures))))
         if arguments.others:
-            _print_lines(console, [str(write_ranks([study.folder, *arguments.others], record.report_folder))])
+            _print_lines(console, [str(write_ranks([study.folder, *arguments.others], study.record().report_folder))])
     elif arguments.command == "verify":
         return _verify(console, study)
     elif arguments.command == "archive":

@@ -17,7 +17,6 @@ from levelfield.losses.hyperbolic_cross_entropy import HyperbolicCrossEntropyLos
 from levelfield.losses.lifted_structure import LiftedStructureLoss
 from levelfield.losses.magface import MagFaceLoss
 from levelfield.losses.margin import MarginLoss
-from levelfield.losses.meta_class import MetaClassLoss
 from levelfield.losses.multi_similarity import MultiSimilarityLoss
 from levelfield.losses.n_pairs import NPairsLoss
 from levelfield.losses.normalized_softmax import NormalizedSoftmaxLoss
@@ -62,7 +61,6 @@ __all__ = [
     "LiftedStructureLoss",
     "MagFaceLoss",
     "MarginLoss",
-    "MetaClassLoss",
     "MetricLoss",
     "MultiSimilarityLoss",
     "NPairsLoss",

@@ -52,9 +52,6 @@ class WeightedSum(MetricLoss):
                 raise ValueError(f"losses {name}={loss!r} is no module: make it, or let a learner make the sum")
         self.losses = nn.ModuleDict(given)
         self.weights = {name: float(weights.get(name, 1.0)) for name in given}
-        for loss in given.values():
-            if hasattr(loss, "members"):
-                self.members = loss.members  # of an ensemble, which the learner compares with its own
 
     def compute(
         self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels

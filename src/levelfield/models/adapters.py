@@ -56,18 +56,17 @@ class LoRA:
         return _peft().LoraConfig(r=self.rank, lora_alpha=self.alpha, lora_dropout=self.dropout, target_modules=targets)
 
 
-def adapted(trunk: Trunk, adapter: LoRA | None, freeze_trunk: bool = False, members: int = 1) -> Trunk:
+def adapted(trunk: Trunk, adapter: LoRA | None, freeze_trunk: bool = False) -> Trunk:
     """The trunk, with the adapter in it if there is one; the rest are the learner's arguments.
 
     Raises:
         UserError: as `add_adapter`, or a learner in which an adapter makes no sense.
     """
     if adapter is not None:
-        if freeze_trunk or members > 1:
-            other = "--model.freeze_trunk true" if freeze_trunk else f"--model.members {members}"
+        if freeze_trunk:
             raise UserError(
-                "--model.adapter LoRA learns beside the weights of one trunk, which stay as they are: "
-                f"leave {other} out"
+                "--model.adapter LoRA learns beside the weights of a trunk, which stay as they are: "
+                "leave --model.freeze_trunk true out"
             )
         add_adapter(trunk, adapter)
     return trunk

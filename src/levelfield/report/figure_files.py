@@ -3,20 +3,17 @@
 from pathlib import Path
 
 from levelfield.analysis.results import collect_rows
-from levelfield.analysis.study_points import study_trend
 from levelfield.report.figures import Results, report_figures
 from levelfield.report.figures.style import style, to_pdf, to_svg
-from levelfield.report.paper_figures import paper_figures
 from levelfield.storage.atomic import write_atomically
 from levelfield.study.integrity import changed_files
 from levelfield.study.record import StudyRecord
 
 PAPER_WIDTH = 6.9  # inches: both columns of a conference's page, where 9 points are 9 points
-CLAIMS = "reality_check/figure2"
 
 
 def write_figures(record: StudyRecord, folder: Path) -> list[Path]:
-    """Write each figure of the report, and the Reality Check's Figure 2 with the study's points, and return the paths.
+    """Write each figure of the report and return the paths.
 
     The letters are in the files (outlines in SVG, the font in PDF), no dates are: the same study gives the same bytes
     with the same version of matplotlib. What there is nothing to draw in is left out.
@@ -24,11 +21,8 @@ def write_figures(record: StudyRecord, folder: Path) -> list[Path]:
     results = Results(record, collect_rows(record), changed_files(record))
     written = []
     with style():
-        figures = {name: figure.draw(results) for name, figure in report_figures().items()}
-        claims = paper_figures()[CLAIMS].draw
-        if claims is not None and study_trend(record)[1]:
-            figures["claims_and_reality"] = claims([record])
-        for name, figure in figures.items():
+        for name, declared in report_figures().items():
+            figure = declared.draw(results)
             if figure is None:
                 continue
             figure.set_figwidth(PAPER_WIDTH)

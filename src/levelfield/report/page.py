@@ -7,17 +7,16 @@ from typing import Any
 
 from levelfield.analysis.comparison import OVER_BASELINE, PAIR, SECOND_SEARCH, compare_all
 from levelfield.analysis.conclusion import two_sentences
-from levelfield.analysis.papers import papers_beside
 from levelfield.analysis.results import EMBEDDING_KINDS, ResultRow, SummaryRow, collect_rows, embedding_kinds, summarise
 from levelfield.analysis.selection import selected
 from levelfield.analysis.verdicts import CAVEAT, all_in_words
-from levelfield.metrics.table import SELECTED_BY, SHOWN_METRICS, title_of
+from levelfield.metrics.table import SELECTED_BY, SHOWN_METRICS
 from levelfield.report.conditions_and_origin import compared, origin, said_setting
 from levelfield.report.cost_and_commands import commands, costs
 from levelfield.report.figures import Results, report_figures
 from levelfield.report.figures.style import style, to_svg
 from levelfield.report.score_bars import cells_of, scale_of
-from levelfield.report.table import footnotes, percent, reopening, score_lines
+from levelfield.report.table import footnotes, reopening, score_lines
 from levelfield.report.template import inside, render, size_of
 from levelfield.storage.atomic import write_atomically
 from levelfield.storage.ledger import Ledger
@@ -43,7 +42,6 @@ SECTIONS = {
     "similarities": "Similarities",
     "searches": "Search",
     "costs": "Cost",
-    "papers": "Published numbers",
     "ledger": "Openings of the test classes",
     "origin": "Where the numbers come from",
 }
@@ -124,7 +122,6 @@ def _contents(record: StudyRecord, rows: Sequence[ResultRow], changed: Mapping[P
         "searches": _searches(record) if spec.search.trials else [],
         "costs": costs(record),
         "commands": commands(record, list(rows)),
-        "papers": _papers(record, test),
         "failed_runs": [(str(job), why) for job, why in state.failures("run").items()],
         "without_setting": state.without_setting(),
         "ledger": _openings(ledger),
@@ -184,23 +181,6 @@ def _searches(record: StudyRecord) -> list[dict[str, Any]]:
         for selection in selected(record).values()
         if record.spec.trials(selection.method)
     ]
-
-
-def _papers(record: StudyRecord, test: Sequence[SummaryRow]) -> list[dict[str, Any]]:
-    """A paper a table: ours, theirs below, and the differences."""
-    scores = {(row.method, row.embedding, row.metric): row for row in test}
-    found = []
-    for paper in papers_beside(record):
-        groups: dict[str, list[dict[str, Any]]] = {embedding: [] for embedding in EMBEDDING_KINDS}
-        for row in paper.counterparts:
-            embedding = row.result.embedding
-            ours = [percent(scores.get((row.row, embedding, metric))) for metric in paper.metrics]
-            theirs = [row.result.percent(metric) for metric in paper.metrics]
-            groups[embedding].append({"method": row.row, "ours": ours, "name": row.said_name, "theirs": theirs})
-        tables = [{"embedding": embedding, "rows": rows} for embedding, rows in groups.items() if rows]
-        titles = [title_of(metric) for metric in paper.metrics]
-        found.append({"title": paper.title, "metrics": titles, "differences": paper.differences, "groups": tables})
-    return found
 
 
 def _openings(ledger: Ledger) -> list[dict[str, Any]]:

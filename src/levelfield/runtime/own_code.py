@@ -3,11 +3,12 @@
 import ast
 import hashlib
 import importlib.util
+import pkgutil
 import re
 import sysconfig
 from collections.abc import Iterator
 from functools import cache
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +87,15 @@ def _find(name: str) -> ModuleSpec | None:
         if spec is None or spec.submodule_search_locations is None:
             return None
         inner = ".".join([first, *rest[: position + 1]])
-        spec = PathFinder.find_spec(inner, list(spec.submodule_search_locations))
+        spec = _find_in(inner, list(spec.submodule_search_locations))
     return spec
+
+
+def _find_in(name: str, folders: list[str]) -> ModuleSpec | None:
+    """A module of a package, which may be a folder without `__init__.py`: `PathFinder` needs its parent imported."""
+    finders = filter(None, map(pkgutil.get_importer, folders))
+    found = [spec for spec in (finder.find_spec(name) for finder in finders) if spec is not None]
+    return next((spec for spec in found if spec.loader is not None), next(iter(found), None))
 
 
 def _is_own(spec: ModuleSpec) -> bool:

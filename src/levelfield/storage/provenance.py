@@ -30,7 +30,6 @@ NO_NUMBERS = (
     "metrics/hierarchy.py",
     "metrics/reranking.py",
     "metrics/verification.py",
-    "published",
     "report",
     "runtime",
     "storage",

@@ -22,7 +22,6 @@ from levelfield.miners import Miner
 from levelfield.models import LinearEmbedder
 from levelfield.models.adapters import LoRA, adapted
 from levelfield.models.embedders import check_embedder
-from levelfield.models.ensemble import EnsembleEmbedder, EnsembleTrunk
 from levelfield.models.layers import recompute_activations
 from levelfield.models.pca_start import check_can_be_pca
 from levelfield.models.trunks import as_trunk
@@ -78,7 +77,6 @@ class MetricLearner(LightningModule):
         lr_scheduler: class; its arguments count epochs, or steps.
         lr_scheduler_interval: whether it moves on after each `epoch` or each `step` of the optimizer.
         seed: of the random choices in dropout, losses and miners.
-        members: copies of trunk and embedder side by side, each with its share of the embedding (DREML's ensemble).
         num_features: length of a feature vector, for a trunk that does not say so itself.
         embedder_init: where a linear embedder starts: at random weights, or at the PCA of the training samples'
             features, as a fit begins.
@@ -127,7 +125,6 @@ class MetricLearner(LightningModule):
         lr_scheduler: SchedulerFactory | None = None,
         lr_scheduler_interval: Literal["epoch", "step"] = "epoch",
         seed: int = 0,
-        members: int = 1,
         num_features: int | None = None,
         freeze_trunk: bool = False,
         embedder_init: Literal["random", "pca"] = "random",
@@ -138,27 +135,20 @@ class MetricLearner(LightningModule):
         regularizer: Regularizer | None = None,
     ) -> None:
         super().__init__()
-        refuse_below(1, "model", embedding_size=embedding_size, members=members, chunk_size=chunk_size)
+        refuse_below(1, "model", embedding_size=embedding_size, chunk_size=chunk_size)
         refuse_below(0, "model", trunk_lr=trunk_lr, embedder_lr=embedder_lr, loss_lr=loss_lr)
         refuse_below(
             0, "model", weight_decay=weight_decay, loss_weight_decay=loss_weight_decay, layer_decay=layer_decay
         )
-        member = adapted(as_trunk(trunk, num_features), adapter, freeze_trunk, members)
-        # Copies that never learn would all say the same: members share a frozen trunk.
-        self.trunk = member if members == 1 or freeze_trunk else EnsembleTrunk(member, members)
+        self.trunk = adapted(as_trunk(trunk, num_features), adapter, freeze_trunk)
         if freeze_trunk:
             self.trunk.requires_grad_(False)
         elif gradient_checkpointing:
             recompute_activations(self.trunk, freeze_batch_norm)
-        self.embedder = (
-            embedder(member.num_features, embedding_size)
-            if members == 1
-            else EnsembleEmbedder(member.num_features, embedding_size, embedder, members)
-        )
+        self.embedder = embedder(self.trunk.num_features, embedding_size)
         if embedder_init == "pca":
             check_can_be_pca(self.embedder, self.trunk.num_features)
         self._starts_at_pca = embedder_init == "pca"
-        self.members = members
         self.embedding_size = embedding_size
         self.loss: nn.Module | None = loss if isinstance(loss, nn.Module) else None
         self.miner = miner
@@ -195,7 +185,6 @@ class MetricLearner(LightningModule):
                 "distance": distance,
                 "freeze_batch_norm": freeze_batch_norm,
                 "seed": seed,
-                "members": members,
                 "num_features": num_features,
                 "freeze_trunk": freeze_trunk,
                 "embedder_init": embedder_init,
@@ -312,10 +301,6 @@ class MetricLearner(LightningModule):
         self.num_classes = num_classes
         if self._loss_factory is not None:
             self.loss = make_loss(self._loss_factory, num_classes, self.embedding_size)
-        if getattr(self.loss, "members", self.members) != self.members:
-            raise UserError(
-                f"--model.members {self.members} and --model.loss.members {self.loss.members} must be one number"  # type: ignore[union-attr]
-            )
         if isinstance(self.loss, MetricLoss):
             self.loss.set_num_classes(num_classes)
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tiny_fit import REPOSITORY
 
 from levelfield.study.definition.conditions import differing_conditions
 from levelfield.study.definition.search_settings import first_search
@@ -20,7 +21,7 @@ CLASSIFICATION = {"proxy_nca", "normalized_softmax", "cosface", "arcface", "soft
 def test_the_protocol_is_the_papers(name: str) -> None:
     """Musgrave et al. 2020, section 3.1: 14 methods of Table 4, 50 trials, 10 runs, 4 folds, batches of 32."""
     spec = load_spec(find_study(f"laptop/{name}"))
-    paper = load_spec(find_study("reality_check/table4_cub"))
+    paper = load_spec(REPOSITORY / "papers/reality_check/table4_cub.yaml")
     assert [method for method in spec.methods if method == first_search(method)] == list(paper.methods)
     assert {method for method in spec.methods if "@" in method} == {"contrastive@2", "multi_similarity@2", "arcface@2"}
     assert (spec.name, spec.search.trials, spec.folds, spec.runs) == (f"laptop_{name}", 50, 4, 10)

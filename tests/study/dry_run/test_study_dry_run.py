@@ -9,28 +9,16 @@ import torch
 import yaml
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import EarlyStopping
+from tiny_fit import REPOSITORY
 
-from levelfield.analysis.papers import protocol_differences
 from levelfield.cli.study import main
-from levelfield.published.searches import reality_check_search
-from levelfield.published.tables import published
-from levelfield.study.definition.spec import BASELINE
 from levelfield.study.definition.study_file import load_spec
 from levelfield.study.dry_run.costs import MethodCost, method_costs, summary, training_steps
 from levelfield.study.dry_run.step_time import network_step
-from levelfield.study.jobs.job import Job, job_config, study_jobs
-from levelfield.study.jobs.written_config import class_name
+from levelfield.study.jobs.job import Job, job_config
 from levelfield.training.build import build
 
-STUDIES = Path(__file__).parents[3] / "configs" / "study"
-FULL_SIZE = {
-    "reality_check/table4_cub": ("cub200", 32),
-    "reality_check/table5_cars": ("cars196", 32),
-    "reality_check/table6_sop": ("sop", 32),
-    "reality_check/table8": ("cub200", 256),
-}
-# Evaluations: every how many epochs, and how many without a better one end a training (DESIGN: 9, 14, 39 epochs).
-STOPPING = {"cub200": (2, 5), "cars196": (5, 3), "sop": (20, 2)}
+STUDIES = REPOSITORY / "papers" / "reality_check"
 TINY_TRUNK = {"class_path": "levelfield.models.TimmTrunk", "init_args": {"name": "test_resnet", "weights": None}}
 SMALL = {
     "model.trunk": TINY_TRUNK,
@@ -59,7 +47,7 @@ def test_a_dry_run_prints_jobs_and_hours_and_writes_nothing(
 
 
 def test_a_study_of_untrained_trunks_says_that_nothing_is_trained(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "reality_check/table1_cub", "--dry-run"]) == 0
+    assert main(["run", str(STUDIES / "table1_cub.yaml"), "--dry-run"]) == 0
     first, second = capsys.readouterr().out.splitlines()
     # Three trunks, a PCA for each of four folds.
     assert first == "12 jobs: 0 trainings in the search, 0 in the runs, 12 fits of the pretrained baseline"
@@ -89,7 +77,7 @@ def test_hours_are_jobs_times_steps_times_seconds() -> None:
 
 def test_bounds_of_the_steps_are_those_of_lightning(tmp_path: Path) -> None:
     """A training that never gets better, because nothing is learnt, stops at the lower bound."""
-    spec = load_spec(STUDIES / "reality_check/table4_cub.yaml", {**SMALL, "data.dataset": "Glyphs"})
+    spec = load_spec(STUDIES / "table4_cub.yaml", {**SMALL, "data.dataset": "Glyphs"})
     config = spec.methods["contrastive"]
     config["data"] |= {"dataset": {"class_path": "Glyphs", "init_args": {"num_classes": 16, "image_size": 32}}}
     config["data"] |= {"steps_per_epoch": 1, "batch_size": 8, "fold": 0, "num_folds": 2}
@@ -125,7 +113,7 @@ def test_texts_are_timed_too(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     dataset = {"class_path": "TextTable", "init_args": {"table": str(tmp_path / "texts.csv")}}
     study = {
         "base": [
-            str(STUDIES.parent / "trunk" / "tiny_text.yaml"),
+            "trunk/tiny_text.yaml",
             {"data": {"dataset": dataset, "batch_size": 8}, "trainer": {"accelerator": "cpu"}},
         ],
         "methods": {"ntxent": {"model": {"loss": "NTXentLoss"}}},
@@ -137,53 +125,15 @@ def test_texts_are_timed_too(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "on 8 texts of 12 words (cpu, 1 thread)" in capsys.readouterr().out
 
 
-def test_the_paper_s_three_data_sets_are_ten_thousand_trainings() -> None:
-    trainings = 0
-    for name in FULL_SIZE:
-        spec = load_spec(STUDIES / f"{name}.yaml")
-        jobs = study_jobs(spec)
-        assert len(spec.methods) == PAPERS_METHODS
-        assert len(jobs) == PAPERS_METHODS * (50 + 10) * 4 + 4
-        if "table8" not in name:
-            trainings += sum(job.method != BASELINE for job in jobs)
-    assert trainings == 10_080
-
-
-@pytest.mark.parametrize("name", FULL_SIZE)
-def test_a_full_size_study_is_the_paper_s(name: str) -> None:
-    dataset, batch_size = FULL_SIZE[name]
-    spec = load_spec(STUDIES / f"{name}.yaml")
-    every, patience = STOPPING[dataset]
-    for method, config in spec.methods.items():
-        assert config["data"]["batch_size"] == batch_size
-        assert config["trainer"]["check_val_every_n_epoch"] == every
-        (stopping,) = config["trainer"]["callbacks"]
-        assert stopping["init_args"] == {"monitor": "val/map_at_r", "mode": "max", "patience": patience}
-        loss, miner = class_name(config["model"]["loss"]), config["model"].get("miner")
-        rows = [
-            row
-            for row in published(dataset, loss, miner and class_name(miner), config["model"]["loss"]["init_args"])
-            if row.paper == "reality_check" and row.protocol["data.batch_size"] == batch_size
-        ]
-        assert [row.embedding for row in rows] == ["concatenated", "separated"]
-        assert all(protocol_differences(row.protocol, config, spec) == [] for row in rows)
-        space = reality_check_search(method, dataset, batch_size)["space"]
-        searched = {key.rpartition(".")[2]: place for key, place in spec.space(method).items()}
-        assert set(searched) == set(space)
-        for argument, place in space.items():
-            found = searched[argument]
-            assert (found.low, found.high, found.scale) == (place["low"], place["high"], place["scale"])
-
-
 def test_every_full_size_method_takes_a_step_without_its_data(monkeypatch: pytest.MonkeyPatch) -> None:
     """As `--dry-run` does, but with a tiny trunk: no data set is on disk, CUB's 75 training classes are known."""
     monkeypatch.delenv("LEVELFIELD_DATA", raising=False)
     monkeypatch.setattr("levelfield.study.dry_run.step_time.MEASURED_STEPS", 1)
-    costs = method_costs(load_spec(STUDIES / "reality_check/table4_cub.yaml", SMALL))
+    costs = method_costs(load_spec(STUDIES / "table4_cub.yaml", SMALL))
     assert len(costs) == PAPERS_METHODS
     assert all((cost.trials, cost.runs) == (200, 40) for cost in costs)
     assert all((cost.least_steps, cost.most_steps) == (1200, 100_000) for cost in costs)
     assert all(cost.step_seconds > 0 for cost in costs)
-    lines = summary(load_spec(STUDIES / "reality_check/table4_cub.yaml", SMALL), costs)
+    lines = summary(load_spec(STUDIES / "table4_cub.yaml", SMALL), costs)
     assert "3,364 jobs: 2,800 trainings in the search, 560 in the runs, 4 fits" in lines[0]
     assert "early stopping at its first chance, after 1,200 steps, and never, after 100,000" in lines[2]

@@ -1,5 +1,6 @@
 """The search on the Reality Check's recorded curves of one argument: how near it comes to their best."""
 
+import json
 import statistics
 from types import ModuleType
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 from benchmark_module import benchmark_module
 
-from levelfield.published.searches import reality_check_curves, reality_check_search
+from papers.published import searches
 
 
 @pytest.fixture(scope="module")
@@ -17,10 +18,11 @@ def benchmark() -> ModuleType:
 
 
 def test_the_recorded_curves_are_the_published_searches(benchmark: ModuleType) -> None:
-    records, curves = reality_check_curves(), benchmark.recorded_curves()
+    records, curves = json.loads(benchmark.CURVES.read_text())["curves"], benchmark.recorded_curves()
+    by_key = {(each["loss"], each["dataset"], each["batch_size"]): each for each in searches()}
     assert len(records) == 9
     for record, curve in zip(records, curves, strict=True):
-        search = reality_check_search(record["loss"], record["dataset"], record["batch_size"])
+        search = by_key[record["loss"], record["dataset"], record["batch_size"]]
         assert len(record["tried"]) == len(record["val_map_at_r"]) == 50
         assert curve.best == pytest.approx(search["val_map_at_r"], abs=1e-9)
         assert curve.value(search["optimum"]) == pytest.approx(curve.best, abs=1e-6)

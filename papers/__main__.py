@@ -1,0 +1,209 @@
+"""`python papers list|run|beside`: every table and figure of the papers with experiments, here."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+import yaml
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # `python papers` looks only in this folder
+
+from levelfield.analysis.results import collect_rows, summarise
+from levelfield.cli.main import main as levelfield
+from levelfield.errors import UserError, nearest
+from levelfield.report.table import TABLE_WIDTH
+from levelfield.study.definition.study_file import load_spec
+from levelfield.study.record import StudyRecord
+from papers.beside import dataset_name, print_beside
+from papers.drawing import Drawing, write_drawing
+from papers.miniature import begin_miniature, data_and_weights
+from papers.published import FOLDER, PAPERS
+
+HELP = """\
+Every table and figure of the papers with experiments (The Reality Check, Zhai & Wu, Fehervari et al., Vasilev &
+D'yakonov). Call it from the top of the repository.
+
+  python papers list
+  python papers run reality_check/table1 --miniature
+  python papers run zhai_wu/table3 --data.root DIR --executor.workers 2
+  python papers beside outputs/my_study
+"""
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """A table or figure of a paper.
+
+    Args:
+        paper: Its folder.
+        number: `table4`.
+        what: What it shows.
+        published: What the paper has in it, in short.
+        studies: The study files of the paper's folder that give it.
+        read: Where its content is, for a list or a picture that measures nothing.
+    """
+
+    paper: str
+    number: str
+    what: str
+    published: str
+    studies: tuple[str, ...] = ()
+    read: str = ""
+
+    @property
+    def files(self) -> list[Path]:
+        return [FOLDER / self.paper / f"{study}.yaml" for study in self.studies]
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether it follows from published numbers."""
+        return not self.studies and not self.read
+
+    def drawing(self) -> Drawing:
+        return import_module(f"papers.{self.paper}.figures").FIGURES[self.number]
+
+
+@cache
+def exhibits() -> dict[str, Exhibit]:
+    """All of them by name, `reality_check/table4`, in the papers' order."""
+    found = {}
+    for paper in PAPERS:
+        rows = yaml.safe_load((FOLDER / paper / "published/exhibits.yaml").read_text(encoding="utf-8"))
+        for number, row in rows.items():
+            studies = tuple(row.pop("studies", ()))
+            found[f"{paper}/{number}"] = Exhibit(paper, number, studies=studies, **row)
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0, or 2 for a mistake in the input."""
+    parser = argparse.ArgumentParser(
+        prog="python papers",
+        description=HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser("list", help="each table and figure, what the paper has in it, and what it needs")
+    run = commands.add_parser(
+        "run",
+        help="train the studies of one and print the paper's rows beside yours; or compute it from published numbers",
+        description="All other options go to `levelfield study run`: --data.root DIR, --executor.workers N, --dry-run.",
+        allow_abbrev=False,
+    )
+    run.add_argument("exhibit", metavar="PAPER/EXHIBIT")
+    run.add_argument("--miniature", action="store_true", help="the same methods on letters, in minutes")
+    run.add_argument("--output", metavar="DIR", type=Path, help="where the results are written (default: outputs)")
+    run.add_argument(
+        "--study",
+        metavar="DIR",
+        type=Path,
+        action="append",
+        help="a study of yours whose scores join what is computed from published numbers; repeatable",
+    )
+    beside = commands.add_parser("beside", help="print the papers' rows beside a study of yours", allow_abbrev=False)
+    beside.add_argument("folder", metavar="DIR", type=Path)
+    beside.add_argument("--dataset", metavar="NAME", help="take the rows of another data set")
+    arguments, options = parser.parse_known_args(argv)
+    if options and arguments.command != "run":
+        parser.error(f"{arguments.command} takes no {options[0]}")
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=TABLE_WIDTH)
+    try:
+        return _run_command(console, arguments, options)
+    except UserError as error:
+        print(f"papers: {error}", file=sys.stderr)
+        return 2
+
+
+def _run_command(console: Console, arguments: argparse.Namespace, options: list[str]) -> int:
+    if arguments.command == "list":
+        console.print(_list())
+        return 0
+    if arguments.command == "beside":
+        _print_beside(console, arguments.folder, arguments.dataset)
+        return 0
+    if arguments.exhibit not in exhibits():
+        raise UserError(f"no table or figure {arguments.exhibit!r}{nearest(arguments.exhibit, exhibits(), '')}")
+    exhibit = exhibits()[arguments.exhibit]
+    _refuse_unused(exhibit, arguments, options)
+    output = arguments.output or Path("outputs")
+    if exhibit.studies:
+        return _run_studies(console, exhibit, output, arguments.miniature, options)
+    if exhibit.is_drawn:
+        drawing, records = exhibit.drawing(), [StudyRecord.begun(folder) for folder in arguments.study or []]
+        lines = [drawing.title, "", *drawing.lines(records)]
+        paths = write_drawing(drawing, output / "papers" / exhibit.paper / "figures" / exhibit.number, records)
+    else:
+        lines, paths = [f"{exhibit.what}: nothing to measure, see {exhibit.read}"], []
+    console.print("\n".join([*lines, *map(str, paths)]), highlight=False, markup=False, soft_wrap=True)
+    return 0
+
+
+def _refuse_unused(exhibit: Exhibit, arguments: argparse.Namespace, options: list[str]) -> None:
+    given = {"--miniature": arguments.miniature, "--output": arguments.output, "--study": arguments.study}
+    used = ("--miniature", "--output") if exhibit.studies else ("--output", "--study") if exhibit.is_drawn else ()
+    unused = [option for option, value in given.items() if value and option not in used]
+    unused += [] if exhibit.studies else options
+    if unused:
+        raise UserError(f"{unused[0]}: {arguments.exhibit} does not use it; leave it out")
+
+
+def _list() -> Table:
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("", no_wrap=True)
+    for heading in ("what", "published, percent", "needs", "studies"):
+        table.add_column(heading, overflow="fold")
+    for name, exhibit in exhibits().items():
+        studies = ", ".join(exhibit.studies) or exhibit.read or "computed"
+        table.add_row(*map(Text, (name, exhibit.what, exhibit.published, _needs(exhibit), studies)))
+    return table
+
+
+def _needs(exhibit: Exhibit) -> str:
+    """Data sets, and trunks with pretrained weights, that do not come with levelfield."""
+    data: set[str] = set()
+    weights: set[str] = set()
+    for file in exhibit.files:
+        class_paths, pretrained = data_and_weights(load_spec(file))
+        data |= {dataset_name(path) or path for path in class_paths}
+        weights |= pretrained
+    return "; ".join(filter(None, (", ".join(sorted(data)), ", ".join(sorted(weights))))) or "nothing"
+
+
+def _run_studies(console: Console, exhibit: Exhibit, output: Path, in_miniature: bool, options: list[str]) -> int:
+    """Run the studies as `levelfield study run` does, each in its folder, and print the paper's rows beside yours."""
+    for file in exhibit.files:
+        spec = load_spec(file)
+        if in_miniature:
+            folder = output / "miniature" / spec.name
+            begin_miniature(spec, folder)
+            words = ["resume", str(folder), *options]
+            published_on = dataset_name(next(iter(data_and_weights(spec)[0])))
+        else:
+            folder = output / spec.name
+            words = ["run", str(file), "--output", str(folder), *options]
+            published_on = None
+        if code := levelfield(["study", *words]):
+            return code
+        if "--dry-run" not in options:
+            _print_beside(console, folder, published_on, exhibit.paper)
+    return 0
+
+
+def _print_beside(console: Console, folder: Path, dataset: str | None, paper: str = "") -> None:
+    record = StudyRecord.begun(folder)
+    print_beside(console, record, summarise(collect_rows(record)), dataset, paper)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

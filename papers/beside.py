@@ -1,0 +1,269 @@
+"""The papers' scores beside a study's: same data set, same loss, and each difference between the protocols."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from levelfield.analysis.results import EMBEDDING_KINDS, SummaryRow, embedding_kinds
+from levelfield.metrics.table import SHOWN_METRICS, title_of
+from levelfield.report.table import percent
+from levelfield.study.definition.configuration import flatten, init_args
+from levelfield.study.definition.spec import BASELINE, WHOLE_HALF, StudySpec, is_baseline, one_pca, reference_of
+from levelfield.study.jobs.written_config import class_name, whole_config
+from levelfield.study.record import StudyRecord
+from papers.published import PublishedResult, papers, published
+
+# A loss of another package may be something else under the same name.
+KNOWN_PACKAGES = ("levelfield", "pytorch_metric_learning", "papers")
+# Of these the protocol has the name only.
+NAMED = ("model.trunk", "model.embedder", "model.optimizer", "data.sampler")
+SIZES = ("data.batch_size", "model.embedding_size")
+WEIGHTS = "trunk_weights"
+OF_UNTRAINED = ("model.trunk", "model.embedding_size", "data.split", "data.transforms", "folds", WEIGHTS)
+MOST_COLUMNS = 4  # of further metrics, in 80 characters
+
+
+@dataclass(frozen=True)
+class Counterpart:
+    """A method of the study and the row of a paper with the same loss."""
+
+    method: str
+    result: PublishedResult
+    differences: tuple[str, ...]
+
+    @property
+    def row(self) -> str:
+        """The study's row beside the paper's: the Reality Check's concatenated baseline is one PCA."""
+        concatenated_baseline = is_baseline(self.method) and self.result.embedding == "concatenated"
+        return one_pca(self.method) if concatenated_baseline else self.method
+
+    @property
+    def title(self) -> str:
+        """The paper's name with the trunk and the size of the row."""
+        protocol = self.result.protocol
+        size = protocol.get("model.embedding_size")
+        bits = " bits" if protocol.get("model.distance") == "hamming" else ""
+        return f"{self.result.method} ({protocol['model.trunk']}{f', {size}{bits}' if size else ''})"
+
+
+@dataclass(frozen=True)
+class PaperBeside:
+    """All rows of one paper that have a method of the study beside them.
+
+    Args:
+        differences: One sentence each; a difference of some rows only names their methods.
+        metrics: Keys of the scores to show, those of every study first.
+    """
+
+    title: str
+    counterparts: list[Counterpart]
+    differences: list[str]
+    metrics: list[str]
+
+
+def papers_beside(record: StudyRecord, dataset: str | None = None) -> list[PaperBeside]:
+    """What the papers report on the study's data set for its methods; empty where nothing is published.
+
+    A method's loss is known by its class, its miner and its arguments, whatever the method is called. Of several rows
+    of a paper for one loss, those with the fewest differences in protocol count, and of these the closest in size.
+
+    Args:
+        dataset: Another data set whose published rows are taken; this is one of the differences.
+    """
+    spec = record.spec
+    by_title: dict[str, list[Counterpart]] = {}
+    for method in (row for row in spec.rows if reference_of(row) is None):
+        config = _whole_config(record, method)
+        for row in _nearest_rows(method, config, spec, dataset) if config else []:
+            by_title.setdefault(row.result.title, []).append(row)
+    return [PaperBeside(title, rows, _differences(rows), _metrics(rows, spec)) for title, rows in by_title.items()]
+
+
+def print_beside(
+    console: Console, record: StudyRecord, test: Sequence[SummaryRow], dataset: str | None = None, paper: str = ""
+) -> None:
+    """Print `papers_beside` as tables; nothing where nothing is published.
+
+    Args:
+        test: The study's test scores.
+        dataset: As in `papers_beside`.
+        paper: Key of the only paper to show; all by default.
+    """
+    for beside in papers_beside(record, dataset):
+        if not beside.counterparts[0].result.paper.startswith(paper):
+            continue
+        for first in (0, *range(len(SHOWN_METRICS), len(beside.metrics), MOST_COLUMNS)):
+            size = MOST_COLUMNS if first else len(SHOWN_METRICS)
+            console.print(_table(beside, test, beside.metrics[first : first + size]))
+        console.print("The protocols differ, so a gap between the two is no verdict on either:", style="bold")
+        for sentence in beside.differences:
+            console.print(f"  {sentence}", highlight=False, markup=False, soft_wrap=True)
+        console.print()
+
+
+def protocol_differences(protocol: Mapping[str, Any], config: Mapping[str, Any], spec: StudySpec) -> list[str]:
+    """One sentence for each setting of a paper's protocol, in the keys of our configurations, that differs here."""
+    ours = {**dict(flatten(dict(config))), **dict(flatten(spec.to_dict())), "stopping": _stopping(config)}
+    named = {key: config[key.partition(".")[0]].get(key.partition(".")[2]) for key in NAMED}
+    ours |= {key: value and _name(value) for key, value in named.items()}
+    sentences = []
+    for key, theirs in protocol.items():
+        if key == WEIGHTS:
+            continue
+        here = ours.get(key)
+        same = _letters(here).startswith(_letters(theirs)) if key in NAMED else here == theirs
+        if not same:
+            sentences.append(f"{key} {_text(here)} here, {_text(theirs)} there")
+    if _weights_differ(protocol, config):
+        random, imagenet = "random weights", "ImageNet's"
+        here, there = (imagenet, random) if protocol.get(WEIGHTS) == "random" else (random, imagenet)
+        sentences.append(f"trunk begins at {here} here, at {there} there")
+    return sentences
+
+
+def dataset_name(class_path: str) -> str | None:
+    """The name that `levelfield data list` gives one of our data sets; None for any other."""
+    module, _, name = class_path.rpartition(".")
+    return getattr(import_module(module), name).name if module.startswith("levelfield.") else None
+
+
+def _table(beside: PaperBeside, test: Sequence[SummaryRow], metrics: Sequence[str]) -> Table:
+    """Each method's scores in percent, the paper's below; with four metrics it fits a terminal of 80 columns."""
+    table = Table(title=Text(beside.title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    table.add_column("", no_wrap=True)
+    for metric in metrics:
+        table.add_column(title_of(metric), justify="right", no_wrap=True)
+    scores = {(row.method, row.embedding, row.metric): row for row in test}
+    for embedding in EMBEDDING_KINDS:
+        rows = [row for row in beside.counterparts if row.result.embedding == embedding]
+        if rows:
+            table.add_row(Text(embedding, style="bold"))
+        for row in rows:
+            ours = (percent(scores.get((row.row, embedding, metric))) for metric in metrics)
+            table.add_row(Text(f"  {row.row}"), *ours)
+            theirs = (row.result.percent(metric) for metric in metrics)
+            table.add_row(Text(f"    {row.title}"), *theirs, style="dim", end_section=row is rows[-1])
+    return table
+
+
+def _metrics(rows: Iterable[Counterpart], spec: StudySpec) -> list[str]:
+    """Those of every study, and those that study and paper both have."""
+    there = {metric for row in rows for metric in row.result.scores}
+    return [*SHOWN_METRICS, *(metric for metric in spec.metrics if metric in there)]
+
+
+def _whole_config(record: StudyRecord, method: str) -> dict[str, Any] | None:
+    """A method's configuration with every default; where it is trained as another one, that one's, but for the test."""
+    spec = record.spec
+    trained = next(iter(spec.methods)) if method == BASELINE else spec.trained_as.get(method, method)
+    config = whole_config(record.folder, trained)
+    if config is not None and method in spec.trained_as:
+        config["model"]["distance"] = spec.methods[method]["model"]["distance"]
+    return config
+
+
+def _nearest_rows(method: str, config: Mapping[str, Any], spec: StudySpec, instead: str | None) -> list[Counterpart]:
+    here = dataset_name(config["data"]["dataset"]["class_path"])
+    dataset = instead or here
+    other = [] if dataset == here else [f"data set {here or 'of your own'} here, {dataset} there"]
+    loss, miner, arguments = (None, None, {}) if is_baseline(method) else _loss_of(config["model"])
+    if dataset is None or (loss is None and not is_baseline(method)):
+        return []
+    rows: dict[tuple[str, str], list[Counterpart]] = {}
+    for result in published(dataset, loss, miner, arguments):
+        if result.embedding not in embedding_kinds(spec):
+            continue
+        if papers()[result.paper].get("untrained") and (method == BASELINE or _weights_differ(result.protocol, config)):
+            continue  # the baseline of trained methods has a row of its own
+        protocol = result.protocol
+        if is_baseline(method):
+            protocol = {key: value for key, value in protocol.items() if key.startswith(OF_UNTRAINED)}
+        differences = (*other, *protocol_differences(protocol, config, spec))
+        rows.setdefault((result.paper, result.embedding), []).append(Counterpart(method, result, differences))
+    nearest = []
+    for candidates in rows.values():
+        # Of rows that are equally far, the one whose protocol has more keys.
+        distances = [
+            (len(row.differences), _distance(row.result.protocol, config), -len(row.result.protocol))
+            for row in candidates
+        ]
+        nearest += [row for row, distance in zip(candidates, distances, strict=True) if distance == min(distances)]
+    return nearest
+
+
+def _distance(protocol: Mapping[str, Any], config: Mapping[str, Any]) -> float:
+    """How far batch and embedding sizes are apart, in factors: of two equally different rows the closer one counts."""
+    ours = dict(flatten(dict(config)))
+    sizes = [(ours[key], protocol[key]) for key in SIZES if key in protocol and key in ours]
+    return sum(abs(math.log(here / there)) for here, there in sizes)
+
+
+def _loss_of(model: Mapping[str, Any]) -> tuple[str | None, str | None, dict[str, Any]]:
+    """Class of the loss, class of the miner and the loss's arguments; no class for what no paper here has."""
+    loss = model["loss"] if isinstance(model["loss"], dict) else {"class_path": model["loss"]}
+    miner = model.get("miner") or None
+    package, _, _ = loss["class_path"].partition(".")
+    if package not in KNOWN_PACKAGES or model.get("regularizer"):
+        return None, None, {}
+    return class_name(loss), None if miner is None else class_name(miner), init_args(loss)
+
+
+def _weights_differ(protocol: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+    """Whether one trunk begins at random weights and the other does not."""
+    is_random = init_args(_inner_trunk(config["model"]["trunk"])).get("weights", "given") is None
+    return is_random != (protocol.get(WEIGHTS) == "random")
+
+
+def _stopping(config: Mapping[str, Any]) -> str:
+    """How the number of epochs is decided."""
+    trainer = config["trainer"]
+    stops_early = any("EarlyStopping" in class_name(callback) for callback in trainer.get("callbacks") or [])
+    if config["data"].get("fold") != WHOLE_HALF and stops_early:
+        return "early stopping"
+    return f"after {trainer['max_epochs']} epochs of {config['data']['steps_per_epoch']} steps"
+
+
+def _inner_trunk(trunk: Any) -> Any:
+    """The trunk that an ensemble copies; any other as it is."""
+    return init_args(trunk).get("trunk", trunk)
+
+
+def _name(value: Any) -> str:
+    """What a trunk or an optimizer is called: its model's name, or its class's."""
+    value = _inner_trunk(value)
+    return init_args(value).get("name") or class_name(value).removesuffix("Trunk")
+
+
+def _letters(text: Any) -> str:
+    return "".join(letter for letter in str(text).lower() if letter.isalnum())
+
+
+def _text(value: Any) -> str:
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _differences(rows: Iterable[Counterpart]) -> list[str]:
+    """Each difference once, with its methods where not all rows have it; then what no key of a protocol holds."""
+    rows = list(rows)
+    methods = list(dict.fromkeys(row.method for row in rows if not is_baseline(row.method)))
+    methods = methods or list(dict.fromkeys(row.method for row in rows))
+    where: dict[str, list[str]] = {}
+    for row in rows:
+        for sentence in row.differences:
+            names = where.setdefault(sentence, [])
+            if row.method not in names and row.method in methods:
+                names.append(row.method)
+    sentences = [
+        sentence if names == methods else f"{', '.join(names)}: {sentence}"
+        for sentence, names in where.items()
+        if names
+    ]
+    remarks = dict.fromkeys(remark for row in rows for remark in row.result.remarks)
+    return [*sentences, *remarks]

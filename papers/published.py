@@ -1,0 +1,209 @@
+"""The scores that the papers published, with the protocol behind each."""
+
+import csv
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from levelfield.metrics.table import METRICS, named
+
+FOLDER = Path(__file__).resolve().parent
+PAPERS = ("reality_check", "zhai_wu", "fehervari", "vasilev_dyakonov")
+# Key by name in a paper: Recall@1 and precision@1 are one number, whether the nearest is of the query's class.
+METRIC_NAMES = {name: metric.key for metric in METRICS if metric.shown for name in (metric.key, *metric.also)}
+# What a row says besides: columns, and the words after a method's name.
+ROW_SETTINGS = {
+    "trunk": "model.trunk",
+    "batch_size": "data.batch_size",
+    "embedding_size": "model.embedding_size",
+    "samples_per_class": "data.samples_per_class",
+    "class_fraction": "model.loss.init_args.class_fraction",
+}
+UNBALANCED = {"data.sampler": "ShuffledBatchSampler", "data.samples_per_class": None, "data.replacement": False}
+# Arguments that make two methods of one loss, as the losses have them.
+DEFAULTS = {"beta_per_class": False, "triplets_per_anchor": "all"}
+
+
+@dataclass(frozen=True)
+class PublishedResult:
+    """One row of a paper's table.
+
+    Args:
+        paper: Key of `papers()`.
+        embedding: `separated` (one model's) or `concatenated` (the folds' together).
+        protocol: What it was obtained with, in the keys of our configurations.
+        scores: Metric to (mean, half width of the 95% interval or None), fractions.
+    """
+
+    paper: str
+    title: str
+    method: str
+    embedding: str
+    protocol: dict[str, Any]
+    remarks: tuple[str, ...]
+    scores: dict[str, tuple[float, float | None]]
+
+    def percent(self, metric: str) -> str:
+        """`21.5 ± 0.2`, `-` where the paper gives none."""
+        mean, half_width = self.scores.get(metric, (None, None))
+        if mean is None:
+            return "-"
+        return f"{100 * mean:.1f}" + ("" if half_width is None else f" ± {100 * half_width:.1f}")
+
+
+class Claim(NamedTuple):
+    """Recall@1, a fraction, that a method's own paper reports, as Zhai and Wu collected it."""
+
+    method: str
+    year: int
+    embedding_size: int
+    recall_at_1: float
+
+
+def published(
+    dataset: str, loss: str | None, miner: str | None = None, arguments: Mapping[str, Any] | None = None
+) -> list[PublishedResult]:
+    """What the papers report for a loss on a data set, one result a row; empty where nothing is published.
+
+    Args:
+        dataset: As `levelfield data list` names it.
+        loss: Name of the loss's class; None is the pretrained trunk without training.
+        miner: Name of the miner's class.
+        arguments: Of the loss; `beta_per_class` and `triplets_per_anchor` tell methods of one loss apart.
+
+    Example:
+        >>> [separated] = [r for r in published("cub200", "ArcFaceLoss") if r.embedding == "separated"
+        ...                and r.paper == "reality_check" and r.protocol["data.batch_size"] == 32]
+        >>> separated.scores["map_at_r"]
+        (0.2149, 0.0016)
+    """
+    found = []
+    for result, method in _results(dataset):
+        wanted = method.get("arguments", {})
+        given = {key: (arguments or {}).get(key, DEFAULTS[key]) for key in wanted}
+        if (method.get("loss"), method.get("miner")) == (loss, miner) and given == wanted:
+            found.append(result)
+    return found
+
+
+def scores(
+    paper: str, dataset: str, metric: str, embedding: str = "separated", settings: Mapping[str, Any] | None = None
+) -> dict[str, float]:
+    """A column of a paper's table: the paper's name of a method to its mean, a fraction.
+
+    Args:
+        settings: What the protocol of each row has, such as `{"data.batch_size": 32}`.
+
+    Example:
+        >>> scores("reality_check", "cub200", "precision_at_1", settings={"data.batch_size": 32})["Contrastive"]
+        0.5973
+    """
+    wanted = (settings or {}).items()
+    return {
+        result.method: result.scores[metric][0]
+        for result, _ in _results(dataset)
+        if (result.paper, result.embedding) == (paper, embedding) and wanted <= result.protocol.items()
+    }
+
+
+@cache
+def claims(dataset: str) -> tuple[Claim, ...]:
+    """What papers claim on a data set: Tables 5 and 6 of Zhai and Wu 2019, without their own rows.
+
+    Example:
+        >>> claims("cars196")[0]
+        Claim(method='Contrastive', year=2016, embedding_size=128, recall_at_1=0.217)
+    """
+    return tuple(
+        Claim(line["method"], int(line["year"]), int(line["embedding_size"]), round(float(line["percent"]) / 100, 6))
+        for line in read_table("zhai_wu", "claims.csv")
+        if line["dataset"] == dataset
+    )
+
+
+@cache
+def searches() -> list[dict[str, Any]]:
+    """The searches of the Reality Check: data set, batch size, loss, space, optimum, validation MAP@R.
+
+    Losses have the names of `configs/method/`. FastAP in batches of 32 has the published optimum and the space of
+    batches of 256: its own was not recorded.
+    """
+    return json.loads((FOLDER / "reality_check/published/searches.json").read_text(encoding="utf-8"))["searches"]
+
+
+@cache
+def papers() -> dict[str, dict[str, Any]]:
+    """Each paper's `published/protocol.yaml` by key; a paper whose tables have two protocols has two keys."""
+    found: dict[str, dict[str, Any]] = {}
+    for paper in PAPERS:
+        content = yaml.safe_load((FOLDER / paper / "published/protocol.yaml").read_text(encoding="utf-8"))
+        found |= {key: {"folder": paper, "tables": "tables.csv", **part} for key, part in content.items()}
+    return found
+
+
+def read_table(paper: str, name: str) -> list[dict[str, str]]:
+    """The rows of a CSV file in a paper's `published` folder."""
+    with (FOLDER / paper / "published" / name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _results(dataset: str) -> Iterator[tuple[PublishedResult, dict[str, Any]]]:
+    """Every row of every paper on a data set that names one of our losses, with its entry in `protocol.yaml`."""
+    for paper, content in papers().items():
+        for (name, embedding, row_settings), row_scores in _rows(paper, dataset).items():
+            method = content["methods"].get(name)
+            if method is None:
+                continue
+            protocol = {
+                **content["protocol"],
+                **content.get("datasets", {}).get(dataset, {}),
+                **content.get("trunks", {}).get(dict(row_settings).get("model.trunk"), {}),
+                **dict(row_settings),
+                **method.get("protocol", {}),
+            }
+            protocol = {key: value for key, value in protocol.items() if value is not None}
+            remarks = tuple(content.get("remarks", ()))
+            yield PublishedResult(paper, content["title"], name, embedding, protocol, remarks, row_scores), method
+
+
+@cache
+def _rows(paper: str, dataset: str) -> dict[tuple[str, str, tuple[tuple[str, Any], ...]], dict[str, Any]]:
+    """Scores by (the paper's method, embedding, the row's own settings); a row printed in two tables counts once."""
+    rows: dict[tuple[str, str, tuple[tuple[str, Any], ...]], dict[str, Any]] = {}
+    content = papers()[paper]
+    usual = {**content["protocol"], **content.get("datasets", {}).get(dataset, {})}
+    for line in read_table(content["folder"], content["tables"]):
+        metric = content.get("metrics", {}).get(line["metric"], line["metric"])
+        metric = METRIC_NAMES.get(metric, metric)
+        if line["dataset"] != dataset or named(metric) is None:
+            continue
+        name, *words = re.split(r" (?=\w+=)", line["method"])
+        given = {**line, **dict(word.split("=") for word in words)}
+        settings: dict[str, Any] = {
+            key: _number_or_text(given[column]) for column, key in ROW_SETTINGS.items() if given.get(column)
+        }
+        if str(settings.get("model.embedding_size")).endswith("bits"):
+            settings["model.embedding_size"] = int(given["embedding_size"].removesuffix("bits"))
+            settings["model.distance"] = "hamming"
+        if settings.get("data.samples_per_class") == "none":
+            settings |= UNBALANCED
+        own_settings = tuple((key, value) for key, value in settings.items() if usual.get(key, ...) != value)
+        mean = float(line.get("mean_percent") or line["percent"]) / 100
+        half_width = float(line["ci95_half_width"]) / 100 if line.get("ci95_half_width") else None
+        key = name, line.get("embedding") or "separated", own_settings
+        rows.setdefault(key, {})[metric] = round(mean, 6), None if half_width is None else round(half_width, 6)
+    return rows
+
+
+def _number_or_text(cell: str) -> int | float | str:
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(cell)
+    return cell

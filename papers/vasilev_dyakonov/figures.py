@@ -1,0 +1,45 @@
+"""The sixteen losses of Vasilev and D'yakonov ranked over their six data sets, by recall@1 and by MAP@R."""
+
+from typing import TYPE_CHECKING
+
+from levelfield.analysis.ranks import Ranks, rank_methods
+from levelfield.report.figures.style import new_figure
+from papers.drawing import Drawing, Records, draw_two_orders, markdown_table
+from papers.published import scores
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+METRICS = {"precision_at_1": "recall@1", "map_at_r": "MAP@R"}
+SIX_DATASETS = ("cars196", "cub200", "sop", "dogs130", "news20", "wos134")
+
+
+def ranks_over_datasets(metric: str) -> Ranks:
+    """Mean ranks of the sixteen losses over the six data sets.
+
+    Args:
+        metric: `precision_at_1` (their recall@1) or `map_at_r`.
+    """
+    return rank_methods({dataset: scores("vasilev_dyakonov", dataset, metric) for dataset in SIX_DATASETS})
+
+
+def rank_lines(records: Records) -> list[str]:
+    """A row a loss with its mean rank by each metric; then what can be said of differences."""
+    found = [ranks_over_datasets(metric) for metric in METRICS]
+    rows = [[method, *(f"{ranks.mean_ranks[method]:.1f}" for ranks in found)] for method in found[0].mean_ranks]
+    rows.append(["Friedman's p", *(f"{ranks.p:.3f}" for ranks in found)])
+    rows.append(["critical difference (Nemenyi, 5%)", *(f"{ranks.critical_difference:.1f}" for ranks in found)])
+    return markdown_table(["mean rank of 16, six data sets", *METRICS.values()], rows)
+
+
+def draw_ranks(records: Records) -> "Figure":
+    """A line a loss, from its place by recall@1 to its place by MAP@R, the mean ranks beside it."""
+    figure = new_figure(3.8, width=6.0)
+    by_recall, by_map = (ranks_over_datasets(metric) for metric in METRICS)
+    axes = figure.subplots()
+    draw_two_orders(axes, by_recall.mean_ranks, by_map.mean_ranks, ("recall@1", "MAP@R"), best_is_most=False)
+    axes.set_title(f"Mean rank on six data sets; {by_recall.critical_difference:.1f} apart would differ")
+    return figure
+
+
+FIGURES = {"ranks": Drawing("Sixteen losses ranked over six data sets", rank_lines, draw_ranks)}

@@ -1,1 +1,0 @@
-"""What the papers published: their tables, and the searches behind one of them."""

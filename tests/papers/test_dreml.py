@@ -1,0 +1,164 @@
+"""DREML's ensemble: training members side by side is training them apart; its loss by a loop over its equation."""
+
+import copy
+import functools
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_fit import REPOSITORY
+from torch import nn
+
+from levelfield.errors import UserError
+from levelfield.losses import ProxyNCALoss
+from levelfield.models import TimmTrunk
+from levelfield.training.learner import MetricLearner
+from papers.fehervari.dreml import EnsembleEmbedder, EnsembleTrunk, MetaClassLoss
+
+CLASSES, MEMBERS, META_CLASSES = 10, 2, 4
+
+
+def learner_of(trunk: nn.Module, members: int, **arguments: object) -> MetricLearner:
+    learner = MetricLearner(
+        trunk,
+        loss=functools.partial(MetaClassLoss, members=members),
+        embedder=functools.partial(EnsembleEmbedder, members=members),
+        embedding_size=members * META_CLASSES,
+        # AdamW would divide rounding errors by small gradients; this changes each weight by its own gradient only.
+        optimizer=functools.partial(torch.optim.SGD, momentum=0.9),
+        trunk_lr=1e-2,
+        **arguments,
+    )
+    learner.double().build_loss(CLASSES)
+    return learner
+
+
+def ensemble(**arguments: object) -> MetricLearner:
+    torch.manual_seed(0)
+    return learner_of(EnsembleTrunk(TimmTrunk("test_resnet", weights=None), MEMBERS), MEMBERS, **arguments)
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_members_trained_side_by_side_are_members_trained_apart(frozen: bool) -> None:
+    together = ensemble(freeze_batch_norm=frozen)
+    apart = []
+    for number in range(MEMBERS):
+        alone = learner_of(EnsembleTrunk(copy.deepcopy(together.trunk.members[number]), 1), 1, freeze_batch_norm=frozen)
+        alone.embedder.members[0] = copy.deepcopy(together.embedder.members[number])
+        alone.loss.meta_classes = together.loss.meta_classes[number : number + 1]
+        apart.append(alone)
+    generator = torch.Generator().manual_seed(1)
+    images = torch.rand(2, 8, 3, 32, 32, generator=generator, dtype=torch.float64)
+    labels = torch.randint(CLASSES, (2, 8), generator=generator)
+    for learner in (together, *apart):
+        optimizer = learner.train().configure_optimizers()
+        for batch, of_batch in zip(images, labels, strict=True):
+            optimizer.zero_grad()
+            learner.compute_loss(learner(batch), of_batch).backward()
+            optimizer.step()
+    for number, alone in enumerate(apart):
+        for mine, theirs in ((together.trunk, alone.trunk), (together.embedder, alone.embedder)):
+            trained = mine.members[number].state_dict()
+            for name, tensor in theirs.members[0].state_dict().items():
+                torch.testing.assert_close(trained[name], tensor, rtol=1e-8, atol=1e-10)
+    joint = together.eval()(images[0]).detach()
+    separate = torch.cat([alone.eval()(images[0]).detach() for alone in apart], dim=1)
+    torch.testing.assert_close(joint, separate / MEMBERS**0.5, rtol=1e-8, atol=1e-10)
+    # They do differ from each other, and from where they began.
+    assert not torch.allclose(joint[:, :META_CLASSES], joint[:, META_CLASSES:])
+    first, before = (learner.trunk.members[0].model.conv1[0].weight for learner in (together, ensemble()))
+    assert not torch.allclose(first, before)
+
+
+def test_an_ensemble_has_a_copy_and_an_embedder_for_each_member() -> None:
+    trunk = TimmTrunk("test_resnet", weights=None)
+    trunk.licence = "of somebody"
+    ensemble = EnsembleTrunk(trunk, 3)
+    one, three = (sum(p.numel() for p in module.parameters()) for module in (trunk, ensemble))
+    assert three == 3 * one
+    assert (ensemble.num_features, ensemble.licence) == (3 * trunk.num_features, "of somebody")
+    embedder = EnsembleEmbedder(ensemble.num_features, 12, 3)
+    embeddings = embedder(ensemble(torch.rand(2, 3, 32, 32))).unflatten(1, (3, 4))
+    torch.testing.assert_close(embeddings.norm(dim=2), torch.ones(2, 3))
+    with torch.no_grad():
+        ensemble.members[1].model.conv1[0].weight.zero_()
+    assert trunk.model.conv1[0].weight.abs().sum() > 0
+
+
+def test_a_part_of_zeros_stays_zero_in_half_precision() -> None:
+    embedder = EnsembleEmbedder(8, 8, members=2)
+    nn.init.zeros_(embedder.members[0].linear.bias)
+    features = torch.zeros(3, 8)
+    features[:, 4:] = 1.0
+    embeddings = embedder.half()(features.half())
+    assert (embeddings[:, :4] == 0).all()
+    torch.testing.assert_close(embeddings[:, 4:].norm(dim=1), torch.ones(3))
+
+
+def batch_of(size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return 3 * torch.randn(14, size, dtype=torch.float64), torch.randint(6, (14,))
+
+
+def test_the_loss_is_its_equation() -> None:
+    embeddings, labels = batch_of(12)
+    loss = MetaClassLoss(num_classes=6, embedding_size=12, members=4, softmax_scale=7.0)
+    total = 0.0
+    for embedding, label in zip(embeddings.tolist(), labels.tolist(), strict=True):
+        for member in range(4):
+            part = embedding[3 * member : 3 * member + 3]
+            unit = [number / math.hypot(*part) for number in part]
+            logits = [-7.0 * sum((unit[k] - (k == c)) ** 2 for k in range(3)) for c in range(3)]
+            meta_class = int(loss.meta_classes[member, label])
+            total += math.log(sum(map(math.exp, logits))) - logits[meta_class]
+    assert float(loss(embeddings, labels)) == pytest.approx(total / 14, rel=1e-12)
+
+
+def test_one_member_is_proxy_nca_on_meta_classes_with_unit_vectors_as_proxies() -> None:
+    embeddings, labels = batch_of(4)
+    loss = MetaClassLoss(num_classes=6, embedding_size=4, members=1, softmax_scale=10.0)
+    proxies = ProxyNCALoss(num_classes=4, embedding_size=4, softmax_scale=10.0).double()
+    proxies.class_weights.data = torch.eye(4, dtype=torch.float64)
+    torch.testing.assert_close(loss(embeddings, labels), proxies(embeddings, loss.meta_classes[0, labels]))
+
+
+@pytest.mark.parametrize("num_classes", [3, 12, 50, 100])
+def test_each_member_has_a_balanced_map_of_its_own(num_classes: int) -> None:
+    maps = MetaClassLoss(num_classes=num_classes, embedding_size=144).meta_classes
+    assert maps.shape == (12, num_classes)
+    sizes = torch.stack([torch.bincount(row, minlength=12) for row in maps])
+    assert sizes.min() == num_classes // 12
+    assert sizes.max() == -(-num_classes // 12)
+    assert num_classes == 3 or len({tuple(row.tolist()) for row in maps}) == 12  # 3 classes have 6 orders
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "named"),
+    [
+        (lambda: EnsembleTrunk(TimmTrunk("test_resnet", weights=None), 0), UserError, "members 0"),
+        (lambda: EnsembleEmbedder(96, 128), UserError, "embedding_size 128"),
+        (lambda: EnsembleEmbedder(97, 144), UserError, "num_features 97"),
+        (lambda: MetaClassLoss(3, 128), ValueError, "embedding_size=128"),
+        (lambda: MetaClassLoss(3, 144, softmax_scale=0.0), ValueError, "softmax_scale"),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused(build, error: type[Exception], named: str) -> None:
+    with pytest.raises(error, match=named):
+        build()
+
+
+def test_its_method_file_trains_and_its_checkpoint_loads_alone(run, tiny: list[str], tmp_path: Path) -> None:
+    words = [*tiny, "--config", str(REPOSITORY / "papers/fehervari/dreml.yaml"), "--output", tmp_path]
+    words += [
+        "--model.trunk.trunk",
+        "{class_path: levelfield.models.TimmTrunk, init_args: {name: test_resnet, weights: null}}",
+    ]
+    for part in ("trunk", "embedder", "loss"):
+        words += [f"--model.{part}.members", "2"]
+    code, printed, complaint = run("fit", *words, "--model.embedding_size", "8")
+    assert code == 0, complaint
+    assert "trunk: EnsembleTrunk, " in printed
+    best = next(tmp_path.rglob("best.ckpt"))
+    learner = MetricLearner.load_from_checkpoint(best, trust=["papers"])
+    assert (len(learner.trunk.members), learner.loss.meta_classes.shape[0]) == (2, 2)
+    assert run("validate", "--ckpt_path", best, "--trust", "papers")[0] == 0

@@ -1,0 +1,206 @@
+"""The papers' numbers beside a study's: which row goes with which method, and which differences are named."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from rich.console import Console
+from tiny_fit import REPOSITORY
+
+from levelfield.analysis.results import SummaryRow
+from levelfield.study.definition.configuration import set_dotted
+from levelfield.study.definition.spec import StudySpec
+from levelfield.study.definition.study_file import load_spec
+from levelfield.study.jobs.job import Job, job_hash
+from levelfield.study.record import StudyRecord
+from papers.beside import PaperBeside, papers_beside, print_beside
+from papers.published import papers, published, searches
+
+PAPERS, CONFIGS = REPOSITORY / "papers", REPOSITORY / "configs"
+STUDY = """
+name: birds
+base: [data/cub200.yaml, protocol/reality_check.yaml]
+methods:
+  first: method/arcface.yaml
+  second: method/margin_per_class.yaml
+  third: method/multi_similarity_miner.yaml
+  mine: {model: {loss: {class_path: my_loss.ArcFaceLoss}}}
+spaces: {mine: {}}
+search: {trials: 50}
+runs: 10
+"""
+FRESH_RUNS = "the selected trial is one of the ten runs there; here every run is a fresh one"
+
+
+def begun(folder: Path, study: str | Path = STUDY, **changes: object) -> StudySpec:
+    """A study whose first runs have written their whole configuration; nothing is trained."""
+    folder.mkdir(exist_ok=True)
+    file = study if isinstance(study, Path) else folder / "birds.yaml"
+    if isinstance(study, str):
+        file.write_text(study)
+    spec = load_spec(file)
+    (folder / "study.yaml").write_text(spec.to_yaml())
+    for method, config in spec.methods.items():
+        config["model"].setdefault("distance", "cosine")  # defaults that a job's file has
+        config["model"].setdefault("miner", None)
+        loss = config["model"].get("loss")
+        if isinstance(loss, dict) and "weight_init" in loss.get("init_args", {}):
+            loss["init_args"].setdefault("class_fraction", 1.0)
+        for key, value in changes.items():
+            config = set_dotted(config, key.replace("__", "."), value)
+        job = Job(method, "run", 0, 0)
+        (folder / job.path).mkdir(parents=True)
+        (folder / job.path / "config.yaml").write_text(yaml.safe_dump(config))
+        result = {"method": method, "configuration": job_hash(spec, job)}
+        (folder / job.path / "result.json").write_text(json.dumps(result))
+    return spec
+
+
+def beside(folder: Path, spec: StudySpec, paper: str = "reality_check") -> PaperBeside:
+    title = papers()[paper]["title"]
+    (found,) = [each for each in papers_beside(StudyRecord(folder, spec)) if each.title == title]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("dataset", "loss", "paper", "settings", "metric", "percent"),
+    [
+        # Tables 4 and 6 of Musgrave et al., 6 of Zhai and Wu, 2 of Fehervari et al., 4 of Vasilev and D'yakonov.
+        ("cub200", "ArcFaceLoss", "reality_check", {"data.batch_size": 32}, "map_at_r", "21.5 ± 0.2"),
+        ("sop", "SignalToNoiseRatioContrastiveLoss", "reality_check", {}, "map_at_r", "40.3 ± 0.1"),
+        ("cub200", "NormalizedSoftmaxLoss", "zhai_wu", {"model.embedding_size": 1024}, "precision_at_1", "62.2"),
+        ("cub200", "NormalizedSoftmaxLoss", "zhai_wu", {"model.distance": "hamming"}, "precision_at_1", "63.3"),
+        ("cub200", "MetaClassLoss", "fehervari", {"model.trunk": "resnet18"}, "nmi_geometric", "63.2"),
+        ("cub200", "CircleLoss", "vasilev_dyakonov", {}, "map_at_r", "44.8"),
+    ],
+)
+def test_a_number_is_the_paper_s(
+    dataset: str, loss: str, paper: str, settings: dict, metric: str, percent: str
+) -> None:
+    (row,) = [
+        row
+        for row in published(dataset, loss)
+        if (row.paper, row.embedding) == (paper, "separated") and settings.items() <= row.protocol.items()
+    ]
+    assert row.percent(metric) == percent
+
+
+def test_rows_are_found_by_class_miner_and_arguments() -> None:
+    def names(*what: object) -> set[str]:
+        return {row.method for row in published("cub200", *what)}
+
+    assert names("MultiSimilarityLoss") == {"MS", "Multi Similarity Loss"}
+    assert names("MultiSimilarityLoss", "MultiSimilarityMiner") == {"MS+Miner"}
+    assert names("MarginLoss", None, {"beta_per_class": True}) == {"Margin/class"}
+    assert names("TripletMarginLoss", None, {"triplets_per_anchor": "semihard"}) == {"Triplet Semihard"}
+    assert names("TripletMarginLoss") == {"Triplet", "Triplet Loss"}
+    assert names(None) == {"Pretrained", "Random"}
+    assert names("ArcFaceLoss", "MultiSimilarityMiner") == set()
+    assert published("glyphs", "ArcFaceLoss") == []
+
+
+@pytest.mark.parametrize(
+    ("study", "paper", "unmatched"),
+    [
+        ("reality_check/table4_cub", "reality_check", []),
+        ("reality_check/table8", "reality_check", []),
+        ("reality_check/table5_cars", "reality_check", []),
+        ("reality_check/table6_sop", "reality_check", []),
+        ("reality_check/table1_cub", "reality_check_trunks", []),
+        ("reality_check/table2_sop", "reality_check_trunks", []),
+        ("zhai_wu/table1_sop", "zhai_wu", ["pretrained"]),
+        ("zhai_wu/table4", "zhai_wu", ["pretrained"]),
+        ("zhai_wu/table5_inshop", "zhai_wu", ["pretrained"]),
+        ("zhai_wu/table6_cub", "zhai_wu", ["pretrained"]),
+        ("fehervari/table2_resnet50", "fehervari", ["pretrained"]),
+        ("fehervari/table2_bn_inception", "fehervari", ["pretrained"]),
+        ("vasilev_dyakonov/cub200", "vasilev_dyakonov", ["pretrained"]),
+        ("vasilev_dyakonov/news20", "vasilev_dyakonov", ["pretrained"]),
+    ],
+)
+def test_the_papers_own_studies_differ_only_in_what_no_key_holds(
+    study: str, paper: str, unmatched: list[str], tmp_path: Path
+) -> None:
+    spec = begun(tmp_path, PAPERS / f"{study}.yaml")
+    found = beside(tmp_path, spec, paper)
+    theirs = papers()[paper]["protocol"].get("folds", spec.folds)
+    folds = [] if spec.folds == theirs else [f"folds {spec.folds} here, {theirs} there"]
+    assert found.differences == [*folds, *papers()[paper].get("remarks", [])]
+    matched = {row.method for row in found.counterparts}
+    assert [method for method in spec.rows if method not in matched] == unmatched
+
+
+def test_a_sweep_s_values_stand_beside_their_own_rows(tmp_path: Path) -> None:
+    """Table 4 of Zhai and Wu, and Figure 4's two shares."""
+    found = beside(tmp_path / "4", begun(tmp_path / "4", PAPERS / "zhai_wu/table4.yaml"), "zhai_wu")
+    recalls = {row.method: row.result.scores["precision_at_1"][0] for row in found.counterparts}
+    by_value = {"none": 0.595, 1: 0.596, 3: 0.6, 12: 0.608, 25: 0.613, 37: 0.596, 75: 0.409}
+    assert recalls == {f"softmax[{value}]": recall for value, recall in by_value.items()}
+    found = beside(tmp_path / "shares", begun(tmp_path / "shares", PAPERS / "zhai_wu/figure4.yaml"), "zhai_wu")
+    recalls = {row.method: row.result.scores["precision_at_1"][0] for row in found.counterparts}
+    assert recalls == {"softmax[0.001]": 0.72, "softmax[0.01]": 0.757, "softmax[0.1]": 0.782, "softmax[1.0]": 0.782}
+    assert "softmax[0.1]: model.loss.init_args.class_fraction 0.1 here, 1 there" in found.differences
+
+
+def test_your_own_study_differs_by_key_and_by_method(tmp_path: Path) -> None:
+    found = beside(tmp_path / "same", begun(tmp_path / "same"))
+    assert found.differences == [FRESH_RUNS]
+    names = {row.method: row.result.method for row in found.counterparts}
+    assert names == {"pretrained": "Pretrained", "first": "ArcFace", "second": "Margin/class", "third": "MS+Miner"}
+    study = STUDY.replace("trials: 50", "trials: 6").replace("runs: 10", "runs: 3")
+    trunk = {"class_path": "levelfield.models.TimmTrunk", "init_args": {"name": "resnet50", "weights": None}}
+    changes = {"model__trunk": trunk, "data__samples_per_class": 2, "trainer__callbacks": None}
+    found = beside(tmp_path / "other", begun(tmp_path / "other", study, **changes))
+    assert sorted(found.differences) == sorted(
+        [
+            "model.trunk resnet50 here, bn_inception there",
+            "trunk begins at random weights here, at ImageNet's there",
+            "second, third: data.samples_per_class 2 here, 4 there",
+            "first: data.samples_per_class 2 here, 1 there",
+            "stopping after 1000 epochs of 100 steps here, early stopping there",
+            "search.trials 6 here, 50 there",
+            "runs 3 here, 10 there",
+            FRESH_RUNS,
+        ]
+    )
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(256, 256), (16, 32), (512, 256)])
+def test_of_several_rows_the_nearest_counts(ours: int, theirs: int, tmp_path: Path) -> None:
+    rows = beside(tmp_path, begun(tmp_path, data__batch_size=ours)).counterparts
+    assert [row.result.protocol["data.batch_size"] for row in rows if row.method == "first"] == [theirs, theirs]
+
+
+def test_the_terminal_shows_ours_above_theirs_in_every_metric_of_both(tmp_path: Path) -> None:
+    """Table 3 of Fehervari et al., DREML: R@2 84.44, R@4 90.00, R@8 94.11, R@16 96.85, NMI 61.23."""
+    spec = begun(tmp_path, PAPERS / "fehervari/table3.yaml")
+    output, ours = io.StringIO(), [SummaryRow("dreml", "separated", "recall_at_2", 0.2, 0.01, 10)]
+    print_beside(Console(file=output, width=90), StudyRecord(tmp_path, spec), ours)
+    lines = [line.split() for line in output.getvalue().splitlines()]
+    assert ["dreml", "20.0", "±", "1.0", "-", "-", "-"] in lines
+    rows = [line[-4:] for line in lines if line[:1] == ["DREML"]]
+    assert rows[1:] == [["84.4", "90.0", "94.1", "96.9"], rows[2]]
+    assert rows[2][-1] == "61.2"
+
+
+def test_the_published_optima_are_the_papers() -> None:
+    """Supplementary tables of Musgrave et al. 2020."""
+    found = {(each["loss"], each["dataset"], each["batch_size"]): each["optimum"] for each in searches()}
+    assert len(found) == 56
+    assert found["ntxent", "sop", 32]["temperature"] == pytest.approx(0.0002, abs=1e-4)
+    assert found["ntxent", "cub200", 256]["temperature"] == pytest.approx(0.0415, abs=1e-4)
+    assert found["contrastive", "cub200", 32]["pos_margin"] == pytest.approx(-0.2)
+    assert [found["fast_ap", name, 32]["num_bins"] for name in ("cub200", "cars196", "sop")] == [17, 27, 16]
+
+
+def test_the_shipped_spaces_contain_the_published_ones() -> None:
+    for search in searches():
+        space = yaml.safe_load((CONFIGS / "method" / f"{search['loss']}.yaml").read_text())["search"]
+        shipped = {key.rpartition(".")[2]: bounds for key, bounds in space.items()}
+        assert set(search["space"]) <= set(shipped)
+        for name, bounds in search["space"].items():
+            assert shipped[name]["low"] <= bounds["low"]
+            assert shipped[name]["high"] >= bounds["high"]
+            assert shipped[name]["scale"] == bounds["scale"]
