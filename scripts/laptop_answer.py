@@ -2,8 +2,7 @@
 
     python scripts/laptop_answer.py
 
-It renews what else follows from them: the table in README.md, docs/results/README.md and docs/which_loss.md. Sets that
-are not there yet are left out, and each page says on how many of the seven it rests.
+It renews what else follows from them: the table in README.md, docs/results/README.md and docs/which_loss.md.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from pathlib import Path
 from laptop_choice import choice_page
 from laptop_gallery import gallery_pages
 from laptop_later import later_section
+from laptop_limits import limits
 from laptop_noise import components_section, noise_section, search_section
 from laptop_order import better_section, foretell_section, order_section, rank_section, score_section
 from laptop_sets import RESULTS, ROOT, SETS, LaptopSet, finished_sets
@@ -43,13 +43,13 @@ def page(sets: Sequence[LaptopSet], folder: Path, simulated: int = SIMULATED) ->
         *later_section(sets),
     ]
     names = ", ".join(f"[{each.name}]({each.name}/index.html)" for each in sets)
-    missing = [name for name in SETS if name not in {each.name for each in sets}]
     lines = [
         "# The Reality Check on a laptop",
         "",
-        f"14 losses, each searched with 50 trials and run ten times on four folds, on a frozen pretrained trunk: "
-        f"**{len(sets)} of {len(SETS)} sets** are in ({names})"
-        + (f"; {', '.join(missing)} are not yet, and nothing here speaks of them." if missing else "."),
+        limits(sets, "../"),
+        "",
+        f"14 losses, each searched with 50 trials and run ten times on four folds, on a frozen pretrained trunk, on "
+        f"**{len(sets)} set{'s' * (len(sets) > 1)}** ({names}).",
         "",
         "Written by `python scripts/laptop_answer.py` from the CSV files of the folders beside this page; whoever "
         "adds a set "
@@ -83,7 +83,7 @@ ORIGIN = [
 
 def other_pages(sets: Sequence[LaptopSet], root: Path = ROOT) -> dict[Path, str]:
     """The other pages that follow from the sets, as they would be."""
-    return {**gallery_pages(sets, root), root / "docs" / "which_loss.md": choice_page(sets)}
+    return {**gallery_pages(sets, limits(sets, ""), root), root / "docs" / "which_loss.md": choice_page(sets)}
 
 
 def main() -> None:

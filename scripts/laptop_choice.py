@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from itertools import combinations
 from statistics import fmean
 
-from laptop_gallery import TITLES, in_so_far
-from laptop_later import has_later_methods, later_choice
-from laptop_order import LDA, pair, range_of
+from laptop_gallery import TITLES
+from laptop_later import later_choice
+from laptop_limits import limits
+from laptop_order import FEATURES, LDA, pair, range_of
 from laptop_sets import LaptopSet
 from laptop_variants import follow_up_sections
 from laptop_words import mean_with, means, table
@@ -17,6 +18,7 @@ from levelfield.analysis.ranks import rank_methods
 from levelfield.study.definition.search_settings import first_search
 from levelfield.study.definition.spec import BASELINE
 
+UNTRAINED = (FEATURES, BASELINE, LDA)
 SHORT = 5  # trials of a short search: the Sobol points that each search begins with
 
 
@@ -26,8 +28,10 @@ def choice_page(sets: Sequence[LaptopSet]) -> str:
         [
             "# Which loss should I try?",
             "",
-            f"On your own data one command tells: `levelfield compare my_images.csv`. Where to begin, by the "
-            f"[studies on a laptop](results/laptop/README.md). {in_so_far(sets)} {how_few(sets)}",
+            limits(sets, "results/"),
+            "",
+            "On your own data, run `levelfield compare my_images.csv`. Below is what the "
+            f"[studies on a laptop](results/laptop/README.md) found. {how_few(sets)}",
             "",
             "Written by `python scripts/laptop_answer.py` from the CSV files in `docs/results/laptop`.",
             "",
@@ -39,7 +43,7 @@ def choice_page(sets: Sequence[LaptopSet]) -> str:
             *pca_start(sets),
             *search_matters(sets),
             "",
-            *_limits(sets),
+            *LIMITATIONS,
             "",
         ]
     )
@@ -62,30 +66,28 @@ def how_few(sets: Sequence[LaptopSet]) -> str:
 
 
 def training_pays(sets: Sequence[LaptopSet]) -> list[str]:
-    """How many losses are above the untrained trunk, and above the best row that needs no gradient."""
+    """How many losses are above each row that needs no gradient, and by how much the best loss is above all three."""
     rows, above_all = [], []
     for each in sets:
         scores = {name: float(runs.mean()) for name, runs in each.table().items()}
-        fitted = [row for row in (BASELINE, LDA) if row in scores]  # of the losses' length or shorter
-        cheap = max(fitted, key=scores.__getitem__)
+        untrained = max(scores[row] for row in UNTRAINED)
         best = max(each.methods, key=scores.__getitem__)
-        above = [method for method in each.methods if scores[method] > scores[cheap]]
-        above_all.append(len(above))
-        cells = [f"{100 * scores[row]:.1f}" for row in fitted]
-        rows.append([TITLES[each.name], *cells, f"{len(above)} of {len(each.methods)}", f"`{best}`"])
-        rows[-1].append(f"{100 * (scores[best] - scores[cheap]):+.1f}")
+        above_all.append(sum(scores[method] > untrained for method in each.methods))
+        cells = [f"{100 * scores[row]:.1f}" for row in UNTRAINED]
+        rows.append([TITLES[each.name], *cells, f"{above_all[-1]} of {len(each.methods)}", f"`{best}`"])
+        rows[-1].append(f"{100 * (scores[best] - untrained):+.1f}")
     total = sum(len(each.methods) for each in sets)
     return [
-        "## First, none",
+        "## Untrained features",
         "",
-        "Look at the untrained trunk before any loss, reduced by a PCA or projected by a linear discriminant analysis "
-        "(LDA) of the training classes: seconds, and no setting to search. "
-        f"{sum(above_all)} of {total} searched losses end above the better of the two. MAP@R on unseen classes, "
-        "percent; separated embeddings of 128 numbers (the LDA's one fewer than classes trained on, if these are "
-        "few), on a frozen trunk:",
+        "Look at the untrained features before you choose a loss: as they are, reduced by a PCA, or projected by a "
+        "linear discriminant analysis (LDA) of the training classes. Each takes seconds and has no setting to search. "
+        f"{sum(above_all)} of {total} searched losses end above all three. MAP@R on unseen classes, percent, on a "
+        "frozen trunk. Losses and PCA have 128 numbers, the LDA one fewer than training classes (at most 128), the "
+        "features as they are 1,280 or 384:",
         "",
         *table(
-            ["", "untrained, PCA", "LDA", "losses above both", "best loss", "above both by, points"],
+            ["", "features as they are", "PCA", "LDA", "losses above all", "best loss", "above all by, points"],
             rows,
         ),
     ]
@@ -119,7 +121,7 @@ def by_loss(sets: Sequence[LaptopSet]) -> list[str]:
         safest = min(methods, key=lambda m: max(behind[m]))
         said.append(f"Never far behind: `{safest}`, by {100 * max(behind[safest]):.1f} points on its worst set.")
     return [
-        "## Then, these",
+        "## How far each loss is behind the best",
         "",
         " ".join(said),
         "",
@@ -168,18 +170,12 @@ def search_matters(sets: Sequence[LaptopSet]) -> list[str]:
     ]
 
 
-def _limits(sets: Sequence[LaptopSet]) -> list[str]:
-    later = sum(has_later_methods(each) for each in sets)
-    others = "[The others](losses.md) were not searched on these sets."
-    if later:
-        what = "[what came after](results/laptop/README.md#what-moved-from-2006-to-2026)"
-        others = f"Eighteen methods of {what} were searched on {later} of {len(sets)} sets, other losses on none."
-    return [
-        "## What it does not say",
-        "",
-        "- The trunk was frozen: a linear layer of 128 was trained on its features, for at most 200 steps of 32. "
-        "Training the trunk brings more than the choice of a loss does here, and [another order]("
-        "results/laptop/README.md#does-the-frozen-order-foretell-the-fine-tuned-one) may hold.",
-        f"- The 14 methods are the Reality Check's. {others}",
-        "- The best of a set is found on its test classes, so its own score flatters it a little.",
-    ]
+LIMITATIONS = [
+    "## Limitations",
+    "",
+    "- The trunk was frozen. Training it brings more than the choice of a loss does here, and [another order]("
+    "results/laptop/README.md#does-the-frozen-order-foretell-the-fine-tuned-one) may hold.",
+    "- Losses that these pages do not name were not searched.",
+    "- There is no advice by kind of loss. On Grocery Store, Banking77 and CLINC150 losses with class weights are "
+    "ahead of pair losses from random weights, and behind them from a PCA.",
+]

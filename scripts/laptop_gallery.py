@@ -6,7 +6,8 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from laptop_sets import ROOT, SETS, LaptopSet
+from laptop_order import FEATURES, LDA
+from laptop_sets import ROOT, LaptopSet
 from laptop_words import table
 
 from levelfield.metrics.table import SELECTED_BY
@@ -23,8 +24,7 @@ TITLES = {
     "news20": "20 Newsgroups",
     "omniglot": "Omniglot",
 }
-LDA = f"{BASELINE}[lda]"
-COLUMNS = {BASELINE: "untrained", LDA: "LDA", "contrastive": "contrastive", "triplet_margin": "triplet"}
+COLUMNS = {FEATURES: "features", BASELINE: "PCA", LDA: "LDA"}
 
 
 def said_of(name: str) -> str:
@@ -50,21 +50,13 @@ def best_of(each: LaptopSet) -> str:
 
 
 def score_table(sets: Sequence[LaptopSet]) -> list[str]:
-    """A row a set that is in: untrained, by LDA, the two classics, the best loss."""
+    """A row for each set: the three rows that need no training, and the best loss."""
     rows = []
     for each in sets:
         scores, best = summary(each), best_of(each)
         link = f"[{TITLES[each.name]}](docs/results/README.md#{TITLES[each.name].lower().replace(' ', '-')})"
-        said = [scores[method][1] for method in COLUMNS]
-        rows.append([f"{link}: {said_of(each.name)}", *said, f"{scores[best][1]} `{best}`"])
+        rows.append([link, *(scores[method][1] for method in COLUMNS), f"{scores[best][1]} `{best}`"])
     return table(["data set", *COLUMNS.values(), "best of 14 losses"], rows)
-
-
-def in_so_far(sets: Sequence[LaptopSet]) -> str:
-    missing = [TITLES[name] for name in SETS if name not in {each.name for each in sets}]
-    if not missing:
-        return f"All {len(SETS)} sets are in."
-    return f"{len(sets)} of {len(SETS)} sets are in; {', '.join(missing)} will follow."
 
 
 def with_table(readme: str, sets: Sequence[LaptopSet]) -> str:
@@ -73,25 +65,31 @@ def with_table(readme: str, sets: Sequence[LaptopSet]) -> str:
     _, end, after = rest.partition(MARKS[1])
     if not end:
         raise SystemExit(f"README.md has no place for the table of results: {MARKS[0].strip()} ... {MARKS[1]}")
-    return "\n".join([f"{before}{begin}", *score_table(sets), "", in_so_far(sets), "", f"{end}{after}"])
+    return "\n".join([f"{before}{begin}", *score_table(sets), "", f"{end}{after}"])
 
 
-def gallery(sets: Sequence[LaptopSet]) -> str:
-    """The page that shows what there is, a section a set."""
+def gallery(sets: Sequence[LaptopSet], first: str) -> str:
+    """The page that shows what there is, a section a set.
+
+    Args:
+        first: the first paragraph.
+    """
     lines = [
         "# Results",
+        "",
+        first,
         "",
         "Written by `python scripts/laptop_answer.py`, which takes up each set that is added.",
         "",
         "- [The Reality Check on a laptop](laptop/README.md): 14 losses, each searched with 50 trials and run ten "
-        f"times, on a frozen trunk; questions and what the studies answer. {in_so_far(sets)}",
+        "times, on a frozen trunk; questions and what the studies answer.",
         "- [Which loss should I try?](../which_loss.md): the same figures for somebody who has to begin.",
         "- [Studies that train the trunk](trained_trunks.md): short ones, of a smaller protocol.",
         "- [The papers](../../papers/README.md): what follows from their published numbers, and what is the same here.",
         "",
-        "Neighbours of letters that were never trained on, before and after training "
-        "(`levelfield study run glyphs_finetune`); neighbours of a picture from disk are in "
-        "[From a checkpoint to use](../use.md):",
+        "Six letters that were never trained on and their nearest neighbours, before and after 200 steps of the "
+        "contrastive loss that train the whole trunk (`python scripts/readme_picture.py`). This is a demo, not a "
+        "benchmark, and no study's result:",
         "",
         "![Unseen letters and their eight nearest neighbours, before and after training](../neighbours.png)",
     ]
@@ -102,21 +100,21 @@ def gallery(sets: Sequence[LaptopSet]) -> str:
             "",
             f"## {TITLES[each.name]}",
             "",
-            f"{said_of(each.name)[0].upper()}{said_of(each.name)[1:]}. The best of the 14 losses, `{best}`, has MAP@R "
-            f"{scores[best][1]} on the unseen classes, the untrained trunk's PCA {scores[BASELINE][1]}, LDA "
-            f"{scores[LDA][1]}, `contrastive` {scores['contrastive'][1]}. [The study's page]({folder}/index.html), "
-            f"[summary.csv]({folder}/summary.csv), [trials.csv]({folder}/trials.csv), "
-            f"[all of it]({folder}/study.tar.xz).",
+            f"{said_of(each.name)[0].upper()}{said_of(each.name)[1:]}. MAP@R on the unseen classes: the untrained "
+            f"features {scores[FEATURES][1]}, their PCA {scores[BASELINE][1]}, LDA {scores[LDA][1]}, the best of the "
+            f"14 losses {scores[best][1]} (`{best}`), `contrastive` {scores['contrastive'][1]}. "
+            f"[The study's page]({folder}/index.html), [summary.csv]({folder}/summary.csv), "
+            f"[trials.csv]({folder}/trials.csv), [all of it]({folder}/study.tar.xz).",
             "",
             f"![Scores of {TITLES[each.name]} with their intervals]({folder}/scores.svg)",
         ]
     return "\n".join([*lines, ""])
 
 
-def gallery_pages(sets: Sequence[LaptopSet], root: Path = ROOT) -> dict[Path, str]:
-    """README.md and the gallery as they would be."""
+def gallery_pages(sets: Sequence[LaptopSet], first: str, root: Path = ROOT) -> dict[Path, str]:
+    """README.md and the gallery as they would be, with the gallery's first paragraph."""
     readme = root / "README.md"
     return {
         readme: with_table(readme.read_text(encoding="utf-8"), sets),
-        root / "docs" / "results" / "README.md": gallery(sets),
+        root / "docs" / "results" / "README.md": gallery(sets, first),
     }

@@ -1,4 +1,4 @@
-"""What came after the Reality Check, beside its 14 methods on the same sets: their rows, and what moved with the years.
+"""Methods that the Reality Check does not have, next to its 14 on the same sets.
 
     python scripts/laptop_later.py grocery_store     # prints the commands that add the rows and keep them
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from statistics import fmean
+from statistics import fmean, median
 
 from laptop_gallery import TITLES
 from laptop_sets import SETS, LaptopSet
@@ -18,7 +18,7 @@ from laptop_words import Section, mean_with, means, said_mean, table
 from levelfield.analysis.agreement import kendall
 from levelfield.analysis.comparison import PAIR, SECOND_SEARCH, Comparison, compare_all
 from levelfield.analysis.ranks import rank_methods
-from levelfield.analysis.verdicts import turned
+from levelfield.analysis.verdicts import points, turned
 
 # Years of the papers; the Reality Check's own as its Table 7 has them, those of a regularizer its own.
 FIRST = {
@@ -61,33 +61,6 @@ REGULARIZED = {
 }
 YEARS = {**FIRST, **LATER, **REGULARIZED}
 ADDED = (*LATER, *REGULARIZED)
-KINDS = {
-    "pairs and triplets": (
-        "contrastive",
-        "triplet_margin",
-        "ntxent",
-        "margin",
-        "margin_per_class",
-        "signal_to_noise_ratio",
-        "multi_similarity",
-        "multi_similarity_miner",
-        "hyperbolic_cross_entropy",
-        "sigmoid_pair",
-    ),
-    "rankings": ("fast_ap", "smooth_ap", "roadmap", "pnp", "recall_at_k", "contextual"),
-    "class weights": (
-        "proxy_nca",
-        "normalized_softmax",
-        "cosface",
-        "arcface",
-        "soft_triple",
-        "proxy_nca_plus_plus",
-        "magface",
-        "adaface",
-        "hist",
-        "potential_field",
-    ),
-}
 TWICE = ("smooth_ap", "ntxent_koleo")
 
 
@@ -124,7 +97,7 @@ def later_section(sets: Sequence[LaptopSet]) -> list[Section]:
         rows.append([*cells, *_over("contrastive", method, there, found)])
     return [
         Section(
-            "What moved from 2006 to 2026?",
+            "Are newer losses better?",
             _short(there, scores, found),
             [
                 f"Test MAP@R, percent, separated, on {n} set{'s' * (n > 1)}; differences in points, means over sets. "
@@ -145,24 +118,13 @@ def later_choice(sets: Sequence[LaptopSet]) -> list[str]:
     there, scores, found = _measured(sets)
     if not there:
         return []
-    better = {method: int(_over("contrastive", method, there, found)[1]) for method in LATER}
-    always, never = ([m for m, n in better.items() if n == count] for count in (len(there), 0))
-    never_said = f"; on none of them: {_names(never)}" if never else ""
     return [
-        "## What came after the Reality Check",
+        "## Newer losses",
         "",
-        "Twelve losses of 2020 to 2025, and six of a loss with a regularizer, searched as the 14 were. "
-        f"{_short(there, scores, found)} Of the twelve, shown better than `contrastive` on each of these sets: "
-        f"{_names(always)}{never_said}. {_first_ranks(scores)}"
-        "[All rows](results/laptop/README.md#what-moved-from-2006-to-2026). Of the six:",
+        f"{_short(there, scores, found)} {_first_ranks(scores)}"
+        "[All rows](results/laptop/README.md#are-newer-losses-better). The regularizers:",
         "",
         *_regularizers(there, found),
-        "",
-        "## Which kind of loss, when",
-        "",
-        "Mean test MAP@R of all losses of a kind, 14 and later, and its best one.",
-        "",
-        *_kinds(scores),
         "",
     ]
 
@@ -182,19 +144,6 @@ def _first_ranks(scores: dict[str, dict[str, float]], number: int = 5) -> str:
 def _regularizers(there: Sequence[LaptopSet], found: dict[str, list[Comparison]]) -> list[str]:
     head = ["points over the same loss without it", "shown better", "shown worse"]
     return table(["", *head], [[f"`{m}`", *_over(without_regularizer(m), m, there, found)] for m in REGULARIZED])
-
-
-def _kinds(scores: dict[str, dict[str, float]]) -> list[str]:
-    """A row a kind: its mean on each set, and its best loss there."""
-    rows = []
-    for kind, methods in KINDS.items():
-        cells = [f"{kind} ({len(methods)})"]
-        for of_set in scores.values():
-            best = max(methods, key=of_set.__getitem__)
-            mean = fmean(of_set[method] for method in methods)
-            cells.append(f"{100 * mean:.1f}; `{best}` {100 * of_set[best]:.1f}")
-        rows.append(cells)
-    return table(["", *(TITLES[name] for name in scores)], rows)
 
 
 def _names(methods: Sequence[str]) -> str:
@@ -231,19 +180,21 @@ def _over(
 def _short(there: Sequence[LaptopSet], scores: dict[str, dict[str, float]], found: dict[str, list[Comparison]]) -> str:
     gains = [max(s[m] for m in ADDED) - max(s[m] for m in FIRST) for s in scores.values()]
     taus = [kendall({m: float(YEARS[m]) for m in YEARS}, {m: s[m] for m in YEARS}).tau for s in scores.values()]
-    above = {}
+    better = {}
     for each in there:
         best = max(FIRST, key=scores[each.name].__getitem__)
         compared = [_pair(found[each.name], method, best) for method in ADDED]
-        above[each.name] = [c.method for c in compared if c.shown and c.difference > 0]
-    always = [method for method in ADDED if all(method in shown for shown in above.values())]
+        better[TITLES[each.name]] = [c.method for c in compared if c.shown and c.difference > 0]
+    where = [f"{name} ({_names(methods)})" for name, methods in better.items() if methods]
     searches = [abs(c.difference) for each in there for c in found[each.name] if c.kind == SECOND_SEARCH]
     return (
-        f"On {len(there)} of {len(SETS)} sets, the best of the {len(ADDED)} that came after less the best of the 14: "
-        f"{mean_with(gains)} points; shown better than that best on every set: "
-        f"{_names(always)}. Kendall's tau of the year with MAP@R: "
-        f"{', '.join(f'{tau:+.2f}' for tau in taus)}. Two searches of one of them differ by up to "
-        f"{100 * max(searches, default=0.0):.1f} points."
+        f"{len(ADDED)} methods were added to the 14 and searched in the same way: {len(LATER)} losses of "
+        f"{min(LATER.values())} to {max(LATER.values())}, and {len(REGULARIZED)} of a loss with a regularizer of "
+        f"{min(REGULARIZED.values())} to {max(REGULARIZED.values())}. The best of these {len(ADDED)} less the best of "
+        f"the 14, over {len(there)} sets: {mean_with(gains)} points, median {points(median(gains))}. Significantly "
+        f"better than the best of the 14 on {len(where)} of {len(there)} sets: {'; '.join(where) or 'none'}. Kendall's "
+        f"tau of the year with MAP@R: {', '.join(f'{tau:+.2f}' for tau in taus)}. Two searches of one of them differ "
+        f"by up to {100 * max(searches, default=0.0):.1f} points."
     )
 
 

@@ -49,6 +49,7 @@ def score_section(sets: Sequence[LaptopSet]) -> Section:
         return [(n, m) for n, found in tables.items() for m in methods if found[m].mean() < found[baseline].mean()]
 
     lost, lost_together = below(alone, BASELINE), below(together, FEATURES)
+    below_features = len(below(alone, FEATURES))
     clear = sum(clearly_below(alone[name][m], float(alone[name][BASELINE].mean())) for name, m in lost)
     by_lda = [
         sum(found[e.name][LDA].mean() > max(found[e.name][m].mean() for m in methods) for e in sets)
@@ -57,7 +58,8 @@ def score_section(sets: Sequence[LaptopSet]) -> Section:
     total = len(sets) * len(methods)
     of_each = ", ".join(f"{each.name} {sum(name == each.name for name, _ in lost)}" for each in sets)
     short = (
-        f"{len(lost)} of {total} searched losses end below the untrained trunk's PCA of the same length"
+        f"{below_features} of {total} searched losses end below the untrained trunk's features as they are, and "
+        f"{len(lost)} below their PCA of the same length"
         f" ({of_each}), {clear} of them by more than their 95% interval over runs; with the four folds' embeddings "
         f"side by side {len(lost_together)} of {total} end below the trunk's features as they are. LDA is above every "
         f"loss on {by_lda[0]} of {len(sets)} sets, side by side on {by_lda[1]}."

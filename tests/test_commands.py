@@ -242,10 +242,10 @@ def python(words: list[str], run: Callable, place: Path) -> None:
 
 
 def pip(words: list[str], run: Callable, place: Path) -> None:
+    """There is no release: what is installed is the checkout."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    extras = [extra for word in words for extra in re.findall(r"^levelfield\[(.*)\]$", word)]
-    assert set(extras) <= set(project["optional-dependencies"])
-    assert extras or words[-1] == "."
+    extras = re.fullmatch(r"\.(?:\[(.+)\])?", words[-1])[1]
+    assert not extras or set(extras.split(",")) <= set(project["optional-dependencies"])
 
 
 def by_itself(words: list[str], run: Callable, place: Path) -> None:

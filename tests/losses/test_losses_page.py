@@ -1,18 +1,37 @@
-"""The page on losses: its own loss works as it is printed."""
+"""The page on losses: what it says of its defaults, its own regularizer, and the loss of ten lines that it links to."""
 
+import inspect
 import re
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
+import pytest
+import pytorch_metric_learning
 import torch
 
-from levelfield import miners
+from levelfield import losses, miners
 
-PAGE = (Path(__file__).parents[2] / "docs" / "losses.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "losses.md").read_text(encoding="utf-8")
 
 
-def block_of(name: str) -> str:
-    (source,) = [block for block in re.findall(r"```python\n(.*?)```", PAGE, flags=re.S) if f"class {name}" in block]
+def block_of(name: str, page: str = PAGE) -> str:
+    (source,) = [block for block in re.findall(r"```python\n(.*?)```", page, flags=re.S) if f"class {name}" in block]
     return source
+
+
+@pytest.mark.parametrize("ours", [losses, miners], ids=["losses", "miners"])
+def test_names_and_defaults_are_those_of_the_version_that_it_names(ours: ModuleType) -> None:
+    version = re.search(r"pytorch-metric-learning (\d+\.\d+), whose names and defaults these have", PAGE)[1]
+    assert pytorch_metric_learning.__version__.startswith(f"{version}.")
+    peers = import_module(f"pytorch_metric_learning.{ours.__name__.rpartition('.')[2]}")
+    shared = [name for name in ours.__all__ if hasattr(peers, name)]
+    assert len(shared) >= 8
+    for name in shared:
+        own, peer = (inspect.signature(getattr(module, name)).parameters for module in (ours, peers))
+        for argument in set(own) & set(peer):
+            assert own[argument].default == peer[argument].default, (name, argument)
 
 
 def test_the_regularizer_of_ones_own_works_as_shown():
@@ -22,7 +41,7 @@ def test_the_regularizer_of_ones_own_works_as_shown():
 
 
 def test_the_loss_of_ten_lines_trains_as_shown(tmp_path):
-    source = block_of("MyLoss")
+    source = block_of("MyLoss", (DOCS / "first_steps.md").read_text(encoding="utf-8"))
     assert len([line for line in source.splitlines() if line.strip()]) <= 12
     scope: dict = {}
     exec(compile(source, "my_loss.py", "exec"), scope)

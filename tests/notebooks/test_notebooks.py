@@ -8,6 +8,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from PIL import Image
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 # Those that train are for `make test-full`; `test_python_page.py` runs the blocks of the page to the second.
@@ -17,6 +18,7 @@ PARAMETERS = [
     for path in NOTEBOOKS
 ]
 LABEL_ERRORS = next(path for path in NOTEBOOKS if path.stem == "07_label_errors")
+YOUR_OWN_IMAGES = next(path for path in NOTEBOOKS if path.stem == "05_your_own_images")
 MOST_KIB = 500
 
 
@@ -78,7 +80,31 @@ def test_a_notebook_runs_from_top_to_bottom(path: Path, tmp_path: Path, monkeypa
         assert int(line[-3]) >= 8, "chance gives 1 of 40"
     if path.stem == "07_label_errors":
         check_label_errors(printed)
-    assert not list(tmp_path.iterdir()), "a notebook leaves no files behind"
+    kept = ["outputs"] if path == YOUR_OWN_IMAGES else []
+    assert [file.name for file in tmp_path.iterdir()] == kept, "a notebook leaves no other files behind"
+
+
+@pytest.mark.slow
+def test_the_reader_s_own_images_are_only_read_and_the_checkpoint_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    images = tmp_path / "my_images"
+    for number in range(64):
+        file = images / f"class_{number % 16:02d}" / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (40, 40), (number % 16 * 16, number, 99)).save(file)
+    before = {file: file.read_bytes() for file in images.rglob("*") if file.is_file()}
+    setting = "images = demo"
+    code = [cell.source for cell in code_cells(nbformat.read(YOUR_OWN_IMAGES, as_version=4))]
+    assert sum(setting in source for source in code) == 1
+    scope: dict = {}
+    for source in code:
+        exec(source.replace(setting, "images = Path('my_images')"), scope)
+    after = {file: file.read_bytes() for file in images.rglob("*") if file.is_file() and file.parent.name[0] != "."}
+    assert after == before
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["my_images", "outputs"]
+    assert Path("outputs/your_own_images/fit/mine/0/best.ckpt").is_file()
 
 
 @pytest.mark.slow
