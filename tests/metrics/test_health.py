@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from levelfield.metrics import embedding_health, lag_one_autocorrelation
+from levelfield.metrics.health import effective_rank
 
 
 def test_similarities_equal_a_loop_over_all_pairs():
@@ -47,3 +48,14 @@ def test_curves_without_an_autocorrelation_raise(curve):
 def test_pairs_of_both_kinds_are_needed(labels):
     with pytest.raises(ValueError, match="no pairs of both kinds"):
         embedding_health(torch.rand(4, 3), labels)
+
+
+@pytest.mark.parametrize("shape", [(40, 6), (6, 40)])
+def test_effective_rank_needs_no_labels(shape):
+    """As the singular values say; of equal rows, and of rows of zeros, it is 1."""
+    embeddings = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    values = torch.linalg.svdvals(torch.nn.functional.normalize(embeddings.double(), dim=1))
+    share = values / values.sum()
+    assert effective_rank(embeddings) == pytest.approx(math.exp(-float((share * share.log()).sum())), abs=1e-5)
+    assert effective_rank(torch.ones(shape)) == pytest.approx(1, abs=1e-6)
+    assert effective_rank(torch.zeros(shape)) == 1

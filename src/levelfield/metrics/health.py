@@ -67,18 +67,31 @@ def embedding_health(embeddings: Num[Tensor, "items dim"], labels: Integer[Tenso
     num_intra = int((counts_C * (counts_C - 1)).sum())
     num_inter = num_items * (num_items - 1) - num_intra
 
-    variances_D = torch.linalg.eigvalsh(exact_ND.T @ exact_ND).flip(0).clamp(min=0)
-    singular_D = variances_D.sqrt()
-    spectrum_D = singular_D / singular_D.sum()
+    spectrum_D = _spectrum(exact_ND.T @ exact_ND)
     histograms = similarity_histograms(unit_ND, slots_N)
     return EmbeddingHealth(
         intra_class_similarity=float(intra / num_intra),
         inter_class_similarity=float((everything - intra) / num_inter),
-        effective_rank=float(torch.special.entr(spectrum_D).sum().exp()),
+        effective_rank=_rank_of(spectrum_D),
         spectrum=spectrum_D,
         intra_class_histogram=histograms[0],
         inter_class_histogram=histograms[1],
     )
+
+
+def effective_rank(embeddings: Num[Tensor, "items dim"]) -> float:
+    """`EmbeddingHealth.effective_rank` of (N, D) embeddings, in O(N D min(N, D)); 1 if all are 0."""
+    unit_ND = normalize(embeddings).double()
+    return _rank_of(_spectrum(unit_ND.T @ unit_ND if len(unit_ND) > unit_ND.shape[1] else unit_ND @ unit_ND.T))
+
+
+def _spectrum(products_DD: Float64[Tensor, "dim dim"]) -> Float64[Tensor, " dim"]:
+    singular_D = torch.linalg.eigvalsh(products_DD).flip(0).clamp(min=0).sqrt()
+    return singular_D / singular_D.sum().clamp_min(torch.finfo(torch.float64).tiny)
+
+
+def _rank_of(spectrum_D: Float64[Tensor, " dim"]) -> float:
+    return float(torch.special.entr(spectrum_D).sum().exp())
 
 
 def similarity_histograms(

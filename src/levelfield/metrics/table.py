@@ -266,6 +266,8 @@ PAIR_METRICS = {metric.key: metric for metric in METRICS if metric.kind == "pair
 # What tells the best epoch, the best trial and the methods' ranks; and its name among a fit's scores.
 SELECTED_BY = "map_at_r"
 MONITOR = f"val/{SELECTED_BY}"
+# Embeddings of a lower effective rank have collapsed: nearly all lie on one line.
+COLLAPSED_RANK = 1.5
 
 
 def title_of(key: str) -> str:

@@ -1,7 +1,7 @@
 """`report/index.html`: a study as one page, from its folder alone; the same folder gives the same bytes."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from levelfield.report.cost_and_commands import commands, costs
 from levelfield.report.figures import Results, report_figures
 from levelfield.report.figures.style import style, to_svg
 from levelfield.report.score_bars import cells_of, scale_of
-from levelfield.report.table import footnotes, reopening, score_lines
+from levelfield.report.table import COLLAPSED, footnotes, reopening, score_lines
 from levelfield.report.template import inside, render, size_of
 from levelfield.storage.atomic import write_atomically
 from levelfield.storage.ledger import Ledger
@@ -27,6 +27,7 @@ from levelfield.study.definition.sweep import without_value
 from levelfield.study.environment import mixed_lines
 from levelfield.study.integrity import changed_files, gap_lines
 from levelfield.study.record import StudyRecord
+from levelfield.study.tested import collapsed
 
 KINDS = {
     PAIR: "Methods against each other",
@@ -101,7 +102,8 @@ def _contents(record: StudyRecord, rows: Sequence[ResultRow], changed: Mapping[P
     reasons = [opening["reason"] for opening in ledger.openings]
     reopened = reopening(reasons)
     by_one_pca = any(without_value(row.method) == ONE_PCA for row in rows)
-    columns, table = _table(spec, test, summarise(rows, stage="run"))
+    warnings = collapsed(record)
+    columns, table = _table(spec, test, summarise(rows, stage="run"), warnings)
     notes = footnotes(spec.runs, spec.folds, reasons, [], spec.references, by_one_pca)
     return {
         "name": spec.name,
@@ -110,7 +112,12 @@ def _contents(record: StudyRecord, rows: Sequence[ResultRow], changed: Mapping[P
         "verdict": two_sentences(rows, spec),
         "columns": columns,
         "table": table,
-        "notes": [*(note for note in notes if note != reopened), *mixed_lines(record), *gap_lines(changed)],
+        "notes": [
+            *(note for note in notes if note != reopened),
+            *warnings.values(),
+            *mixed_lines(record),
+            *gap_lines(changed),
+        ],
         "caveat": CAVEAT,
         "comparisons": _verdicts(spec, rows),
         "retrieval": retrieval_of(record, rows),
@@ -131,7 +138,7 @@ def _contents(record: StudyRecord, rows: Sequence[ResultRow], changed: Mapping[P
 
 
 def _table(
-    spec: StudySpec, test: Sequence[SummaryRow], validation: Sequence[SummaryRow]
+    spec: StudySpec, test: Sequence[SummaryRow], validation: Sequence[SummaryRow], warned: Collection[str]
 ) -> tuple[list[dict[str, Any]], dict[str, list[dict[str, Any]]]]:
     """The columns of the table of scores, and its lines by the kind of embedding."""
     scores = {(row.method, row.embedding, row.metric): row for row in test}
@@ -147,7 +154,8 @@ def _table(
         for line in found:
             tested = [scores.get((line.method, embedding, metric)) for metric in SHOWN_METRICS]
             cells = cells_of(line, [*tested, validated.get(line.method)], scales)
-            table[embedding].append({"method": line.method, "cells": cells, "runs": line.runs})
+            name = line.method + COLLAPSED * (line.method in warned)
+            table[embedding].append({"method": name, "cells": cells, "runs": line.runs})
     return columns, table
 
 

@@ -2,7 +2,7 @@
 
 import io
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import NamedTuple
@@ -22,7 +22,9 @@ from levelfield.study.definition.sweep import without_value
 from levelfield.study.environment import mixed_lines
 from levelfield.study.integrity import changed_files, gap_lines
 from levelfield.study.record import StudyRecord
+from levelfield.study.tested import collapsed
 
+COLLAPSED = " (collapsed)"
 TABLE_WIDTH = 120  # where there is no terminal to say it
 
 
@@ -77,6 +79,7 @@ def comparison_table(
     test: Sequence[SummaryRow],
     validation: Sequence[SummaryRow],
     kinds: Sequence[str] = EMBEDDING_KINDS,
+    collapsed: Collection[str] = (),
 ) -> Table:
     """Test scores in percent, one row a method, separated above concatenated; it fits a terminal of 80 columns.
 
@@ -84,6 +87,7 @@ def comparison_table(
         test: Test scores; none before the test classes were opened.
         validation: Scores on the validation folds, shown beside the separated test scores.
         kinds: `separated` and `concatenated`, or the former alone.
+        collapsed: Methods whose embeddings have collapsed.
     """
     table = Table(title=Text(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
     table.add_column("", no_wrap=True)
@@ -93,7 +97,8 @@ def comparison_table(
         table.add_row(Text(embedding, style="bold"))
         for line in lines:
             cells = (*line.scores, line.validation, str(line.runs))
-            table.add_row(Text(f"  {line.method}"), *cells, end_section=line is lines[-1])
+            name = Text(f"  {line.method}{COLLAPSED * (line.method in collapsed)}")
+            table.add_row(name, *cells, end_section=line is lines[-1])
     return table
 
 
@@ -177,9 +182,9 @@ class StudyTable:
 def study_table(record: StudyRecord) -> StudyTable:
     """What a study has scored so far."""
     spec, rows = record.spec, collect_rows(record)
-    validation = summarise(rows, stage="run")
-    table = comparison_table(spec.name, spec.rows, summarise(rows), validation, embedding_kinds(spec))
+    validation, warnings = summarise(rows, stage="run"), collapsed(record)
+    table = comparison_table(spec.name, spec.rows, summarise(rows), validation, embedding_kinds(spec), warnings)
     openings = [entry["reason"] for entry in record.ledger.openings]
     by_one_pca = any(without_value(row.method) == ONE_PCA for row in rows)
     notes = footnotes(spec.runs, spec.folds, openings, differing_conditions(spec), spec.references, by_one_pca)
-    return StudyTable(table, [*notes, *mixed_lines(record), *gap_lines(changed_files(record))])
+    return StudyTable(table, [*notes, *warnings.values(), *mixed_lines(record), *gap_lines(changed_files(record))])

@@ -1,9 +1,11 @@
 """The test scores that a study has stored, each of an opening that the ledger holds."""
 
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 from levelfield.errors import UserError
+from levelfield.metrics.table import COLLAPSED_RANK
 from levelfield.study.definition.configuration import Config
 from levelfield.study.definition.spec import StudySpec, digest, is_baseline
 from levelfield.study.definition.sweep import OF_THE_TEST
@@ -21,6 +23,8 @@ from levelfield.study.record import StudyRecord
 
 # In a baseline's test scores: those of its concatenated embedding by one PCA, beside the folds' PCAs side by side.
 ONE_PCA_KEY = "one_pca"
+# The effective rank of each fold's embeddings.
+RANKS_KEY = "effective_rank"
 
 
 def tested_path(method: str, run: int) -> Path:
@@ -80,6 +84,20 @@ def read_tests(record: StudyRecord) -> dict[tuple[str, int], dict[str, Any]]:
         record.ledger.check_scored(record.folder / tested_path(method, run), test["opening"], test["ledger"])
     latest = max((test["opening"] for test in tests.values()), default=0)
     return {key: test for key, test in tests.items() if test["opening"] == latest}
+
+
+def collapsed(record: StudyRecord) -> dict[str, str]:
+    """Of the rows whose test embeddings have collapsed: how many of them, in a sentence."""
+    ranks: dict[str, list[float]] = defaultdict(list)
+    for (method, _), test in read_tests(record).items():
+        ranks[method] += test.get(RANKS_KEY, [])
+    found = {method: sum(rank < COLLAPSED_RANK for rank in each) for method, each in ranks.items()}
+    return {
+        method: f"COLLAPSED: {method}: nearly all test embeddings of {number} of {len(ranks[method])} models lie on "
+        f"one line (effective rank below {COLLAPSED_RANK})."
+        for method, number in found.items()
+        if number
+    }
 
 
 def check_ledger(record: StudyRecord) -> None:

@@ -152,3 +152,14 @@ def test_embeddings_that_are_not_finite_end_the_validation() -> None:
     broken.embedder.linear.weight.data[0, 0] = float("nan")
     with pytest.raises(TrainingFailed, match="the embeddings are not finite"):
         trainer().validate(broken, DataLoader(PAIRS, batch_size=10), verbose=False)
+
+
+@pytest.mark.parametrize("distance", ["cosine", "euclidean", "hamming"])
+def test_collapsed_embeddings_are_told_once_in_a_fit(distance: str, tmp_path) -> None:
+    collapsed = learner(distance=distance, embedder_lr=0.0, trunk_lr=0.0)
+    torch.nn.init.zeros_(collapsed.embedder.linear.weight)
+    torch.nn.init.ones_(collapsed.embedder.linear.bias)
+    loader = DataLoader(PAIRS, batch_size=10)
+    with pytest.warns(UserWarning, match="collapsed") as told:
+        trainer(max_epochs=2, default_root_dir=tmp_path).fit(collapsed, loader, loader)
+    assert len([each for each in told if "collapsed" in str(each.message)]) == 1

@@ -11,9 +11,10 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from levelfield.metrics import clustering_metrics, retrieval_metrics
+from levelfield.metrics.health import effective_rank
 from levelfield.metrics.table import PARTITION_METRICS, SHOWN_METRICS
 from levelfield.storage.atomic import write_atomically
-from levelfield.study.tested import ONE_PCA_KEY
+from levelfield.study.tested import ONE_PCA_KEY, RANKS_KEY
 from levelfield.training.embed import EmbeddedSet
 
 # Samples up to which k-means runs its exact iterations; what it takes must not depend on what is installed.
@@ -67,7 +68,8 @@ def score_run(folds: list[EmbeddedTest], distance: str, metrics: Sequence[str]) 
     """Scores of each fold's embeddings and of all folds' side by side, as in the run's `result.json`.
 
     Those of a baseline's one PCA for all folds come as `one_pca`, where there is one. One model has nothing beside
-    it: its `concatenated` is empty.
+    it: its `concatenated` is empty. The effective rank of each fold's embeddings tells whether they have collapsed; it
+    is in no table of results.
 
     Args:
         folds: Embeddings of the same samples in the same order, by fold.
@@ -86,6 +88,7 @@ def score_run(folds: list[EmbeddedTest], distance: str, metrics: Sequence[str]) 
         "separated": [{metric: float(fold[metric]) for metric in wanted} for fold in separated],
         "concatenated": {},
         "num_skipped": int(separated[0]["num_skipped"]),
+        RANKS_KEY: [round(effective_rank(fold.samples.embeddings), 2) for fold in folds],
     }
     if len(folds) > 1:
         together = concatenate([fold.samples.embeddings for fold in folds])

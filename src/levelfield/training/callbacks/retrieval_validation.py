@@ -8,14 +8,19 @@ import torch
 from jaxtyping import Bool
 from lightning.fabric.utilities.data import sized_len
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torch.utils.data import DistributedSampler
 
 from levelfield.errors import TrainingFailed, UserError
 from levelfield.metrics import RetrievalMetrics, embedding_health
-from levelfield.metrics.table import SELECTED_BY, SHOWN_METRICS
+from levelfield.metrics.distances import unpack_signs
+from levelfield.metrics.health import effective_rank
+from levelfield.metrics.table import COLLAPSED_RANK, SELECTED_BY, SHOWN_METRICS
 from levelfield.training.batches import gather_rows
 
+# Embeddings that tell whether all have collapsed.
+LOOKED_AT = 512
 HEALTH = ("intra_class_similarity", "inter_class_similarity", "effective_rank")
 
 
@@ -25,7 +30,7 @@ class RetrievalValidation(Callback):
     Each process scores its share of the queries, and all know the same scores: `levelfield.metrics.RetrievalMetrics`.
     Test samples with roles are scored query against gallery. The distance is the learner's. How often is the Trainer's
     `check_val_every_n_epoch`. A score needs all samples: Lightning's sanity check and `fast_dev_run`, which embed some,
-    score nothing.
+    score nothing. It warns once if the embeddings have collapsed, that is, if they have an effective rank below 1.5.
 
     Args:
         metrics: names of `levelfield.metrics.retrieval_metrics`.
@@ -52,6 +57,7 @@ class RetrievalValidation(Callback):
         self._scores: RetrievalMetrics | None = None
         self._seen = 0
         self._is_finite = True
+        self._has_warned = False
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         _refuse_a_part(trainer, trainer.val_dataloaders, trainer.num_val_batches, "val")
@@ -128,6 +134,7 @@ class RetrievalValidation(Callback):
             raise TrainingFailed(
                 "the embeddings are not finite: lower the learning rates (--model.trunk_lr, --model.embedder_lr)"
             )
+        self._warn_of_collapse(trainer, self._scores.embeddings, stage)
         scores = self._scores.compute()
         del scores["num_skipped"]
         if self.health:
@@ -138,6 +145,20 @@ class RetrievalValidation(Callback):
                 f"{stage}/{name}", float(value), prog_bar=name == SELECTED_BY, sync_dist=True, reduce_fx="max"
             )
         self._scores, self._parts = None, []
+
+    def _warn_of_collapse(self, trainer: Trainer, embeddings: list[Tensor], stage: str) -> None:
+        """Looks at some of the first process's embeddings, evenly spaced, as a class's samples may come together."""
+        if self._has_warned or not trainer.is_global_zero or not embeddings:
+            return
+        rows = torch.cat(embeddings)
+        rows = rows[:: -(-len(rows) // LOOKED_AT)].cpu()
+        rank = effective_rank(unpack_signs(rows) if rows.dtype == torch.uint8 else rows)
+        if rank < COLLAPSED_RANK and len(rows) > 1:
+            self._has_warned = True
+            rank_zero_warn(
+                f"the {stage} embeddings have collapsed: nearly all lie on one line (effective rank {rank:.2f})",
+                category=UserWarning,
+            )
 
     def _health(self, pl_module: LightningModule) -> dict[str, float]:
         names = ("embeddings", "labels", "index")
