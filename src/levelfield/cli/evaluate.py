@@ -11,12 +11,13 @@ import yaml
 from lightning.pytorch import Callback, LightningModule, Trainer
 from safetensors.torch import save
 
-from levelfield.data.places import dataset_found_again, root_in_vain
+from levelfield.data.places import check_is_there, dataset_found_again, root_in_vain
 from levelfield.errors import UserError
 from levelfield.metrics.distributed import first_of_each
 from levelfield.metrics.table import SHOWN_METRICS
 from levelfield.runtime.shipped import find_configuration
 from levelfield.storage.atomic import write_atomically
+from levelfield.storage.without_places import without_places
 from levelfield.training.batches import gather_rows
 from levelfield.training.build import TrainingCLI
 from levelfield.training.callbacks import RecordOpening
@@ -55,7 +56,8 @@ class EvaluationCLI(TrainingCLI):
         _note_unused(args)
         self.checkpoint_path = _checkpoint_path(args)
         self.checkpoint = read_checkpoint(self.checkpoint_path)
-        if "datamodule_hyper_parameters" not in self.checkpoint:
+        identified = isinstance(self.checkpoint["levelfield"].get("data"), dict)
+        if "datamodule_hyper_parameters" not in self.checkpoint or not identified:
             raise UserError(
                 f"'{self.checkpoint_path}' was fitted with loaders of one's own, which it cannot name: in Python, "
                 "Trainer().test(MetricLearner.load_from_checkpoint(...), loader)"
@@ -79,11 +81,12 @@ class EvaluationCLI(TrainingCLI):
 
     def before_instantiate_classes(self) -> None:
         given = self.plain_config()
-        refuse_other_model(self._expected["model"], given["model"], self.checkpoint_path)
+        refuse_other_model(self._expected["model"], without_places(given["model"]), self.checkpoint_path)
         refuse_other_settings(self._expected["data"], given["data"], self.checkpoint_path)
 
     def after_instantiate_classes(self) -> None:
         self.model = MetricLearner.load_from_checkpoint(self.checkpoint_path, trust=self._trust)
+        check_is_there(self.datamodule.dataset, self.datamodule.root)
         refuse_other_data(self.checkpoint["levelfield"]["data"], self.datamodule.identity(), self.checkpoint_path)
         if is_first_process():
             command = str(self.subcommand)

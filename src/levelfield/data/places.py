@@ -7,18 +7,27 @@ from typing import Any
 
 import yaml
 
+from levelfield.errors import UserError
+from levelfield.runtime.yaml_once import OnceLoader
+from levelfield.storage.without_places import each_text, is_address, is_place, name_of
+
+MOST_CHARACTERS = 1 << 20  # of a `config.yaml`
+
 
 def without_way(value: Any, root: str | Path | None = None) -> Any:
-    """An absolute path as its way below `root` or `LEVELFIELD_DATA`, or as its name alone; anything else as it is.
+    """Plain values with each place as its path below `root` or `LEVELFIELD_DATA`, or as its last name.
 
     What leaves the machine does not tell how its folders are called.
     """
-    if not isinstance(value, str | Path) or not os.path.isabs(value):
-        return str(value) if isinstance(value, Path) else value
-    for base in (root, os.environ.get("LEVELFIELD_DATA")):
-        if base and Path(value).is_relative_to(os.path.abspath(base)):
-            return Path(value).relative_to(os.path.abspath(base)).as_posix()
-    return Path(value).name
+
+    def told(text: str) -> str:
+        path = os.path.abspath(text)
+        for base in (root, os.environ.get("LEVELFIELD_DATA")):
+            if base and is_place(text) and not is_address(text) and Path(path).is_relative_to(os.path.abspath(base)):
+                return Path(path).relative_to(os.path.abspath(base)).as_posix()
+        return name_of(text)
+
+    return each_text(value, told)
 
 
 def own_file(path: str | Path, root: str | Path | None) -> Path:
@@ -33,12 +42,24 @@ def root_in_vain(dataset: object, root: str | Path | None) -> list[str]:
     """A line where `--data.root` is given and nothing is read from it; none where something is."""
     if root is None:
         return []
-    own = getattr(dataset, "table", getattr(dataset, "folder", None))
     if not hasattr(dataset, "root"):
         return [f"--data.root {root} is passed over: {type(dataset).__name__} reads nothing from it"]
-    if own is not None and not Path(os.path.abspath(own_file(own, root))).is_relative_to(os.path.abspath(root)):
-        return [f"--data.root {root} is passed over: {own} is there without it"]
+    for _, own in _own_paths(dataset):
+        if not Path(os.path.abspath(own_file(own, root))).is_relative_to(os.path.abspath(root)):
+            return [f"--data.root {root} is passed over: {own} is there without it"]
     return []
+
+
+def check_is_there(dataset: object, root: str | Path | None) -> None:
+    """Raises UserError, with the option to give, where nothing has the path of a data set of one's own."""
+    for name, own in _own_paths(dataset):
+        if not own_file(own, root).exists():
+            raise UserError(f"no {name} {own} here, nor below the data root: give --data.dataset.{name} PATH")
+
+
+def _own_paths(dataset: object) -> list[tuple[str, Any]]:
+    found = [(name, getattr(dataset, name, None)) for name in ("table", "folder")]
+    return [(name, own) for name, own in found if isinstance(own, str | Path)]
 
 
 def dataset_without_ways(dataset: Mapping[str, Any], root: str | Path | None = None) -> dict[str, Any]:
@@ -52,18 +73,21 @@ def dataset_without_ways(dataset: Mapping[str, Any], root: str | Path | None = N
 def dataset_found_again(dataset: Mapping[str, Any], config: Path) -> dict[str, Any]:
     """A checkpoint's data set, its files where the `config.yaml` beside the checkpoint says that they lie.
 
+    A path there counts where something has that path, and where its name is the one in the checkpoint.
+
     Args:
         dataset: import path and arguments, as `dataset_without_ways` leaves them.
         config: of the fit; it need not exist.
     """
     arguments = dict(dataset.get("init_args") or {})
     try:
-        before = yaml.safe_load(config.read_text())["data"]["dataset"]["init_args"]
+        with config.open(encoding="utf-8") as file:
+            before = yaml.load(file.read(MOST_CHARACTERS), OnceLoader)["data"]["dataset"]["init_args"]
         given = {name: value for name, value in before.items() if isinstance(value, str)}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, yaml.YAMLError):
         given = {}
     for name, value in arguments.items():
-        there = given.get(name, "")
-        if os.path.isabs(there) and Path(there).exists() and Path(there).name == Path(str(value)).name:
+        there = given.get(name)
+        if there and os.path.exists(there) and Path(os.path.abspath(there)).name == Path(str(value)).name:
             arguments[name] = there
     return {**dataset, "init_args": arguments}

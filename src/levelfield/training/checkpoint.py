@@ -21,6 +21,7 @@ from levelfield.models.adapters import Adapter
 from levelfield.models.text_files import architecture
 from levelfield.models.trunks import check_timm_arguments
 from levelfield.storage.without_places import without_places
+from levelfield.training.checkpoint_content import check_content
 from levelfield.training.frozen_trunk import KEY, trunk_hash, with_trunk
 from levelfield.training.instantiation import instantiate, restrict_parser
 from levelfield.training.loss_factory import SUPPLIED, given_arguments, loss_class
@@ -40,7 +41,7 @@ def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, An
     """A checkpoint's content, read without running code.
 
     Raises:
-        UserError: no such file, unreadable, or not written by levelfield.
+        UserError: no such file, unreadable, not written by levelfield, or a content that is refused.
     """
     if not Path(path).is_file():
         raise UserError(f"no checkpoint '{path}': give the best.ckpt of a fit with --ckpt_path")
@@ -50,19 +51,27 @@ def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, An
         raise UserError(f"cannot read checkpoint '{path}' ({type(error).__name__}): is it a complete file?") from error
     if not isinstance(checkpoint, dict) or "levelfield" not in checkpoint:
         raise UserError(f"'{path}' is not a levelfield checkpoint: give the best.ckpt of a fit")
+    check_content(checkpoint, path)
     return checkpoint
 
 
-def own_part(learner: Any) -> dict[str, Any]:
-    """What a checkpoint holds beside what Lightning stores: data, classes, and where the trunk's weights came from."""
+def add_own_part(learner: Any, checkpoint: dict[str, Any]) -> None:
+    """Adds to what Lightning stores: data, classes, and where the trunk's weights came from.
+
+    A checkpoint is the same wherever the data are and however many processes load them: the rest loses each place.
+    """
+    for section in ("hyper_parameters", "datamodule_hyper_parameters"):
+        if section in checkpoint:
+            checkpoint[section] = without_places(checkpoint[section])
+    checkpoint.get("datamodule_hyper_parameters", {}).pop("num_workers", None)
     datamodule = getattr(learner._trainer, "datamodule", None)
     data = datamodule.identity() if datamodule is not None and hasattr(datamodule, "identity") else None
-    return {
+    checkpoint["levelfield"] = {
         "num_classes": learner.num_classes,
         "data": data,
-        "trunk_args": dict(learner.trunk.checkpoint_args),
-        "weights": learner.trunk.weights_origin,
-        "licence": learner.trunk.licence,
+        "trunk_args": without_places(dict(learner.trunk.checkpoint_args)),
+        "weights": without_places(learner.trunk.weights_origin),
+        "licence": without_places(learner.trunk.licence),
         **({KEY: trunk_hash(learner.trunk)} if learner.freeze_trunk or learner.trunk.adapter is not None else {}),
     }
 
@@ -148,6 +157,7 @@ def data_config(checkpoint: dict[str, Any], origin: Path | str, trust: Iterable[
     with _described(origin):
         arguments = dict(checkpoint["datamodule_hyper_parameters"])
         check_names("data", arguments, trusted, origin)
+        arguments.pop("num_workers", None)  # this machine's
         for part in ("dataset", "sampler"):
             check_kinds(f"data.{part}", arguments.get(part), trusted, origin)
         return _resolved("data", MetricDataModule, arguments, trusted, origin)
@@ -215,14 +225,19 @@ def load_learner(
         )
         state = {name: tensor for name, tensor in state.items() if not name.startswith("loss.")}
     learner: Any = build_learner(config, origin, parts)
-    learner.on_load_checkpoint(checkpoint if whole else {})
+    with _described(str(origin)):
+        learner.on_load_checkpoint(checkpoint if whole else {})
     given = learner.trunk if "trunk" in parts else None
     state = with_trunk({**checkpoint, "state_dict": state}, origin, map_location, given)["state_dict"]
     try:
-        learner.load_state_dict(state, strict=strict)
-    except RuntimeError as error:
+        missing = learner.load_state_dict(state, strict=strict).missing_keys
+    except (RuntimeError, TypeError, AttributeError) as error:
         line = " ".join(str(error).split())[:200]
         raise UserError(f"'{origin}' is of another architecture than its configuration says: {line}") from error
+    # Without its tokenizer a text trunk would look where its name leads.
+    networks = {"trunk", "embedder"} - set(parts)
+    if any(key.partition(".")[0] in networks and key.endswith("._extra_state") for key in missing):
+        raise UserError(f"'{origin}' does not hold the tokenizer of its trunk: it is not loaded")
     learner.checkpoint_path = Path(origin)
     return learner.eval()
 

@@ -48,7 +48,7 @@ def refuse_other_settings(expected: dict[str, Any], given: dict[str, Any], check
 def refuse_other_data(expected: dict[str, Any], found: dict[str, Any], checkpoint: Path | str) -> None:
     """Raises UserError if the data on disk are not those that the checkpoint was trained on."""
     for key in DATA_MUST_AGREE:
-        if expected[key] != found[key]:
+        if expected.get(key) != found[key]:
             raise UserError(
                 f"the data set differs from the one '{checkpoint}' was trained on ({key}): "
                 "give the same data, or fit again"

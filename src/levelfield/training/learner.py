@@ -31,7 +31,7 @@ from levelfield.runtime.process_group import leave_group_at_exit, stay_in_group
 from levelfield.training.batches import Batch, gather_rows, samples_of
 from levelfield.training.begin_at_pca import begin_at_pca
 from levelfield.training.callbacks import RecordOpening, RetrievalValidation
-from levelfield.training.checkpoint import import_spec, load_learner, own_part
+from levelfield.training.checkpoint import add_own_part, import_spec, load_learner
 from levelfield.training.features import TrunkExtractor, check_features
 from levelfield.training.frozen_trunk import keep_frozen
 from levelfield.training.fully_sharded import shard
@@ -356,7 +356,7 @@ class MetricLearner(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         make_whole(self, checkpoint)
-        checkpoint["levelfield"] = own_part(self)
+        add_own_part(self, checkpoint)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.build_loss(checkpoint.get("levelfield", {}).get("num_classes"))

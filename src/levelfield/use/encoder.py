@@ -169,7 +169,8 @@ class Encoder:
     @property
     def batch_size(self) -> int:
         """Samples at a time: the checkpoint's, for its embeddings depend on it by rounding."""
-        return self.checkpoints[0].get("datamodule_hyper_parameters", {}).get("eval_batch_size", USUAL_BATCH)
+        size = self.checkpoints[0].get("datamodule_hyper_parameters", {}).get("eval_batch_size")
+        return size if isinstance(size, int) and size >= 1 else USUAL_BATCH
 
     def _share_a_trunk(self) -> bool:
         trunks = {content["levelfield"].get(FROZEN_TRUNK) for content in self.checkpoints}

@@ -1,0 +1,84 @@
+"""What a checkpoint says beside its tensors: plain values within limits that name no place.
+
+A checkpoint may be a stranger's. Whatever reads one looks at these values before it uses any of them.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from levelfield.errors import UserError
+from levelfield.storage.without_places import goes_upwards, is_address, is_place
+
+SECTIONS = ("hyper_parameters", "datamodule_hyper_parameters", "levelfield")
+# A data set's own words, which nothing opens.
+CLASS_NAMES = ("levelfield.data.train_classes", "levelfield.data.val_classes")
+MOST_VALUES, DEEPEST = 100_000, 32
+MOST = 2**63 - 1
+LIMITS = {
+    **{"batch_size": 2**20, "eval_batch_size": 2**16, "num_folds": 10_000, "num_workers": 1024, "views": 10_000},
+    **{"crop_size": 8192, "image_size": 8192, "resize": 8192},
+    **{"embedding_size": 2**20, "members": 1024, "num_classes": 2**31},
+}
+
+
+def check_content(checkpoint: dict[str, Any], origin: object) -> None:
+    """Looks at what a checkpoint says beside its tensors.
+
+    Raises:
+        UserError: a part of another kind, a place, a number past its limit, or more values than a learner has.
+    """
+    described = {section: checkpoint[section] for section in SECTIONS if section in checkpoint}
+    if not all(isinstance(part, dict) for part in (*described.values(), checkpoint.get("state_dict"))):
+        raise UserError(f"'{origin}' is not a levelfield checkpoint: give the best.ckpt of a fit")
+    _check(described, origin, is_place)
+
+
+def check_callbacks(states: Any, origin: object) -> None:
+    """Looks at what the callbacks of a fit that goes on are told of files: they write to them, and delete them.
+
+    Raises:
+        UserError: an address, or a path with a part `..`.
+    """
+    _check({"callbacks": states}, origin, lambda text: is_address(text) or goes_upwards(text))
+
+
+def _check(described: Any, origin: object, is_refused: Callable[[str], bool]) -> None:
+    for key, value in _values(described, origin):
+        if isinstance(value, str) and is_refused(value):
+            raise UserError(
+                f"'{origin}' names the place {value[:80]!r} at {key[:80]!r}, and a checkpoint must not name any: it is "
+                "not loaded"
+            )
+        most = LIMITS.get(key.rpartition(".")[2], MOST)
+        if isinstance(value, int) and abs(value) > most:
+            raise UserError(f"'{origin}' has a number above {most:,} at {key[:80]!r}: it is not loaded")
+
+
+def _values(described: Any, origin: object) -> Iterator[tuple[str, Any]]:
+    """The values within others with their keys, and each key of a mapping."""
+    to_do, count = [("", described, 0)], 0
+    while to_do:
+        key, value, depth = to_do.pop()
+        count += 1
+        if count > MOST_VALUES or depth > DEEPEST:
+            raise UserError(
+                f"'{origin}' holds more than {MOST_VALUES:,} values, or one inside itself, at {key[:80]!r}: it is not "
+                "loaded"
+            )
+        if isinstance(value, dict):
+            for name, part in value.items():
+                below = f"{key}.{name}".strip(".") if isinstance(name, str | int) else key
+                yield below, name
+                if below in CLASS_NAMES:
+                    _check_names(below, part, origin)
+                    continue
+                to_do.append((below, part, depth + 1))
+        elif isinstance(value, list | tuple | set | frozenset):
+            to_do += [(key, part, depth + 1) for part in value]
+        else:
+            yield key, value
+
+
+def _check_names(key: str, value: Any, origin: object) -> None:
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise UserError(f"'{origin}' has no list of names at '{key}': is it a complete file?")
