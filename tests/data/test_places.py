@@ -19,7 +19,12 @@ def test_a_way_is_told_below_the_root_or_not_at_all(tmp_path: Path, monkeypatch:
     assert without_way(table) == "t.csv"
     assert without_way(str(table), tmp_path) == "birds/t.csv"
     assert without_way("birds/t.csv") == "birds/t.csv"
+    assert without_way("../birds/t.csv") == "t.csv"
+    assert without_way([str(table), {"at": "../t.csv"}], tmp_path) == ["birds/t.csv", {"at": "t.csv"}]
+    assert without_way("s3://bucket/birds", tmp_path) == "birds"
     assert without_way(7) == 7
+    monkeypatch.chdir(tmp_path / "..")
+    assert without_way(f"{tmp_path.name}/../{tmp_path.name}/birds/t.csv", tmp_path) == "birds/t.csv"
     monkeypatch.setenv("LEVELFIELD_DATA", str(tmp_path))
     assert without_way(table) == "birds/t.csv"
 

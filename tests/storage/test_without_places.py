@@ -9,13 +9,54 @@ from own_images import image_options, own_images
 
 from levelfield.losses import ArcFaceLoss
 from levelfield.models import TimmTrunk
-from levelfield.storage.without_places import moved, without_places
+from levelfield.storage.without_places import is_place, moved, without_places
 from levelfield.training.learner import MetricLearner
 
 
 def test_an_absolute_path_is_told_by_its_name() -> None:
     told = without_places({"weights": "/home/me/resnet.pth", "list": [Path("/home/you/x"), 3], "relative": "a/b"})
     assert told == {"weights": "resnet.pth", "list": ["x", 3], "relative": "a/b"}
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("/home/me/x.pth", "x.pth"),
+        ("../x.pth", "x.pth"),
+        ("a/../../x", "x"),
+        ("~/x", "x"),
+        ("https://host/a/x.pth", "x.pth"),
+        ("reference::a/x.json", "x.json"),
+        ("simplecache::s3://bucket/x", "x"),
+        ("C:\\a\\x", "x"),
+        ("..\\x", "x"),
+        ("\\\\server\\x", "x"),
+        ("/", ""),
+    ],
+)
+def test_a_place_is_told_by_its_name(text: str, name: str) -> None:
+    assert is_place(text)
+    assert without_places({"at": [text]}) == {"at": [name]}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a/b.csv",
+        "query: ",
+        "q: ",
+        "Instruct: find\nQuery: ",
+        "package:a.b",
+        "hf-hub:a/b",
+        "a..b",
+        r"blocks\.\d\..",
+        "::",
+        "",
+    ],
+)
+def test_other_texts_stay(text: str) -> None:
+    assert not is_place(text)
+    assert without_places(text) == text
 
 
 def test_paths_within_a_folder_move_with_it() -> None:

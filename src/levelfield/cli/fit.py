@@ -20,6 +20,7 @@ from levelfield.training.callbacks.asked_rates import AskedRates, asked_rates
 from levelfield.training.callbacks.last_checkpoint import LastCheckpoint
 from levelfield.training.callbacks.validate_first import BEFORE_TRAINING
 from levelfield.training.checkpoint import read_checkpoint
+from levelfield.training.checkpoint_content import check_callbacks
 from levelfield.training.contradictions import refuse_finished, refuse_other_architecture, refuse_other_folds
 from levelfield.training.instantiation import refuse_nested
 from levelfield.training.interruption import interruptible
@@ -139,6 +140,7 @@ class FitCLI(TrainingCLI):
     def _rates_beside(self, path: Path) -> AskedRates:
         """A fit that goes on from a checkpoint has its architecture, data set and fold, and a step left to do."""
         checkpoint = read_checkpoint(path)
+        check_callbacks(checkpoint.get("callbacks", {}), path)
         if "datamodule_hyper_parameters" not in checkpoint:
             raise UserError(
                 f"'{path}' was fitted with loaders of one's own, which it cannot name: go on from it in Python, "

@@ -8,7 +8,7 @@ from typing import Any
 
 # Stands for the folder of a checkpoint in what it holds.
 HERE = "{folder}"
-ADDRESS = re.compile("://|::")  # `https://host/file`, and fsspec's `reference::file`
+ADDRESS = re.compile(r"\w(://|::)")  # `https://host/file`, and fsspec's `reference::file`
 UPWARDS = re.compile(r"(^|/)\.\.(/|$)|(^|\\)\.\.\\")
 OUTSIDE = re.compile(r"[/~]|\\\\|[A-Za-z]:[/\\]")  # the beginning of an absolute path, on any system
 
