@@ -178,8 +178,8 @@ def _significance(found: Sequence[Comparison]) -> str:
 def two_sentences(rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:
     """The verdict: which method is best and which cannot be told from it, then whether training pays.
 
-    The opponent is the trunk without training, reduced to the methods' size; of several trunks the best. Another row
-    without training that is better than all methods is named.
+    The opponent is the trunk without training: the best row of its features as they are or reduced by a PCA. Another
+    row without training that is better than all methods is named.
     """
     trained = _trained(spec)
     means = {row.method: row for row in summarise(rows) if (row.embedding, row.metric) == ("separated", SELECTED_BY)}
@@ -201,7 +201,7 @@ def two_sentences(rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:
         if better := len(pairs) - len(level):
             first += f"; it is shown to be better than {better} of {len(pairs)} others, and"
         first += f"{'' if better else ';'} no difference from {named} is shown"
-    opponent = _highest(means, [method for method in means if is_baseline(method) and reference_of(method) is None])
+    opponent = _highest(means, [method for method in means if kind_of(method) in ("features", "pca")])
     if opponent is None:
         return [f"{first}."]
     found = [each for each in compare_all(rows, trained, baseline=opponent) if each.kind == OVER_BASELINE]
