@@ -47,6 +47,12 @@ def test_training_that_makes_it_worse_and_a_reference_that_is_better(three: Stud
     assert second.endswith("; yet pretrained[lda], which is not trained either, has 25.0 percent.")
 
 
+def test_training_is_compared_with_the_features_where_they_are_above_their_pca(three: StudySpec) -> None:
+    rows = [*rows_of({"arcface": 0.4, "contrastive": 0.3, "triplet": 0.2}), row("pretrained[features]", 0, 0.35)]
+    second = two_sentences(rows, three)[1]
+    assert second.startswith("Training pays: +5.0 points MAP@R over pretrained[features]")
+
+
 def test_too_few_runs_and_no_opening(three: StudySpec) -> None:
     first, second = two_sentences(rows_of({"arcface": 0.4, "contrastive": 0.3, "triplet": 0.2}, runs=1), three)
     assert first.endswith("with too few runs to say that this is no chance.")

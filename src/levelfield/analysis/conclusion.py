@@ -1,18 +1,25 @@
 """What a study says to somebody who wants one embedding of their own data: whether to train, and with which method."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import mean
 
-from levelfield.analysis.comparison import OVER_BASELINE, PAIR, compare_all
+from levelfield.analysis.comparison import OVER_BASELINE, PAIR, Comparison, compare_all
 from levelfield.analysis.results import ResultRow, SummaryRow, summarise
-from levelfield.analysis.verdicts import amount, in_words, p_in_words
-from levelfield.metrics.table import SELECTED_BY
+from levelfield.analysis.statistics import SMALLEST_SAMPLE
+from levelfield.analysis.verdicts import amount, in_words, p_in_words, points
+from levelfield.metrics.table import SELECTED_BY, SHOWN_METRICS
+from levelfield.study.definition.references import FEATURES, LDA
 from levelfield.study.definition.search_settings import first_search
-from levelfield.study.definition.spec import StudySpec, is_baseline, reference_of
+from levelfield.study.definition.spec import StudySpec, baseline_of, is_baseline, reference_of
+from levelfield.study.definition.sweep import value_of
 from levelfield.study.jobs.job import folds_of
 from levelfield.study.record import StudyRecord
 
 MOST_NAMED = 4  # of the methods that cannot be told from the best one
+PRECISION = "precision_at_1"
+DECIDED_BY = (SELECTED_BY, PRECISION)
+MOST_A_PCA_COSTS = 0.01  # of each of these, a fraction
 
 
 def best_method(rows: Sequence[ResultRow], spec: StudySpec) -> str:
@@ -22,40 +29,157 @@ def best_method(rows: Sequence[ResultRow], spec: StudySpec) -> str:
     return max((row for row in tested if row.method in trained), key=lambda row: row.mean).method
 
 
-def mostly_below(rows: Sequence[ResultRow], spec: StudySpec) -> str | None:
-    """The row without training, of the methods' size, that more than half of the methods' mean MAP@R are below."""
-    means = {row.method: row for row in summarise(rows) if (row.embedding, row.metric) == ("separated", SELECTED_BY)}
-    opponent = _highest(means, [method for method in means if is_baseline(method) and reference_of(method) is None])
-    tested = [method for method in _trained(spec) if method in means]
-    below = [method for method in tested if opponent is not None and means[method].mean < means[opponent].mean]
-    return opponent if 2 * len(below) > len(tested) else None
+@dataclass(frozen=True)
+class Decision:
+    """Which row of a study's table to embed with.
 
-
-def conclusion_lines(rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:
-    """The best method over each row without training, and which methods cannot be told from it.
-
-    Holm's correction over a baseline is over all trained methods, among which the best was found.
+    Args:
+        row: The row to use.
+        features: The row of untouched features that the gains are over; of several trunks, the one with the highest
+            MAP@R.
+        gains: Row to metric to its mean test score minus that of `features`, a fraction; of all rows in order.
     """
-    trained, best = _trained(spec), best_method(rows, spec)
-    lines = ["Does training pay?"]
-    for baseline in filter(is_baseline, spec.rows):
-        found = compare_all(rows, trained, baseline=baseline)
-        lines += [f"  {in_words(each)}" for each in found if (each.kind, each.method) == (OVER_BASELINE, best)]
-    pairs = [each for each in compare_all(rows, trained) if each.kind == PAIR and best in (each.method, each.other)]
-    level = [each.other if each.method == best else each.method for each in pairs if not each.shown]
-    lines.append(f"Which method? {best} has the highest MAP@R of {len(trained)}.")
+
+    row: str
+    features: str
+    gains: dict[str, dict[str, float]]
+
+    @property
+    def best(self) -> str:
+        """The trained method with the highest MAP@R."""
+        return self._highest(SELECTED_BY)
+
+    @property
+    def disputed(self) -> str | None:
+        """The trained method with the highest MAP@R or P@1, if it is above the features in one and below in another."""
+        for row in (self.best, self._highest(PRECISION)):
+            if min(self.gains[row].values()) < 0 < max(self.gains[row].values()):
+                return row
+        return None
+
+    def _highest(self, metric: str) -> str:
+        return max((row for row in self.gains if kind_of(row) == "method"), key=lambda row: self.gains[row][metric])
+
+
+def kind_of(row: str) -> str:
+    """What a row embeds with: `features`, `pca`, `lda`, or `method` for a trained one."""
+    if not is_baseline(row):
+        return "method"
+    name = reference_of(row)
+    return name if name in (FEATURES, LDA) else "pca"
+
+
+def decide(rows: Sequence[ResultRow], spec: StudySpec) -> Decision:
+    """The row to use, by mean MAP@R and P@1 of separated embeddings on the test classes.
+
+    1. Of the rows above the features in MAP@R and not below them in P@1, the one with the highest MAP@R.
+    2. If there is none, the PCA with the highest MAP@R that costs less than one point of MAP@R and of P@1: shorter
+       vectors make a smaller gallery and a faster search.
+    3. Otherwise the features as they are.
+
+    With several trunks a row is compared with the features of each. Significance decides nothing; it is printed.
+    """
+    means: dict[str, dict[str, float]] = {}
+    for row in summarise(rows):
+        if row.embedding == "separated" and row.metric in DECIDED_BY:
+            means.setdefault(row.method, {})[row.metric] = row.mean
+    untouched = [row for row in spec.rows if kind_of(row) == "features"]
+    features = max(untouched, key=lambda row: means[row][SELECTED_BY])
+    gains = {
+        row: {metric: means[row][metric] - means[features][metric] for metric in DECIDED_BY}
+        for row in (*filter(is_baseline, spec.rows), *_trained(spec))
+        if row in means
+    }
+    best = {metric: max(gains[row][metric] for row in untouched) for metric in DECIDED_BY}
+    above = [
+        row
+        for row, gain in gains.items()
+        if gain[SELECTED_BY] > best[SELECTED_BY] and gain[PRECISION] >= best[PRECISION]
+    ]
+    cheap = [
+        row
+        for row, gain in gains.items()
+        if kind_of(row) == "pca" and all(gain[metric] > best[metric] - MOST_A_PCA_COSTS for metric in DECIDED_BY)
+    ]
+    chosen = max(above or cheap or [features], key=lambda row: gains[row][SELECTED_BY])
+    return Decision(chosen, features, gains)
+
+
+def decision_lines(
+    decision: Decision, rows: Sequence[ResultRow], spec: StudySpec, sizes: Mapping[str, tuple[int, int]]
+) -> list[str]:
+    """The decision in one line, then how surely the method that it names differs from the features.
+
+    Args:
+        sizes: PCA row to the length of its trunk's features and of its embedding.
+    """
+    row, kind, trained = decision.row, kind_of(decision.row), _trained(spec)
+    of_several = sum(kind_of(each) == "features" for each in spec.rows) > 1
+    features = f"the features of {value_of(baseline_of(decision.features))}" if of_several else "the features"
+    named = row if kind == "method" else decision.best
+    found = [
+        comparison
+        for metric in DECIDED_BY
+        for comparison in compare_all(rows, trained, metric, baseline=decision.features)
+        if (comparison.kind, comparison.method) == (OVER_BASELINE, named)
+    ]
+    gain = f"{_gains(decision, row)} over {features}"
+    if kind == "method":
+        first = f"Use {row}: {gain}; {_significance(found)}."
+    elif kind == "lda":
+        first = f"Use a linear discriminant analysis of the training classes ({row}): {gain}."
+    elif kind == "pca":
+        loses = min(decision.gains[row].values()) < 0
+        before, after = sizes[row]
+        first = f"Use a PCA of the features to {after:,} numbers, from {before:,} ({row}): "
+        first += f"it costs {_cost(decision, row)}." if loses else f"{gain}."
+    else:
+        first = f"Use {features} as they are."
+    best, disputed = decision.best, decision.disputed
+    if best != row:
+        agree = " (MAP@R and P@1 disagree)" if best == disputed else ""
+        first += f" The best of {len(trained)} methods by MAP@R, {best}: {_gains(decision, best)}{agree}."
+    if disputed not in (None, best):
+        first += f" MAP@R and P@1 disagree on {disputed}: {_gains(decision, disputed)}."
+    lines = [first]
+    if kind in ("lda", "method"):
+        lines.append("  it was chosen by this score, so the score is a little optimistic")
+    if kind == "features" and sizes:
+        pca = max(sizes, key=lambda each: decision.gains[each][SELECTED_BY])
+        before, after = sizes[pca]
+        lines.append(f"  a PCA to {after:,} numbers, from {before:,} ({pca}), costs {_cost(decision, pca)}")
+    lines += [f"  {in_words(comparison)}" for comparison in found]
+    pairs = [each for each in compare_all(rows, trained) if each.kind == PAIR and row in (each.method, each.other)]
+    level = [each.other if each.method == row else each.method for each in pairs if not each.shown]
     if level:
-        lines.append(f"  no difference from it is shown for {', '.join(level)}")
-    elif pairs:
-        lines.append("  a difference from it is shown for each of the others")
+        lines.append(f"  not significantly different from {row} in MAP@R: {', '.join(level)}")
     return lines
+
+
+def _gains(decision: Decision, row: str) -> str:
+    gains = decision.gains[row].items()
+    return ", ".join(f"{points(gain)} points {SHOWN_METRICS[metric]}" for metric, gain in gains)
+
+
+def _cost(decision: Decision, row: str) -> str:
+    costs = [(-gain, SHOWN_METRICS[metric]) for metric, gain in decision.gains[row].items()]
+    return " and ".join(f"{points(cost)[1:]} points {title}" if cost > 0 else f"no {title}" for cost, title in costs)
+
+
+def _significance(found: Sequence[Comparison]) -> str:
+    if not found or found[0].n < SMALLEST_SAMPLE:
+        return "too few runs to say whether the differences are chance"
+    shown = [SHOWN_METRICS[comparison.metric] for comparison in found if comparison.shown]
+    if len(shown) == len(found):
+        return "both differences are significant"
+    return f"only the difference in {shown[0]} is significant" if shown else "neither difference is significant"
 
 
 def two_sentences(rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:
     """The verdict: which method is best and which cannot be told from it, then whether training pays.
 
-    The opponent is the trunk without training, reduced to the methods' size; of several trunks the best. Another row
-    without training that is better than all methods is named.
+    The opponent is the trunk without training: the best row of its features as they are or reduced by a PCA. Another
+    row without training that is better than all methods is named.
     """
     trained = _trained(spec)
     means = {row.method: row for row in summarise(rows) if (row.embedding, row.metric) == ("separated", SELECTED_BY)}
@@ -77,7 +201,7 @@ def two_sentences(rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:
         if better := len(pairs) - len(level):
             first += f"; it is shown to be better than {better} of {len(pairs)} others, and"
         first += f"{'' if better else ';'} no difference from {named} is shown"
-    opponent = _highest(means, [method for method in means if is_baseline(method) and reference_of(method) is None])
+    opponent = _highest(means, [method for method in means if kind_of(method) in ("features", "pca")])
     if opponent is None:
         return [f"{first}."]
     found = [each for each in compare_all(rows, trained, baseline=opponent) if each.kind == OVER_BASELINE]

@@ -4,22 +4,24 @@ import csv
 import io
 import shlex
 from collections.abc import Sequence, Set
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from levelfield.analysis.conclusion import best_method, conclusion_lines, mostly_below, usual_epochs
+from levelfield.analysis.conclusion import decide, decision_lines, kind_of, usual_epochs
 from levelfield.analysis.results import collect_rows
 from levelfield.cli import study
-from levelfield.cli.command_parser import without_options
+from levelfield.cli.study_output import Ending
 from levelfield.errors import UserError
 from levelfield.experiment import Study
 from levelfield.storage.atomic import write_atomically
 from levelfield.study.definition.configuration import stack
 from levelfield.study.definition.spec import COUNTS, STUDY
 from levelfield.study.jobs.job import CONFIG, Job
+from levelfield.study.record import StudyRecord
 
 if TYPE_CHECKING:
     from levelfield.data.datasets import MetricDataset
@@ -29,8 +31,9 @@ HELP = """\
 usage: levelfield compare PATH [--KEY VALUE ...]
 
 Which of 14 methods suits your data, and does training pay at all? A linear layer is trained on a frozen trunk, whose
-features are computed once: 4 folds, 5 runs, the test classes opened once, at the end. The same command goes on where
-it was stopped.
+features are computed once: 4 folds, 5 runs, the test classes opened once, at the end. The first line after the
+training says what to use: the features as they are, a PCA of them, or a method. The same command goes on where it was
+stopped.
 
   PATH                a folder with a folder a class, or a table (.csv, .parquet) with the columns path,label or
                       text,label; 16 classes or more for 4 folds
@@ -49,7 +52,6 @@ and all that `levelfield study run` takes: --executor.workers N, --folds N, --ru
   levelfield compare my_images --trunk configs/trunk/convnext_tiny.yaml configs/trunk/efficientnet_lite0.yaml
 """
 MOST_NAMED = 20
-PCA_START = ("--model.embedder_init", "pca", "--trainer.callbacks+", "ValidateFirst")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -84,11 +86,8 @@ def main(argv: Sequence[str]) -> int:
     has_begun = ((given.output or Path("outputs", name)) / STUDY).is_file()
     dataset = _unbroken(path, dataset, index, split, skip_broken, file, has_begun)
     write_atomically(file, yaml.safe_dump(_definition(name, dataset, root, trunks), sort_keys=False).encode())
-    code = study.main(["run", str(file), *words])
-    if code == 0 and not given.dry_run:
-        folder = Study(file, output=given.output, options=given.overrides, add_methods=given.add_method).folder
-        print("\n".join([*_conclusion(Study(folder), dataset, split), *_from_the_pca(Study(folder), argv)]))
-    return code
+    conclude = partial(_conclusion, dataset=dataset, split=split)
+    return study.main(["run", str(file), *words], Ending(["levelfield", "compare", *argv], conclude))
 
 
 def _own_words(argv: Sequence[str]) -> tuple[str, list[str], list[str], bool]:
@@ -252,51 +251,46 @@ def _definition(name: str, dataset: "MetricDataset", root: Any, trunks: Sequence
             trunk: {f"{section}.{part}": value for section, parts in config.items() for part, value in parts.items()}
             for trunk, config in settings.items()
         }
-        definition |= {"methods": {"pretrained": {}}, "references": [], "sweep": {"model.trunk": values}}
+        definition |= {"methods": {"pretrained": {}}, "sweep": {"model.trunk": values}}
     return definition
 
 
-def _from_the_pca(finished: Study, argv: Sequence[str]) -> list[str]:
-    """Where most methods end below the trunk without training: the command that begins them there."""
-    record = finished.record()
-    below = mostly_below(collect_rows(record), record.spec)
-    if below is None or any("embedder_init" in word for word in argv):
-        return []
-    again = [
-        "levelfield",
-        "compare",
-        *without_options(argv, {"--output": 1}),
-        "--output",
-        f"{record.folder}_pca",
-        *PCA_START,
-    ]
-    return [
-        f"Most methods end below {below}. Begin them there, and open the test classes a second time for it:",
-        f"  {shlex.join(again)}",
-    ]
-
-
-def _conclusion(finished: Study, dataset: "MetricDataset", split: Any) -> list[str]:
-    """Whether training pays, which method it is, on how many classes that rests, and what to do next."""
+def _conclusion(finished: Study, dataset: "MetricDataset", split: Any) -> tuple[list[str], list[str]]:
+    """The decision, and below the table on how many classes it rests and the commands that follow from it."""
     import numpy as np
 
     from levelfield.training.trust import own_packages
 
     record = finished.record()
     rows = collect_rows(record)
-    best = best_method(rows, record.spec)
+    decision = decide(rows, record.spec)
+    sizes = {row: _pca_sizes(record, row) for row in decision.gains if kind_of(row) == "pca"}
     index = dataset.read_index()
     tested = index.labels[np.isin(index.labels, dataset.test_classes(index, split))]
-    config = record.folder / Job(best, "run", 0, 0).path / CONFIG
-    epochs = usual_epochs(record, best)
-    fit = ["levelfield", "fit", "--config", str(config), "--data.fold", "none", "--trainer.max_epochs", str(epochs)]
-    fit += ["--name", record.folder.name]  # of two studies of the same data, each has its own
-    embed = ["levelfield", "predict", "--ckpt_path", f"outputs/fit/{record.folder.name}/0/best.ckpt"]
+    below = [f"This rests on {len(np.unique(tested))} unseen classes with {len(tested):,} samples."]
+    if kind_of(decision.row) == "method":
+        config = record.folder / Job(decision.row, "run", 0, 0).path / CONFIG
+        epochs = usual_epochs(record, decision.row)
+        fit = ["levelfield", "fit", "--config", str(config), "--data.fold", "none", "--trainer.max_epochs", str(epochs)]
+        fit += ["--name", record.folder.name]  # of two studies of the same data, each has its own
+        below.append(f"next: train {decision.row} on all training classes: {shlex.join(fit)}")
+        checkpoint, caption = Path("outputs/fit", record.folder.name, "0/best.ckpt"), "then embed"
+    else:
+        from levelfield.use.untrained_checkpoint import write_untrained_checkpoint
+
+        checkpoint, caption = write_untrained_checkpoint(record, decision.row), f"next: embed with {decision.row}"
+        config = checkpoint.with_name(CONFIG)
+    embed = ["levelfield", "predict", "--ckpt_path", str(checkpoint)]
     trusted = own_packages(yaml.safe_load(config.read_bytes()))
     embed += [word for name in sorted(trusted) for word in ("--trust", name)]
-    return [
-        *conclusion_lines(rows, record.spec),
-        f"This rests on {len(np.unique(tested))} unseen classes with {len(tested):,} samples.",
-        f"next: train {best} on all training classes: {shlex.join(fit)}",
-        f"then embed: {shlex.join(embed)}",
-    ]
+    return decision_lines(decision, rows, record.spec, sizes), [*below, f"{caption}: {shlex.join(embed)}"]
+
+
+def _pca_sizes(record: StudyRecord, row: str) -> tuple[int, int]:
+    """From how many numbers a PCA goes to how many: fewer than was asked for if there are fewer samples."""
+    from levelfield.study.jobs.projection import Projection
+
+    components = Projection.load(record.folder / Job(row, "run", 0, 0).checkpoint).components_FC
+    assert components is not None
+    before, after = components.shape
+    return before, after

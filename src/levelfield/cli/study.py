@@ -6,7 +6,7 @@ from pathlib import Path
 from jsonargparse import Namespace
 
 from levelfield.cli.command_parser import CommandParser
-from levelfield.cli.study_output import answer
+from levelfield.cli.study_output import Ending, answer
 from levelfield.study.definition.configuration import options_of_file
 from levelfield.study.definition.spec import COUNTS
 from levelfield.study.execution.executor import DEFAULT, executor
@@ -101,13 +101,17 @@ def parse(argv: Sequence[str]) -> Namespace:
     return arguments
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str], ending: Ending | None = None) -> int:
     """Run `levelfield study` with `argv` (what follows `study`) and return the exit code.
 
     Ctrl-C prints how to go on and returns 130.
+
+    Args:
+        ending: How a command that stands on this one ends.
 
     Raises:
         UserError: a mistake; the command line prints it and exits with 2.
     """
     arguments = parse(argv)
+    arguments.ending = ending
     return answer(arguments, arguments.overrides, executor(arguments.executor, arguments.options))

@@ -5,11 +5,11 @@ import json
 import shlex
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from rich.console import Console
 
@@ -41,6 +41,18 @@ OF_JOBS = {
 SENTENCES_ON_SCREEN = 10
 # Options, with the number of their values, that the command which adds a method has of its own or does without.
 OF_ONE_RUN = {"--output": 1, "--reopen-test": 1, "--from": 1, "--json": 0}
+
+
+class Ending(NamedTuple):
+    """How a command that runs a study ends, if it is not `levelfield study` itself.
+
+    Attributes:
+        again: The words that continue it after a stop.
+        conclude: Gives the lines above a finished study's table, and those below it.
+    """
+
+    again: Sequence[str]
+    conclude: Callable[[Study], tuple[list[str], list[str]]]
 
 
 def answer(arguments: argparse.Namespace, options: Mapping[str, Any], executor: Executor) -> int:
@@ -164,6 +176,8 @@ def _run(
         words += ["--reopen-test", arguments.reopen_test] if arguments.reopen_test else []
         words += ["--test-without-failed-runs"] if arguments.test_without_failed_runs else []
         words += executor.words()
+        if arguments.ending is not None:
+            words = list(arguments.ending.again)
         print(
             f"stopped with {len(state.results)} of {len(state.jobs)} jobs done; go on with: {shlex.join(words)}",
             file=sys.stderr,
@@ -171,15 +185,22 @@ def _run(
         if isinstance(stop, Stopped):
             raise  # the command line says by which signal, and has SLURM requeue the job
         return 130
+    above, below = arguments.ending.conclude(study) if arguments.ending is not None else ([], _next(study, arguments))
+    _print_lines(console, above)
     _print_study(console, study)
     if machine is not None:
         rows = [asdict(row) for row in summarise(collect_rows(study.asked))]
         print(json.dumps({"event": "summary", "rows": rows}), file=machine, flush=True)
-    if not arguments.add_method and study.file is not None:
-        again = ["levelfield", "study", *without_options(arguments.words, OF_ONE_RUN), "--add-method", "my_loss.MyLoss"]
-        again += ["--output", str(study.folder), "--reopen-test", "my loss"]  # elsewhere all would be trained anew
-        _print_lines(console, [f"next: your own loss beside these: {shlex.join(again)}"])
+    _print_lines(console, below)
     return 0
+
+
+def _next(study: Study, arguments: argparse.Namespace) -> list[str]:
+    if arguments.add_method or study.file is None:
+        return []
+    again = ["levelfield", "study", *without_options(arguments.words, OF_ONE_RUN), "--add-method", "my_loss.MyLoss"]
+    again += ["--output", str(study.folder), "--reopen-test", "my loss"]  # elsewhere all would be trained anew
+    return [f"next: your own loss beside these: {shlex.join(again)}"]
 
 
 def _devices_in_vain(devices: Any) -> list[str]:

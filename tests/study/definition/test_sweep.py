@@ -175,6 +175,7 @@ def test_trunks_without_training_are_compared_as_a_sweep(tmp_path: Path) -> None
     text = """
 methods:
   pretrained: {}
+references: [features]
 sweep:
   model.trunk:
     cnn:
@@ -183,12 +184,15 @@ sweep:
       model.trunk: {class_path: levelfield.models.TimmTrunk, init_args: {name: test_efficientnet, weights: null}}
 """
     spec = study(tmp_path, text)
-    assert spec.rows == ["pretrained[cnn]", "pretrained[separable]"]
-    assert method_runs(spec) == [("pretrained[cnn]", 0), ("pretrained[separable]", 0)]
+    untouched = ["pretrained[features,cnn]", "pretrained[features,separable]"]
+    assert spec.rows == [*untouched, "pretrained[cnn]", "pretrained[separable]"]
+    assert method_runs(spec) == [(row, 0) for row in spec.rows]
     run_study(tmp_path / "out", spec)
     assert scores(tmp_path / "out", "pretrained[cnn]") != scores(tmp_path / "out", "pretrained[separable]")
-    alone = f"methods: {{softmax: {{model: {{loss: ContrastiveLoss}}}}}}\nseed: {spec.seed}\n"
+    alone = f"methods: {{softmax: {{model: {{loss: ContrastiveLoss}}}}}}\nseed: {spec.seed}\nreferences: features\n"
     with_separable = {"model.trunk.name": "test_efficientnet"}
     run_study(tmp_path / "alone", study(tmp_path, alone, **with_separable))
     assert scores(tmp_path / "out", "pretrained[separable]") == scores(tmp_path / "alone", "pretrained")
+    assert scores(tmp_path / "out", untouched[1]) == scores(tmp_path / "alone", "pretrained[features]")
+    assert scores(tmp_path / "out", untouched[0]) != scores(tmp_path / "out", untouched[1])
     assert verify_study(StudyRecord.begun(tmp_path / "out")) == []

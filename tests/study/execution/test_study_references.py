@@ -24,7 +24,7 @@ from levelfield.study.record import StudyRecord
 from levelfield.training.build import build
 from levelfield.training.embed import embed
 
-ROWS = ["pretrained", "pretrained[features]", "pretrained[pca32]", "pretrained[lda]"]
+ROWS = ["pretrained[features]", "pretrained", "pretrained[pca32]", "pretrained[lda]"]
 
 
 def test_discriminants_are_scikit_learns_of_centred_features() -> None:

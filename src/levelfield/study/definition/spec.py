@@ -12,7 +12,7 @@ import yaml
 from levelfield.runtime.own_code import own_code
 from levelfield.storage.without_trackers import without_trackers
 from levelfield.study.definition.configuration import Config, init_args
-from levelfield.study.definition.references import is_reference
+from levelfield.study.definition.references import FEATURES, is_reference
 from levelfield.study.definition.search_settings import SearchSettings
 from levelfield.study.definition.sweep import value_of, without_value
 from levelfield.study.search.space import Space, read_space
@@ -58,7 +58,7 @@ class StudySpec:
             uses levelfield and installed packages alone.
         trained_as: Method to the one whose trainings it shares: what is trained once is tested in two ways.
         sweep: The dotted key that the study tries several values of, `softmax[64]` and `softmax[128]`; empty for none.
-        references: What the baseline's trunk is read by besides the PCA: rows `pretrained[lda]` and the like.
+        references: What each baseline's trunk is read by besides the PCA: rows `pretrained[lda]` and the like.
     """
 
     name: str
@@ -170,9 +170,14 @@ class StudySpec:
 
     @property
     def rows(self) -> list[str]:
-        """The methods of a table: the pretrained baseline first, unless the study has baselines of its own."""
-        references = [f"{BASELINE}[{name}]" for name in self.references]
-        return [*([] if any(map(is_baseline, self.methods)) else [BASELINE, *references]), *self.methods]
+        """The rows of a table, untrained ones first: features as they are, baselines, other references; then methods.
+
+        Each baseline has every reference: one of each trunk where the study compares several without training.
+        """
+        baselines = list(filter(is_baseline, self.methods)) or [BASELINE]
+        references = [reference_row(name, baseline) for name in self.references for baseline in baselines]
+        features = [row for row in references if reference_of(row) == FEATURES]
+        return list(dict.fromkeys([*features, *baselines, *references, *self.methods]))
 
     @property
     def baseline_config(self) -> Config:
@@ -185,10 +190,33 @@ def is_baseline(method: str) -> bool:
     return without_value(method) == BASELINE
 
 
+def reference_row(name: str, baseline: str) -> str:
+    """The row of a reference to a baseline's trunk.
+
+    Example:
+        >>> reference_row("lda", "pretrained"), reference_row("lda", "pretrained[resnet50]")
+        ('pretrained[lda]', 'pretrained[lda,resnet50]')
+    """
+    return f"{BASELINE}[{','.join(filter(None, (name, value_of(baseline))))}]"
+
+
 def reference_of(method: str) -> str | None:
     """What a baseline does to its features: `lda` of `pretrained[lda]`; None for the PCA to the methods' size."""
-    name = value_of(method) if is_baseline(method) else None
+    name = (value_of(method) or "").partition(",")[0] if is_baseline(method) else None
     return name if is_reference(name) else None
+
+
+def baseline_of(method: str) -> str:
+    """The baseline of a reference's trunk; any other row is its own.
+
+    Example:
+        >>> baseline_of("pretrained[lda]"), baseline_of("pretrained[lda,resnet50]"), baseline_of("arcface")
+        ('pretrained', 'pretrained[resnet50]', 'arcface')
+    """
+    if reference_of(method) is None:
+        return method
+    trunk = (value_of(method) or "").partition(",")[2]
+    return f"{BASELINE}[{trunk}]" if trunk else BASELINE
 
 
 def one_pca(baseline: str) -> str:

@@ -151,7 +151,7 @@ def load_spec(
         metrics=further_metrics(path, metrics),
         trained_as=shared,
         sweep=swept,
-        references=_references(path, content.get("references"), resolved),
+        references=read_references(path, content.get("references")),
     ).with_own_code()
 
 
@@ -198,12 +198,6 @@ def _mapping(asked: Any, place: str) -> Config:
     if not isinstance(asked, dict):
         raise UserError(f"{place} must map settings to their values, not be {asked!r}")
     return asked
-
-
-def _references(path: Path, asked: Any, methods: Config) -> list[str]:
-    if asked and any(map(is_baseline, methods)):
-        raise UserError(f"{path}: references are of one trunk, and {BASELINE!r} is several here; leave one of them out")
-    return read_references(path, asked)
 
 
 def _refuse_swept(path: Path, swept: str, overrides: Mapping[str, Any], spaces: Mapping[str, Config]) -> None:

@@ -14,7 +14,7 @@ from levelfield.data.subset import ClassSubset
 from levelfield.metrics import retrieval_metrics
 from levelfield.metrics.table import SELECTED_BY
 from levelfield.storage.provenance import provenance
-from levelfield.study.definition.spec import BASELINE, reference_of
+from levelfield.study.definition.spec import baseline_of, reference_of
 from levelfield.study.execution.references import fit_projection
 from levelfield.study.jobs.job import Job, empty_folder, job_config
 from levelfield.study.record import StudyRecord
@@ -79,8 +79,7 @@ def fit_baseline(
         data.use_features(TrunkExtractor(training.model.trunk, training.trainer.strategy.root_device))
         train_NF, val_NF = data.evaluated(data.train_subset), data.evaluated(data.val_subset)
     else:
-        of_trunk = job.method if job.method in record.spec.methods else BASELINE  # whose features references share
-        train_NF, val_NF = features.of(of_trunk, training, progress)
+        train_NF, val_NF = features.of(baseline_of(job.method), training, progress)
     train_labels, val_labels = (torch.from_numpy(part.labels) for part in (data.train_subset, data.val_subset))
     reference, size, folds = reference_of(job.method), training.model.embedding_size, record.spec.folds
     project, one = fit_projection(reference, train_NF, train_labels, size), None

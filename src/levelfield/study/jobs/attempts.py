@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from levelfield.storage.atomic import read_json, write_json
-from levelfield.study.definition.spec import BASELINE, is_baseline, reference_of
+from levelfield.study.definition.spec import baseline_of, is_baseline
 from levelfield.study.definition.sweep import method_folder
 from levelfield.study.jobs.job import Job
 from levelfield.training.callbacks.last_checkpoint import LAST
@@ -17,9 +17,7 @@ JOB_DEATHS = 3
 
 def part_of(job: Job) -> str:
     """What one process holds to do a job: a baseline's folds and references share features, so one does them all."""
-    if reference_of(job.method) is not None:
-        return BASELINE
-    return method_folder(job.method) if is_baseline(job.method) else str(job.path.relative_to("jobs"))
+    return method_folder(baseline_of(job.method)) if is_baseline(job.method) else str(job.path.relative_to("jobs"))
 
 
 @dataclass

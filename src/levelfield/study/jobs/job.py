@@ -14,7 +14,7 @@ from levelfield.storage.atomic import storing
 from levelfield.storage.file_hash import file_hash
 from levelfield.study.definition.configuration import Config, set_dotted
 from levelfield.study.definition.search_settings import SECOND_SEARCH_MARK
-from levelfield.study.definition.spec import WHOLE_HALF, StudySpec, is_baseline, reference_of
+from levelfield.study.definition.spec import WHOLE_HALF, StudySpec, baseline_of, digest, is_baseline, reference_of
 from levelfield.study.definition.sweep import method_folder
 
 RESULT = "result.json"
@@ -109,7 +109,7 @@ def job_config(spec: StudySpec, job: Job, parameters: Mapping[str, Any]) -> Conf
     Args:
         parameters: What the search gives it, dotted key to value; laid over the method's own.
     """
-    config = copy.deepcopy(spec.methods.get(job.method, spec.baseline_config))
+    config = copy.deepcopy(spec.methods.get(baseline_of(job.method), spec.baseline_config))
     if is_baseline(job.method):
         config["model"].setdefault("loss", "levelfield.losses.ContrastiveLoss")  # a learner has one; nothing trains it
     for key, value in parameters.items():
@@ -124,8 +124,11 @@ def job_config(spec: StudySpec, job: Job, parameters: Mapping[str, Any]) -> Conf
 
 
 def job_hash(spec: StudySpec, job: Job) -> str:
-    in_methods = job.method in spec.methods
-    return spec.method_hash(job.method) if in_methods else spec.baseline_hash(reference_of(job.method))
+    method, reference = baseline_of(job.method), reference_of(job.method)
+    if method not in spec.methods:
+        return spec.baseline_hash(reference)
+    found = spec.method_hash(method)
+    return found if reference is None else digest({"baseline": found, "reference": reference})
 
 
 def checkpoint_hash(study_folder: Path, job: Job, result: dict[str, Any]) -> str:

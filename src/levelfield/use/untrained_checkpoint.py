@@ -1,0 +1,54 @@
+"""A checkpoint of a study's row without training, for `levelfield predict`."""
+
+from pathlib import Path
+
+import torch
+
+from levelfield.models import LinearEmbedder
+from levelfield.study.definition.spec import baseline_of
+from levelfield.study.definition.sweep import method_folder
+from levelfield.study.jobs.job import CHECKPOINT, Job, job_config
+from levelfield.study.jobs.projection import Projection
+from levelfield.study.record import StudyRecord
+from levelfield.training.build import build
+from levelfield.training.frozen_trunk import TRUNKS
+
+FOLDER = "untrained"
+
+
+def write_untrained_checkpoint(record: StudyRecord, row: str) -> Path:
+    """Write `untrained/<row>/best.ckpt` into a study's folder: the trunk, with fold 0's projection as its embedder.
+
+    Apart from the jobs' folders, because `levelfield predict` writes beside the checkpoint.
+
+    Args:
+        row: A baseline or a reference whose jobs are finished.
+    """
+    job = Job(row, "run", 0, 0)
+    of_row = Projection.load(record.folder / job.checkpoint)
+    of_pca = Projection.load(record.folder / Job(baseline_of(row), "run", 0, 0).checkpoint)
+    assert of_pca.components_FC is not None
+    config = job_config(record.spec, job, {})
+    config["model"] = {key: config["model"][key] for key in ("trunk", "num_features") if key in config["model"]} | {
+        "freeze_trunk": True,
+        "loss": "levelfield.losses.ContrastiveLoss",  # a learner has one
+        "embedder": "levelfield.models.IdentityEmbedder",
+        "embedding_size": len(of_pca.components_FC),
+    }
+    if of_row.components_FC is not None:
+        size = of_row.components_FC.shape[1]
+        config["model"] |= {"embedder": "levelfield.models.LinearEmbedder", "embedding_size": size}
+    accelerator = config["trainer"].get("accelerator", "auto")
+    config["trainer"] = {"accelerator": accelerator, "devices": 1, "limit_predict_batches": 0}
+    folder = record.folder / FOLDER / method_folder(row)
+    training = build(config, folder, progress=False, trunks=record.folder / TRUNKS)
+    embedder = training.model.embedder
+    if isinstance(embedder, LinearEmbedder) and of_row.components_FC is not None and of_row.mean_F is not None:
+        with torch.no_grad():
+            embedder.linear.weight.copy_(of_row.components_FC.T)
+            embedder.linear.bias.copy_(-(of_row.mean_F @ of_row.components_FC))
+    training.write_config()
+    # Lightning saves only what a Trainer has run; this embeds no sample.
+    training.trainer.predict(training.model, datamodule=training.datamodule, return_predictions=False)
+    training.trainer.save_checkpoint(folder / CHECKPOINT, weights_only=True)
+    return folder / CHECKPOINT
