@@ -1,0 +1,322 @@
+"""Which source a row's numbers follow from: a digest of the classes that its configuration names, by file.
+
+A digest covers what a class reaches: its own statements, the functions and classes that these use in the same file, and
+the same in the files that they import. It follows a user's files everywhere, and levelfield's within the package of the
+class (`losses/pairs.py` for a loss). Comments, docstrings, empty lines, another class in the same file and a new file
+change no digest. Nothing is imported; a name that code computes at run time, or a file that it reads, is not seen.
+"""
+
+import ast
+import hashlib
+import importlib
+import importlib.util
+import io
+import re
+import sys
+import sysconfig
+import tokenize
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import levelfield
+
+DOTTED_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+LEVELFIELD = Path(levelfield.__file__).parent
+# The packages of the classes that a row names; a short name is looked for in what they export.
+PACKAGES = ("losses", "miners", "regularizers", "models", "data.datasets", "data.samplers", "data")
+# What a row has that names nothing else.
+DEFAULTS = {
+    "model.trunk": "levelfield.models.TimmTrunk",
+    "model.embedder": "levelfield.models.LinearEmbedder",
+    "data.sampler": "levelfield.data.samplers.MPerClassBatchSampler",
+}
+INSTALLED = {"site-packages", "dist-packages"}
+DEFINITIONS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+class Target(NamedTuple):
+    """A name at the top of a module; an empty one is the whole module."""
+
+    module: str
+    name: str
+
+
+@dataclass(frozen=True)
+class _Statement:
+    """One statement at the top of a module, without comments and docstrings."""
+
+    text: str
+    binds: frozenset[str]
+    uses: frozenset[str]
+
+
+@dataclass(frozen=True, eq=False)
+class _Source:
+    """A module's file.
+
+    Attributes:
+        name: As a module is named: `levelfield/losses/arcface.py`.
+        imports: Name to what it may be imported from, anywhere in the file.
+        stars: Modules of which it imports all.
+    """
+
+    name: str
+    file: Path
+    statements: tuple[_Statement, ...]
+    imports: dict[str, list[Target]]
+    stars: tuple[str, ...]
+
+    @property
+    def is_shipped(self) -> bool:
+        return self.file.is_relative_to(LEVELFIELD)
+
+    @property
+    def defined(self) -> set[str]:
+        return {name for statement in self.statements for name in statement.binds}
+
+
+def sources(config: Any) -> dict[str, str]:
+    """File to digest of the source that the classes of a configuration, or of a part of one, are made of.
+
+    Files are named as modules are, `levelfield/losses/arcface.py` or `my_package/my_loss.py`, wherever they are.
+    """
+    return _known(frozenset({*_names(config), *_defaults(config)}), tuple(sys.path)).now()
+
+
+class _Digests:
+    """The digests of some classes, computed again when one of their files has changed: a worker asks for each job."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = names
+        self._stamps: dict[Path, tuple[int, int]] = {}
+        self._digests: dict[str, str] = {}
+
+    def now(self) -> dict[str, str]:
+        if not self._stamps or any(_stamp(file) != stamp for file, stamp in self._stamps.items()):
+            found = _reached(self._names)
+            self._stamps = {source.file: _stamp(source.file) for source in found}
+            self._digests = {source.name: digest for source, digest in found.items()}
+        return dict(self._digests)
+
+
+@cache
+def _known(names: frozenset[str], path: tuple[str, ...]) -> _Digests:
+    return _Digests(names)
+
+
+def _stamp(file: Path) -> tuple[int, int]:
+    try:
+        status = file.stat()
+    except OSError:
+        return 0, 0
+    return status.st_mtime_ns, status.st_size
+
+
+def _reached(names: Iterable[str]) -> "dict[_Source, str]":
+    """Every file that the classes reach, with the digest of what they reach of it."""
+    importlib.invalidate_caches()
+    _source.cache_clear()  # the files as they are now
+    to_do = [target for name in names if (target := _class(name)) is not None]
+    texts: dict[_Source, set[str]] = {}
+    seen: set[Target] = set()
+    while to_do:
+        target = to_do.pop()
+        source = None if target in seen else _source(target.module)
+        seen.add(target)
+        if source is None:
+            continue
+        found = texts.setdefault(source, set())
+        for statement in source.statements:
+            if target.name in ("", *statement.binds) or not statement.binds:
+                found.add(statement.text)
+                to_do += [Target(target.module, name) for name in statement.uses]
+        for imported in _imported(source, target.name):
+            found.add(f"{target.name} is {imported.module}.{imported.name}")
+            to_do += [imported] if _counts(source, imported) else []
+    ordered = sorted((each for each in texts.items() if each[1]), key=lambda each: each[0].name)
+    return {source: hashlib.sha256("\n".join(sorted(found)).encode()).hexdigest() for source, found in ordered}
+
+
+def _names(config: Any) -> Iterator[str]:
+    """Every text that could name a class."""
+    if isinstance(config, dict):
+        config = list(config.values())
+    if isinstance(config, list | tuple):
+        for value in config:
+            yield from _names(value)
+    elif isinstance(config, str) and DOTTED_NAME.fullmatch(config):
+        yield config
+
+
+def _defaults(config: Any) -> Iterator[str]:
+    for key, name in DEFAULTS.items():
+        section, _, part = key.partition(".")
+        if isinstance(config, dict) and isinstance(config.get(section), dict) and not config[section].get(part):
+            yield name
+
+
+def _class(name: str) -> Target | None:
+    """The class or function that an import path, or the short name of a shipped class, means; None for other texts."""
+    module, _, kind = name.rpartition(".")
+    for place in [module] if module else [f"{levelfield.__name__}.{package}" for package in PACKAGES]:
+        found = _resolve(Target(place, kind))
+        if found is not None and found.name and _counts(None, found):
+            return found
+    return None
+
+
+def _resolve(target: Target, asked: tuple[Target, ...] = ()) -> Target | None:
+    """Where a name is defined: in its module, in one that this imports it from, or as a module; None if nowhere."""
+    source = _source(target.module)
+    if target in asked:  # modules that import each other
+        return None
+    if source is not None and (not target.name or target.name in source.defined):
+        return target
+    for imported in [] if source is None else _imported(source, target.name, (*asked, target)):
+        return imported
+    inner = f"{target.module}.{target.name}"
+    return None if _source(inner) is None else Target(inner, "")
+
+
+def _imported(source: _Source, name: str, asked: tuple[Target, ...] = ()) -> list[Target]:
+    """What a name of a module is, where the module imports it."""
+    if not name:
+        every = [target for targets in source.imports.values() for target in targets]
+        every += [Target(module, "") for module in source.stars]
+    elif name in source.defined:
+        return []
+    else:
+        every = source.imports.get(name) or [Target(module, name) for module in source.stars]
+    return [found for target in every if (found := _resolve(target, asked)) is not None]
+
+
+def _counts(importer: _Source | None, target: Target) -> bool:
+    """Whether a module's source counts: a user's always, levelfield's in the packages of classes, from beside it."""
+    source = _source(target.module)
+    if source is None or not source.is_shipped:
+        return source is not None
+    if importer is not None and importer.is_shipped:
+        return source.file.parent == importer.file.parent
+    return any(target.module.startswith(f"{levelfield.__name__}.{package}") for package in PACKAGES)
+
+
+@cache
+def _source(module: str) -> _Source | None:
+    """The source of a module that is the user's or levelfield's; None for any other."""
+    spec = _find(module)
+    if spec is None or not spec.has_location or spec.origin is None:
+        return None
+    file = Path(spec.origin)
+    if not file.is_file() or not (file.is_relative_to(LEVELFIELD) or _is_own(file)):
+        return None
+    return _read(module, bool(spec.submodule_search_locations), file, _stamp(file))
+
+
+def _find(module: str) -> ModuleSpec | None:
+    """Where a module would be imported from; unlike `importlib.util.find_spec`, without running its packages."""
+    first, *rest = module.split(".")
+    try:
+        spec = importlib.util.find_spec(first)
+    except (ImportError, ValueError):
+        return None
+    for position in range(len(rest)):
+        if spec is None or spec.submodule_search_locations is None:
+            return None
+        spec = PathFinder.find_spec(".".join([first, *rest[: position + 1]]), list(spec.submodule_search_locations))
+    return spec
+
+
+def _is_own(file: Path) -> bool:
+    return not INSTALLED & set(file.parts) and not any(file.is_relative_to(folder) for folder in _standard_library())
+
+
+@cache
+def _standard_library() -> list[Path]:
+    return [Path(sysconfig.get_path(place)) for place in ("stdlib", "platstdlib")]
+
+
+@cache
+def _read(module: str, is_package: bool, file: Path, stamp: tuple[int, int]) -> _Source:
+    """A module's file as it is now: another time or size reads it again."""
+    name = module.replace(".", "/") + ("/__init__" if is_package else "") + file.suffix
+    content = file.read_bytes()
+    try:
+        tree = ast.parse(content) if file.suffix == ".py" else None
+    except (SyntaxError, ValueError):  # whoever imports it says so
+        tree = None
+    if tree is None:
+        whole = _Statement(hashlib.sha256(content).hexdigest(), frozenset(), frozenset())
+        return _Source(name, file, (whole,), {}, ())
+    package = module if is_package else module.rpartition(".")[0]
+    lines = _without_comments(content, tree)
+    statements, imports, stars = [], dict[str, list[Target]](), list[str]()
+    for node in tree.body:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        for inner in ast.walk(node):
+            for bound, target in _targets(inner, package):
+                if bound == "*":
+                    stars.append(target.module)
+                else:
+                    imports.setdefault(bound, []).append(target)
+        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if not is_text and not isinstance(node, ast.Import | ast.ImportFrom):
+            statements.append(_statement(node, lines))
+    return _Source(name, file, tuple(statements), imports, tuple(stars))
+
+
+def _targets(node: ast.AST, package: str) -> Iterator[tuple[str, Target]]:
+    """The names that an import binds, with what they are."""
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            yield alias.asname or alias.name.partition(".")[0], Target(alias.name, "")
+    elif isinstance(node, ast.ImportFrom):
+        above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+        module = ".".join([*above, *([node.module] if node.module else [])])
+        for alias in node.names:
+            yield alias.asname or alias.name, Target(module, alias.name)
+
+
+def _statement(node: ast.stmt, lines: Sequence[str]) -> _Statement:
+    decorators = getattr(node, "decorator_list", [])
+    first = min(each.lineno for each in (node, *decorators))
+    text = "\n".join(line for line in lines[first - 1 : node.end_lineno] if line.strip())
+    names = [each for each in ast.walk(node) if isinstance(each, ast.Name)]
+    return _Statement(text, frozenset(_bound(node)), frozenset(name.id for name in names))
+
+
+def _bound(node: ast.AST) -> Iterator[str]:
+    """The names that a statement at the top of a module gives to the module."""
+    if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        yield node.name
+        return
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        yield node.id
+    for inner in ast.iter_child_nodes(node):
+        if not isinstance(inner, ast.Lambda):
+            yield from _bound(inner)
+
+
+def _without_comments(content: bytes, tree: ast.Module) -> list[str]:
+    """The lines of a source with comments and docstrings taken out.
+
+    By hand and not by `ast.dump` or `ast.unparse`, which differ between versions of Python.
+    """
+    lines = [line.rstrip(b"\r\n") for line in io.BytesIO(content)]
+    for node in ast.walk(tree):
+        if isinstance(node, DEFINITIONS) and ast.get_docstring(node, clean=False) is not None:
+            text = node.body[0]
+            first, last = text.lineno - 1, (text.end_lineno or text.lineno) - 1
+            head, tail = lines[first][: text.col_offset], lines[last][text.end_col_offset :]  # offsets are of bytes
+            lines[first : last + 1] = [head, *[b""] * (last - first)]
+            lines[last] += tail
+    kept = [line.decode(errors="replace") for line in lines]
+    for token in tokenize.tokenize(io.BytesIO(content).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            kept[row - 1] = kept[row - 1].removesuffix(token.string.rstrip()).rstrip() if column else ""
+    return [line.rstrip() for line in kept]
