@@ -15,7 +15,7 @@ import re
 import sys
 import sysconfig
 import tokenize
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
@@ -62,6 +62,7 @@ class _Source:
         name: As a module is named: `levelfield/losses/arcface.py`.
         imports: Name to what it may be imported from, anywhere in the file.
         stars: Modules of which it imports all.
+        defined: Names that its statements bind.
     """
 
     name: str
@@ -69,14 +70,11 @@ class _Source:
     statements: tuple[_Statement, ...]
     imports: dict[str, list[Target]]
     stars: tuple[str, ...]
+    defined: frozenset[str]
 
     @property
     def is_shipped(self) -> bool:
         return self.file.is_relative_to(LEVELFIELD)
-
-    @property
-    def defined(self) -> set[str]:
-        return {name for statement in self.statements for name in statement.binds}
 
 
 def sources(config: Any) -> dict[str, str]:
@@ -84,7 +82,14 @@ def sources(config: Any) -> dict[str, str]:
 
     Files are named as modules are, `levelfield/losses/arcface.py` or `my_package/my_loss.py`, wherever they are.
     """
-    return _known(frozenset({*_names(config), *_defaults(config)}), tuple(sys.path)).now()
+    return _known(frozenset({*_names(config), *_defaults(config)}), tuple(sys.path)).now(_Files())
+
+
+def sources_of(configs: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """`sources` of each of several configurations, for which each file is looked for once."""
+    files = _Files()
+    names = {key: frozenset({*_names(config), *_defaults(config)}) for key, config in configs.items()}
+    return {key: _known(each, tuple(sys.path)).now(files) for key, each in names.items()}
 
 
 class _Digests:
@@ -95,9 +100,9 @@ class _Digests:
         self._stamps: dict[Path, tuple[int, int]] = {}
         self._digests: dict[str, str] = {}
 
-    def now(self) -> dict[str, str]:
+    def now(self, files: "_Files") -> dict[str, str]:
         if not self._stamps or any(_stamp(file) != stamp for file, stamp in self._stamps.items()):
-            found = _reached(self._names)
+            found = files.reached(self._names)
             self._stamps = {source.file: _stamp(source.file) for source in found}
             self._digests = {source.name: digest for source, digest in found.items()}
         return dict(self._digests)
@@ -114,31 +119,6 @@ def _stamp(file: Path) -> tuple[int, int]:
     except OSError:
         return 0, 0
     return status.st_mtime_ns, status.st_size
-
-
-def _reached(names: Iterable[str]) -> "dict[_Source, str]":
-    """Every file that the classes reach, with the digest of what they reach of it."""
-    importlib.invalidate_caches()
-    _source.cache_clear()  # the files as they are now
-    to_do = [target for name in names if (target := _class(name)) is not None]
-    texts: dict[_Source, set[str]] = {}
-    seen: set[Target] = set()
-    while to_do:
-        target = to_do.pop()
-        source = None if target in seen else _source(target.module)
-        seen.add(target)
-        if source is None:
-            continue
-        found = texts.setdefault(source, set())
-        for statement in source.statements:
-            if target.name in ("", *statement.binds) or not statement.binds:
-                found.add(statement.text)
-                to_do += [Target(target.module, name) for name in statement.uses]
-        for imported in _imported(source, target.name):
-            found.add(f"{target.name} is {imported.module}.{imported.name}")
-            to_do += [imported] if _counts(source, imported) else []
-    ordered = sorted((each for each in texts.items() if each[1]), key=lambda each: each[0].name)
-    return {source: hashlib.sha256("\n".join(sorted(found)).encode()).hexdigest() for source, found in ordered}
 
 
 def _names(config: Any) -> Iterator[str]:
@@ -159,54 +139,82 @@ def _defaults(config: Any) -> Iterator[str]:
             yield name
 
 
-def _class(name: str) -> Target | None:
-    """The class or function that an import path, or the short name of a shipped class, means; None for other texts."""
-    module, _, kind = name.rpartition(".")
-    for place in [module] if module else [f"{levelfield.__name__}.{package}" for package in PACKAGES]:
-        found = _resolve(Target(place, kind))
-        if found is not None and found.name and _counts(None, found):
-            return found
-    return None
+class _Files:
+    """The modules' files as they are now, each looked for once."""
 
+    def __init__(self) -> None:
+        importlib.invalidate_caches()
+        self._modules: dict[str, _Source | None] = {}
 
-def _resolve(target: Target, asked: tuple[Target, ...] = ()) -> Target | None:
-    """Where a name is defined: in its module, in one that this imports it from, or as a module; None if nowhere."""
-    source = _source(target.module)
-    if target in asked:  # modules that import each other
+    def reached(self, names: Iterable[str]) -> "dict[_Source, str]":
+        """Every file that the classes reach, with the digest of what they reach of it."""
+        to_do = [target for name in names if (target := self._class(name)) is not None]
+        texts: dict[_Source, set[str]] = {}
+        seen: set[Target] = set()
+        while to_do:
+            target = to_do.pop()
+            source = None if target in seen else self._source(target.module)
+            seen.add(target)
+            if source is None:
+                continue
+            found = texts.setdefault(source, set())
+            for statement in source.statements:
+                if target.name in ("", *statement.binds) or not statement.binds:
+                    found.add(statement.text)
+                    to_do += [Target(target.module, name) for name in statement.uses]
+            for imported in self._imported(source, target.name):
+                found.add(f"{target.name} is {imported.module}.{imported.name}")
+                to_do += [imported] if self._counts(source, imported) else []
+        ordered = sorted((each for each in texts.items() if each[1]), key=lambda each: each[0].name)
+        return {source: hashlib.sha256("\n".join(sorted(found)).encode()).hexdigest() for source, found in ordered}
+
+    def _class(self, name: str) -> Target | None:
+        """The class or function that an import path, or a shipped class's short name, means; None for other texts."""
+        module, _, kind = name.rpartition(".")
+        for place in [module] if module else [f"{levelfield.__name__}.{package}" for package in PACKAGES]:
+            found = self._resolve(Target(place, kind))
+            if found is not None and found.name and self._counts(None, found):
+                return found
         return None
-    if source is not None and (not target.name or target.name in source.defined):
-        return target
-    for imported in [] if source is None else _imported(source, target.name, (*asked, target)):
-        return imported
-    inner = f"{target.module}.{target.name}"
-    return None if _source(inner) is None else Target(inner, "")
+
+    def _resolve(self, target: Target, asked: tuple[Target, ...] = ()) -> Target | None:
+        """Where a name is defined: in its module, in one that this imports it from, or as a module; None if nowhere."""
+        source = self._source(target.module)
+        if target in asked:  # modules that import each other
+            return None
+        if source is not None and (not target.name or target.name in source.defined):
+            return target
+        for imported in [] if source is None else self._imported(source, target.name, (*asked, target)):
+            return imported
+        inner = f"{target.module}.{target.name}"
+        return None if self._source(inner) is None else Target(inner, "")
+
+    def _imported(self, source: _Source, name: str, asked: tuple[Target, ...] = ()) -> list[Target]:
+        """What a name of a module is, where the module imports it; all that it imports for an empty name."""
+        stars = [Target(module, name) for module in source.stars]
+        if not name:
+            every = [*(target for targets in source.imports.values() for target in targets), *stars]
+        else:
+            every = [] if name in source.defined else source.imports.get(name) or stars
+        return [found for target in every if (found := self._resolve(target, asked)) is not None]
+
+    def _counts(self, importer: _Source | None, target: Target) -> bool:
+        """Whether a source counts: a user's always, levelfield's in a class's package, from the same package."""
+        source = self._source(target.module)
+        if source is None or not source.is_shipped:
+            return source is not None
+        if importer is not None and importer.is_shipped:
+            return source.file.parent == importer.file.parent
+        return any(target.module.startswith(f"{levelfield.__name__}.{package}") for package in PACKAGES)
+
+    def _source(self, module: str) -> _Source | None:
+        """The source of a module that is the user's or levelfield's; None for any other."""
+        if module not in self._modules:
+            self._modules[module] = _read_module(module)
+        return self._modules[module]
 
 
-def _imported(source: _Source, name: str, asked: tuple[Target, ...] = ()) -> list[Target]:
-    """What a name of a module is, where the module imports it."""
-    if not name:
-        every = [target for targets in source.imports.values() for target in targets]
-        every += [Target(module, "") for module in source.stars]
-    elif name in source.defined:
-        return []
-    else:
-        every = source.imports.get(name) or [Target(module, name) for module in source.stars]
-    return [found for target in every if (found := _resolve(target, asked)) is not None]
-
-
-def _counts(importer: _Source | None, target: Target) -> bool:
-    """Whether a module's source counts: a user's always, levelfield's in the packages of classes, from beside it."""
-    source = _source(target.module)
-    if source is None or not source.is_shipped:
-        return source is not None
-    if importer is not None and importer.is_shipped:
-        return source.file.parent == importer.file.parent
-    return any(target.module.startswith(f"{levelfield.__name__}.{package}") for package in PACKAGES)
-
-
-@cache
-def _source(module: str) -> _Source | None:
-    """The source of a module that is the user's or levelfield's; None for any other."""
+def _read_module(module: str) -> _Source | None:
     spec = _find(module)
     if spec is None or not spec.has_location or spec.origin is None:
         return None
@@ -225,6 +233,8 @@ def _find(module: str) -> ModuleSpec | None:
         return None
     for position in range(len(rest)):
         if spec is None or spec.submodule_search_locations is None:
+            return None
+        if INSTALLED & set(Path(spec.origin or "").parts):  # an installed package has no file of the user's
             return None
         spec = PathFinder.find_spec(".".join([first, *rest[: position + 1]]), list(spec.submodule_search_locations))
     return spec
@@ -250,14 +260,17 @@ def _read(module: str, is_package: bool, file: Path, stamp: tuple[int, int]) -> 
         tree = None
     if tree is None:
         whole = _Statement(hashlib.sha256(content).hexdigest(), frozenset(), frozenset())
-        return _Source(name, file, (whole,), {}, ())
+        return _Source(name, file, (whole,), {}, (), frozenset())
     package = module if is_package else module.rpartition(".")[0]
     lines = _without_comments(content, tree)
     statements, imports, stars = [], dict[str, list[Target]](), list[str]()
     for node in tree.body:
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             continue
+        uses = set()
         for inner in ast.walk(node):
+            if isinstance(inner, ast.Name):
+                uses.add(inner.id)
             for bound, target in _targets(inner, package):
                 if bound == "*":
                     stars.append(target.module)
@@ -265,8 +278,11 @@ def _read(module: str, is_package: bool, file: Path, stamp: tuple[int, int]) -> 
                     imports.setdefault(bound, []).append(target)
         is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         if not is_text and not isinstance(node, ast.Import | ast.ImportFrom):
-            statements.append(_statement(node, lines))
-    return _Source(name, file, tuple(statements), imports, tuple(stars))
+            first = min(each.lineno for each in (node, *getattr(node, "decorator_list", [])))
+            text = "\n".join(line for line in lines[first - 1 : node.end_lineno] if line.strip())
+            statements.append(_Statement(text, frozenset(_bound(node)), frozenset(uses)))
+    defined = frozenset(name for statement in statements for name in statement.binds)
+    return _Source(name, file, tuple(statements), imports, tuple(stars), defined)
 
 
 def _targets(node: ast.AST, package: str) -> Iterator[tuple[str, Target]]:
@@ -279,14 +295,6 @@ def _targets(node: ast.AST, package: str) -> Iterator[tuple[str, Target]]:
         module = ".".join([*above, *([node.module] if node.module else [])])
         for alias in node.names:
             yield alias.asname or alias.name, Target(module, alias.name)
-
-
-def _statement(node: ast.stmt, lines: Sequence[str]) -> _Statement:
-    decorators = getattr(node, "decorator_list", [])
-    first = min(each.lineno for each in (node, *decorators))
-    text = "\n".join(line for line in lines[first - 1 : node.end_lineno] if line.strip())
-    names = [each for each in ast.walk(node) if isinstance(each, ast.Name)]
-    return _Statement(text, frozenset(_bound(node)), frozenset(name.id for name in names))
 
 
 def _bound(node: ast.AST) -> Iterator[str]:

@@ -59,7 +59,7 @@ class Task:
         configuration: SHA-256 of the row's settings.
         sources: File to digest of the classes that the row names.
         data: Fingerprint of the training half.
-        weights: Where the trunk's weights come from.
+        weights: Where the trunk's weights come from; None where nobody knows.
         threads: CPU threads.
         projection: What an untrained row does to the features.
     """
@@ -166,7 +166,7 @@ def write_result(task: Task, found: Mapping[str, Any], earlier: Sequence[str] = 
     data = found.get("data", {}).get("fingerprint", task.data)
     weights = found.get("provenance", {}).get("weights", task.weights)
     for what, before, now in (("data", task.data, data), ("trunk's weights", task.weights, weights)):
-        if before != now:
+        if before not in (now, None):
             raise UserError(f"{folder}: the {what} have changed on disk while the study ran; restore them and resume")
     result: dict[str, Any] = {
         **asdict(task.job),

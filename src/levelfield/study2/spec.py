@@ -139,9 +139,13 @@ class StudySpec:
             return own if own in self.methods else next(filter(is_baseline, self.methods))
         return self._untrained_name(row, PCA)
 
+    def source_row(self, row: str) -> str:
+        """The row whose trunk and data a row has: itself, or for an untrained one the first row with them."""
+        return row if row in self.methods else self._untrained[row][0]
+
     def config_of(self, row: str) -> Config:
-        """The configuration of a row; an untrained one has that of the first row with its trunk and data."""
-        return self.methods[row if row in self.methods else self._untrained[row][0]]
+        """The configuration of a row, or of its `source_row`."""
+        return self.methods[self.source_row(row)]
 
     def reference_of(self, row: str) -> str:
         """What an untrained row does to the features: `pca` (to the methods' size), `features`, `lda`, `pca512`."""

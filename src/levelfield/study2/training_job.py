@@ -1,0 +1,217 @@
+"""Does one job in the process that calls it: a `fit`, and its `result.json` last.
+
+A job on several devices is a command of its own, `python -m levelfield.study2.training_job TASK`: Lightning starts the
+processes of the other devices by repeating the command.
+"""
+
+import sys
+
+if __name__ == "__main__":
+    from levelfield.runtime.own_modules import working_directory_last
+
+    working_directory_last()  # before a library is looked for
+
+import json
+import os
+import subprocess
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from levelfield.core.source_identity import sources
+from levelfield.errors import OutOfMemory, TrainingFailed, UserError, refused_file
+from levelfield.metrics.table import SELECTED_BY
+from levelfield.runtime.freed_memory import keep_freed_memory
+from levelfield.runtime.launchers import LAUNCHERS
+from levelfield.runtime.own_modules import find_own_modules
+from levelfield.runtime.processes import end, end_with_parent
+from levelfield.storage.provenance import provenance
+from levelfield.study2.jobs import Job, Task, write_result
+from levelfield.study2.workers import ProcessesDied
+from levelfield.training.build import TrainingCLI, build
+from levelfield.training.frozen_trunk import TRUNKS
+from levelfield.training.interruption import interruptible
+from levelfield.training.run_folder import is_first_process
+from levelfield.training.trackers import QUIET
+
+# What torch, CUDA's libraries and the system say of exhausted memory.
+NO_MEMORY = ("out of memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
+# Variables by which a launcher tells processes of each other: a job of a study has its own group.
+OF_A_LAUNCHER = {
+    *LAUNCHERS.values(),
+    *("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID"),
+    *("LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"),
+}
+# How long the other processes of a job may go on after one has failed.
+LAST_SECONDS = 5.0
+
+
+def run_job(task: Task, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Do a job from its start, and write and return its result; a training that cannot be finished is one too.
+
+    Args:
+        earlier: What ended earlier attempts.
+
+    Raises:
+        OutOfMemory: memory is exhausted.
+        UserError: a setting or the data are not usable, or a source is not the one that the study began with.
+    """
+    started = time.monotonic()
+    check_sources(task)
+    try:
+        several = task.config["trainer"]["devices"] > 1
+        found = _train_in_processes(task) if several else _train(task)
+    except OutOfMemory:
+        raise
+    except TrainingFailed as error:
+        task.checkpoint.unlink(missing_ok=True)
+        found = {"failure": str(error)}
+    return write_result(task, {"seconds": time.monotonic() - started, **found}, earlier)
+
+
+def check_sources(task: Task) -> None:
+    """Refuse to compute a row with other sources than the study's process has seen.
+
+    Raises:
+        UserError: names the row and the file.
+    """
+    here = sources(task.config)
+    for file in sorted({*task.sources, *here}):
+        if task.sources.get(file) != here.get(file):
+            raise UserError(
+                f"{task.job.method}: {file} has changed since the study began; restore it, or start the command again"
+            )
+
+
+def _train(task: Task) -> dict[str, Any]:
+    """The training's part of the result."""
+    with fixed_threads(task.threads), memory_errors():
+        if is_first_process():
+            task.empty_folder()
+        training = _build(task)
+        training.write_config()
+        with interruptible(training.trainer):
+            training.trainer.fit(training.model, datamodule=training.datamodule)
+        return {
+            "validation": {} if training.kept_last else {SELECTED_BY: training.best_score},
+            "best_epoch": training.best_epoch,
+            "data": training.datamodule.identity(),
+            "provenance": provenance(training.trainer, training.model),
+        }
+
+
+def _build(task: Task) -> TrainingCLI:
+    """The learner, data and Trainer of a job: the one place where a study's learner is built for training."""
+    job = task.job
+    place = {"method": job.method, "stage": job.stage, job.stage: job.number, "fold": job.fold}
+    tracked = {
+        "name": str(job),
+        "group": task.study,
+        "job_type": job.stage,
+        "tags": [job.method, job.stage, f"{job.stage} {job.number}", f"fold {job.fold}"],
+        "config": {"study": task.study, **place},
+        "settings": QUIET,
+    }
+    return build(task.config, task.job_folder, progress=False, tracked=tracked, trunks=task.folder / TRUNKS)
+
+
+@contextmanager
+def memory_errors() -> Iterator[None]:
+    """Turn exhausted memory into an `OutOfMemory`."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        text = " ".join(str(error).split())
+        known = isinstance(error, MemoryError | torch.OutOfMemoryError)
+        if not known and not any(words in text for words in NO_MEMORY):
+            raise
+        raise OutOfMemory(
+            f"out of memory ({text[:160] or type(error).__name__}): lower --data.batch_size or the samples' size, or "
+            "give --model.chunk_size (docs/scale.md)"
+        ) from error
+
+
+@contextmanager
+def fixed_threads(number: int) -> Iterator[None]:
+    """Fix the number of threads: it changes the last bits of sums, and with them the weights."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+# A job on several devices.
+
+
+def _train_in_processes(task: Task) -> dict[str, Any]:
+    """What `_train` does, with the same result and errors, in processes of its own, one a device."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "task.json")
+        file.write_text(json.dumps({**asdict(task), "folder": str(task.folder), "parent": os.getpid()}))
+        process = subprocess.Popen(
+            [sys.executable, "-m", __name__, str(file)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={name: value for name, value in os.environ.items() if name not in OF_A_LAUNCHER},
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        try:
+            answer = process.stdout.readline()  # the first: the others may fail because of it
+            kind, value = json.loads(answer) if answer else ("died", None)
+            process.communicate(timeout=None if kind in ("result", "died") else LAST_SECONDS)
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, 9)
+            process.communicate()
+        except BaseException:
+            end([process])
+            raise
+    if kind == "result":
+        return value
+    if kind == "died":
+        raise ProcessesDied(f"its processes died (exit code {process.returncode})")
+    known: Mapping[str, type[Exception]] = {"memory": OutOfMemory, "failure": TrainingFailed, "mistake": UserError}
+    raise known.get(kind, RuntimeError)(value)
+
+
+def main(file: Path) -> int:
+    """One process of a job on several devices; the first, or one that fails, prints what came of it as JSON."""
+    answer, sys.stdout = sys.stdout, sys.stderr  # nothing else is printed there
+    plain = json.loads(file.read_text())
+    parent = plain.pop("parent")
+    end_with_parent(parent if is_first_process() else os.getppid())
+    keep_freed_memory()
+    find_own_modules()
+    task = Task(**{**plain, "folder": Path(plain["folder"]), "job": Job(**plain["job"])})
+    try:
+        found: tuple[str, Any] = ("result", _train(task))
+    except OutOfMemory as error:
+        found = "memory", str(error)
+    except TrainingFailed as error:
+        found = "failure", str(error)
+    except Exception as error:
+        mistake = refused_file(error) if isinstance(error, OSError) else error
+        if isinstance(mistake, UserError):
+            found = "mistake", str(mistake)
+        else:
+            traceback.print_exc()
+            found = "error", " ".join(f"{type(error).__name__}: {error}".split())
+    failed = found[0] != "result"
+    if failed or is_first_process():
+        print(json.dumps(found), file=answer, flush=True)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
