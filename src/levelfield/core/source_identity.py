@@ -82,14 +82,21 @@ def sources(config: Any) -> dict[str, str]:
 
     Files are named as modules are, `levelfield/losses/arcface.py` or `my_package/my_loss.py`, wherever they are.
     """
-    return _known(frozenset({*_names(config), *_defaults(config)}), tuple(sys.path)).now(_Files())
+    return _known(frozenset(names_in(config)), tuple(sys.path)).now(_Files())
 
 
 def sources_of(configs: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """`sources` of each of several configurations, for which each file is looked for once."""
     files = _Files()
-    names = {key: frozenset({*_names(config), *_defaults(config)}) for key, config in configs.items()}
-    return {key: _known(each, tuple(sys.path)).now(files) for key, each in names.items()}
+    return {key: _known(frozenset(names_in(each)), tuple(sys.path)).now(files) for key, each in configs.items()}
+
+
+def names_in(config: Any) -> list[str]:
+    """Every text of a configuration that could name a class, and the classes that it has without naming them.
+
+    The names alone have the same sources as the configuration.
+    """
+    return sorted({*_names(config), *_defaults(config)})
 
 
 class _Digests:

@@ -43,7 +43,7 @@ def look_at_rows(spec: StudySpec, own: Collection[str], given_up: GivenUp) -> Se
         own: Rows with classes of the user. One that raises is given up, so that the other rows are computed.
 
     Raises:
-        UserError: a row that cannot be built, a loss that gives no loss, or data that could not be trained on or tested.
+        UserError: a row cannot be built, a loss gives no loss, or the data could not be trained on or tested.
     """
     kept, seen = KeptParts(), dict[str, TrainingCLI]()
     with tempfile.TemporaryDirectory() as folder:

@@ -57,7 +57,8 @@ class Task:
         config: What `levelfield fit --config` would take.
         parameters: What the search gives the job, dotted key to value.
         configuration: SHA-256 of the row's settings.
-        sources: File to digest of the classes that the row names.
+        classes: Names of the classes that the row is made of.
+        sources: File to digest of their source.
         data: Fingerprint of the training half.
         weights: Where the trunk's weights come from; None where nobody knows.
         threads: CPU threads.
@@ -70,6 +71,7 @@ class Task:
     config: Config
     parameters: dict[str, Any]
     configuration: str
+    classes: list[str]
     sources: dict[str, str]
     data: str
     weights: str | None

@@ -61,7 +61,8 @@ class Progress:
         self._last_line = time.monotonic()
         self._bar: Bar | None = None
         if console.is_terminal and machine is None:
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}"))
+            left = TextColumn("{task.fields[left]}")
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), left)
             self._bar = Bar(*columns, console=console, transient=True, refresh_per_second=2)
             self._task = self._bar.add_task(state.spec.name, total=self._jobs(), completed=self._done(), left="")
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from levelfield.core.source_identity import DEFAULTS
 from levelfield.errors import UserError
 from levelfield.storage.without_trackers import without_trackers
 from levelfield.study.definition.configuration import Config, flatten, init_args, read_yaml
@@ -169,6 +170,14 @@ class StudySpec:
         model = {key: value for key, value in config["model"].items() if _changes_untrained(f"model.{key}", kind)}
         data = {key: value for key, value in config["data"].items() if _changes_untrained(f"data.{key}", kind)}
         return {**common, "model": model, "data": data, "projection": kind}
+
+    def class_settings(self, row: str) -> Any:
+        """The settings that name the classes which a row is made of."""
+        config = self.config_of(row)
+        if is_baseline(row):
+            data = {key: value for key, value in config["data"].items() if key not in TRAINING_BATCHES}
+            return [config["model"].get("trunk") or DEFAULTS["model.trunk"], data]
+        return {**config, "space": self.spaces.get(row, {})}
 
     @cached_property
     def row_hashes(self) -> dict[str, str]:

@@ -82,7 +82,7 @@ def check_sources(task: Task) -> None:
     Raises:
         UserError: names the row and the file.
     """
-    here = sources(task.config)
+    here = sources(task.classes)
     for file in sorted({*task.sources, *here}):
         if task.sources.get(file) != here.get(file):
             raise UserError(
@@ -168,7 +168,7 @@ def _train_in_processes(task: Task) -> dict[str, Any]:
         assert process.stdout is not None
         try:
             answer = process.stdout.readline()  # the first: the others may fail because of it
-            kind, value = json.loads(answer) if answer else ("died", None)
+            kind, value = json.loads(answer) if answer else ("died", {})
             process.communicate(timeout=None if kind in ("result", "died") else LAST_SECONDS)
         except subprocess.TimeoutExpired:
             with suppress(ProcessLookupError):

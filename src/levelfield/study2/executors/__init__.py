@@ -4,7 +4,6 @@ To add one: a class with the methods of `workers.Slots`, whose first argument is
 its options. `--executor my_slots.MySlots --executor.queue long` takes one of your own.
 """
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from pkgutil import iter_modules

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any, Literal
 
@@ -58,6 +59,7 @@ class Ray:
         self._ray = _connected(address or os.environ.get("RAY_ADDRESS") or "local")
         exceptions = self._ray.exceptions
         self.died = (exceptions.RayActorError, exceptions.WorkerCrashedError, exceptions.NodeDiedError)
+        self._slots: dict[int, _Slot] = {}
         self._share = {"CPU": float(cpus or spec.threads)}
         if gpus or (self._ray.cluster_resources().get("GPU", 0) > 0 and not on_cpu(spec)):
             self._share["GPU"] = float(gpus or devices_of_a_job(spec))
@@ -74,7 +76,6 @@ class Ray:
             max_restarts=0,
             runtime_env={"env_vars": {**variables, "PYTHONSAFEPATH": "1"}},
         )
-        self._slots: dict[int, _Slot] = {}
         self._lost_since: float | None = None
 
     def start(self, number: int) -> "_Slot":
@@ -101,8 +102,8 @@ class Ray:
 
     def stop(self) -> None:
         # Where the cluster is gone, neither call may keep the study from its end.
-        for slot in getattr(self, "_slots", {}).values():
-            _answer(lambda actor=slot.actor: self._ray.kill(actor))
+        for slot in self._slots.values():
+            _answer(partial(self._ray.kill, slot.actor))
         _answer(self._ray.shutdown)
 
     def _room(self) -> int:
