@@ -83,8 +83,7 @@ def begin(evaluation: Evaluation, folder: Path | None = None, now: Callable[[], 
         copy = [] if folder is None else read_lines(folder / LEDGER)
         line = _interrupted(copy, plain)
         if line is None:
-            origin = next((each["folder"] for each in copy if "folder" in each), uuid.uuid4().hex)
-            head = {"event": EVALUATED, "id": uuid.uuid4().hex, "folder": origin, "time": _time(now)}
+            head = {"event": EVALUATED, "id": uuid.uuid4().hex, "folder": _place_hash(folder), "time": _time(now)}
             line = {**head, **plain, "version": levelfield.__version__}
             if folder is not None:  # first: whoever goes on finds the line here, and repeats it there
                 _append(folder / LEDGER, line)
@@ -146,24 +145,33 @@ def evaluations_beside(folder: Path) -> list[dict[str, Any]]:
 
 
 def compare_copy(folder: Path) -> list[str]:
-    """In what a folder's copy differs from the user's ledger; empty where the evaluations were made elsewhere.
+    """In what a folder's copy differs from the user's ledger, as far as this holds lines of the folder.
+
+    It holds none of an archive's lines, and none where the caches were removed.
 
     Raises:
         UserError: the copy is damaged.
     """
-    copy = read_lines(folder / LEDGER)
+    copy, here = read_lines(folder / LEDGER), _place_hash(folder)
     places = {place for line in copy if (place := _place_with(line["id"])) is not None}
-    origins = {line["folder"] for line in copy if "folder" in line}
     there = [line for place in sorted(places) for line in read_lines(place / LEDGER)]
-    own = {line["id"] for line in there if line.get("folder") in origins}
-    there = [line for line in there if line["id"] in own]
-    if not there:
-        return []
+    known = {line["id"] for line in there}
+    own = {line["id"] for line in there if line.get("folder") == here}
     problems = [
-        f"{LEDGER}: line {n} is not in the user's ledger" for n, line in enumerate(copy, 1) if line not in there
+        f"{LEDGER}: {_named(line)} is not in the user's ledger"
+        for line in copy
+        if line not in there and (line["id"] in known or (own and line.get("folder") == here))
     ]
-    missing = [line for line in there if line not in copy]
-    return problems + [f"{LEDGER}: the line {_named(line)} of the user's ledger is missing" for line in missing]
+    return problems + [
+        f"{LEDGER}: {_named(line)} of the user's ledger is missing"
+        for line in there
+        if line["id"] in own and line not in copy
+    ]
+
+
+def _place_hash(folder: Path | None) -> str:
+    """Tells the folders of a user apart without naming them; empty without a folder."""
+    return "" if folder is None else hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
 
 
 def _named(line: Mapping[str, Any]) -> str:

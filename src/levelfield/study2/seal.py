@@ -106,11 +106,10 @@ def evaluate(study: StudyFolder, slots: Slots, progress: Progress, retest: str |
     """
     configuration, checkpoints = study.spec.configuration_hash(), study.checkpoint_hashes()
     last = finished_evaluation(study.folder)
-    if last is not None and (last["configuration"], last["checkpoints"]) == (configuration, checkpoints):
-        if retest in (None, last["reason"]) and _Tests(study, last["id"], progress).from_stored():
-            if retest is not None:
-                progress.line(f'all is scored for "{retest}"; another reason scores it again')
-            return
+    same = last is not None and (last["configuration"], last["checkpoints"]) == (configuration, checkpoints)
+    again = retest is not None and last is not None and retest != last["reason"]
+    if last is not None and same and not again and _Tests(study, last["id"], progress).from_stored():
+        return
     if not without_failed:
         _refuse_missing_runs(study)
     with tempfile.TemporaryDirectory() as folder:
