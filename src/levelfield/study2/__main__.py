@@ -10,7 +10,7 @@ from levelfield.runtime.own_modules import find_own_modules, working_directory_l
 from levelfield.runtime.signals import Stopped, handling, stop_at_once
 
 
-def main() -> int:
+def main(words: list[str]) -> int:
     """Run a study and write its tables."""
     parser = argparse.ArgumentParser()
     parser.add_argument("file")
@@ -26,7 +26,7 @@ def main() -> int:
     parser.add_argument("--reopen-test")
     for repeated in ("--recompute", "--keep", "--add-method"):
         parser.add_argument(repeated, action="append", default=[])
-    given, rest = parser.parse_known_args()
+    given, rest = parser.parse_known_args(words)
     study = None
     try:
         from rich.console import Console
@@ -91,4 +91,4 @@ def write_tables(study: "StudyFolder") -> None:  # type: ignore[name-defined]  #
 if __name__ == "__main__":
     working_directory_last()
     find_own_modules()
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
