@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from levelfield.core import source_identity
+from levelfield.study2 import training_job
 from levelfield.study2.__main__ import main, write_tables
 from levelfield.study2.folder import StudyFolder
 from levelfield.study2.rows import load_spec
@@ -55,6 +57,9 @@ CONTEXT.set_forkserver_preload(["engine", "levelfield.study2.seal", "levelfield.
 
 def small_study(folder: Path, before: str = "pass", text: str = SMALL) -> Path:
     """A study file with a loss of one's own beside it, which does something before it computes."""
+    sys.modules.pop("my_loss", None)  # as in another process
+    training_job._imported.clear()
+    source_identity._known.cache_clear()  # an edit of the same size in the same tick of the clock
     (folder / "my_loss.py").write_text(MINE.format(before=before.replace("\n", "\n        ")))
     (folder / "small.yaml").write_text(text)
     return folder / "small.yaml"
@@ -77,6 +82,12 @@ def tables(folder: Path) -> list[bytes]:
 
 def results(folder: Path, pattern: str = "*/*/fold*") -> list[Path]:
     return sorted(folder.glob(f"jobs/{pattern}/result.json"))
+
+
+def begun_jobs(folder: Path, row: str = "*") -> list[Path]:
+    """Jobs that have begun and have no result."""
+    found = folder.glob(f"jobs/{row}/*/fold*/config.yaml")
+    return [path.parent for path in found if not path.with_name("result.json").exists()]
 
 
 def _run(words: list[str], log: Path, folder: Path) -> None:

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from engine import EngineProcess, results, tables
+from engine import EngineProcess, begun_jobs, results, tables
 
 from levelfield.core.ledger import LEDGER
 from levelfield.runtime.processes import is_running
@@ -18,12 +18,6 @@ RESULTS = 27
 
 def evaluations(folder: Path) -> int:
     return (folder / LEDGER).read_text().count('"event": "evaluated"')
-
-
-def begun(folder: Path) -> list[Path]:
-    """Jobs that have begun and have no result."""
-    found = folder.glob("jobs/*/*/fold*/config.yaml")
-    return [path.parent for path in found if not path.with_name("result.json").exists()]
 
 
 def finish(file: Path, folder: Path, *options: str) -> str:
@@ -80,10 +74,10 @@ def test_kills_and_a_ctrl_c_change_no_byte(toy_file: Path, finished: Path, tmp_p
 def test_a_killed_worker_affects_its_own_job_only(toy_file: Path, finished: Path, tmp_path: Path) -> None:
     folder = tmp_path / "worker_killed"
     process = EngineProcess(toy_file, folder, "--workers", "2")
-    process.wait_for(lambda: len(results(folder)) >= 4 and begun(folder))
+    process.wait_for(lambda: len(results(folder)) >= 4 and begun_jobs(folder))
     workers = process.workers()
     assert len(workers) == 2
-    process.wait_for(lambda: begun(folder))
+    process.wait_for(lambda: begun_jobs(folder))
     os.kill(workers[0], signal.SIGKILL)
     process.wait_for(lambda: len(results(folder)) >= 8)
     assert is_running(workers[1])

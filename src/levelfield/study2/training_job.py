@@ -76,17 +76,23 @@ def run_job(task: Task, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
     return write_result(task, {"seconds": time.monotonic() - started, **found}, earlier)
 
 
+# What this process has imported, by the names of the classes: an edited file is not imported again.
+_imported: dict[tuple[str, ...], dict[str, str]] = {}
+
+
 def check_sources(task: Task) -> None:
-    """Refuse to compute a row with other sources than the study's process has seen.
+    """Refuse to compute a row with other sources than the study's process has seen, or than this one has imported.
 
     Raises:
         UserError: names the row and the file.
     """
     here = sources(task.classes)
-    for file in sorted({*task.sources, *here}):
-        if task.sources.get(file) != here.get(file):
+    imported = _imported.setdefault(tuple(task.classes), here)
+    for file in sorted({*task.sources, *here, *imported}):
+        if len({task.sources.get(file), here.get(file), imported.get(file)}) > 1:
             raise UserError(
-                f"{task.job.method}: {file} has changed since the study began; restore it, or start the command again"
+                f"{task.job.method}: {file} has changed since this process or the study began; restore it, or start "
+                "the command (in a notebook the kernel) again"
             )
 
 

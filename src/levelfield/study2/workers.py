@@ -5,7 +5,6 @@ jobs and its test stage both go through `do_all`.
 """
 
 import gc
-import signal
 import sys
 import time
 import traceback
@@ -114,9 +113,7 @@ def attempt(function: Callable[..., Any], *arguments: Any) -> Outcome:
         return Outcome("died", str(error))
     except Stopped:
         raise  # a signal to this process, where it is the slot
-    except (Exception, SystemExit, KeyboardInterrupt) as error:
-        if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-            raise  # Ctrl-C; a worker ignores it, and there Lightning has made it of a user's `sys.exit`
+    except (Exception, SystemExit) as error:
         refused = refused_file(error) if isinstance(error, OSError) else None
         if refused is not None:
             return Outcome("mistake", str(refused))
@@ -127,7 +124,7 @@ def attempt(function: Callable[..., Any], *arguments: Any) -> Outcome:
 
 def in_words(error: BaseException) -> str:
     """One line for an exception of a user's code."""
-    if not isinstance(error, Exception):
+    if isinstance(error, SystemExit):
         return "its code calls exit"
     return f"{type(error).__name__}: {error}".splitlines()[0]
 

@@ -29,8 +29,8 @@ STORE_BYTES = 80 << 20  # nothing large is sent
 # Variables of this process that the workers get.
 SETTINGS = ("LEVELFIELD_DATA", "LEVELFIELD_CACHE")
 # How long a cluster may be without a node that can work, or give no answer, until the study ends.
-LOST_SECONDS = 40.0
-ANSWER_SECONDS = 10.0
+LOST_SECONDS = 15.0
+ANSWER_SECONDS = 5.0
 
 
 class Ray:
@@ -95,6 +95,7 @@ class Ray:
         now = time.monotonic()
         self._lost_since = self._lost_since or now
         if now - self._lost_since > LOST_SECONDS:
+            self._slots.clear()  # they have ended
             raise UserError(
                 f"the Ray cluster has no node left with {self._in_words()}; all finished jobs are kept: start a node "
                 "and the command again"
