@@ -185,16 +185,19 @@ def read_sweep(path: Path, given: Any, study: Sequence[str] | None = None) -> tu
     keys: dict[str, Values] = {}
     for part in as_list(given):
         for key, values in mapping(part, f"{path}: sweep").items():
-            named_values = dict.fromkeys(values) if isinstance(values, list) else values
-            if not isinstance(named_values, dict) or not named_values:
+            if isinstance(values, list):
+                pairs = [(value, None) for value in values]
+            else:
+                pairs = list(mapping(values, f"{path}: sweep of {key}").items())
+            if not pairs:
                 raise UserError(f"{path}: sweep of {key} must list its values: {{model.embedding_size: [64, 128]}}")
-            for value, follows in named_values.items():
+            for value, follows in pairs:
                 if not re.fullmatch(NAME, str(value)) or not isinstance(follows, dict | None):
                     raise UserError(
                         f"{path}: sweep of {key}: {value!r} cannot be part of a row's name; give it one, with the "
                         f"settings that it stands for: {{name: {{{key}: ...}}}}"
                     )
-            keys[str(key)] = [(str(value), {key: value, **(more or {})}) for value, more in named_values.items()]
+            keys[str(key)] = [(str(value), {key: value, **(follows or {})}) for value, follows in pairs]
     if study is not None and list(keys) != list(study):
         raise UserError(
             f"{path}: a method's own sweep must be of the study's {', '.join(study)}, not {', '.join(keys)}"

@@ -132,7 +132,7 @@ def _refusal(study: StudyFolder, stale: Mapping[str, Stale]) -> str:
     for row, found in stale.items():
         by_reason[found.why].append(row)
     reasons = "; ".join(f"{', '.join(rows)}: {why}" for why, rows in by_reason.items())
-    every = set(stale) == set(study.spec.rows)
+    every = set(stale) >= set(study.spec.methods)
     remedies = [f"compute them again: {_options('--recompute', ['all'] if every else stale)}"]
     if can_stay := [row for row, found in stale.items() if found.may_keep]:
         remedies.append(f"keep them, which reports show: {_options('--keep', can_stay)}")
