@@ -117,7 +117,7 @@ def unpack_study(archive: Path, folder: Path, check: Callable[[StudySpec], None]
                 raise UserError(f"{archive} is no archive of a study: it has no {needed}")
         study = StudyFolder.begun(whole)
         check(study.spec)
-        study.tests()  # refuses damaged results
+        study.read_again(), study.tests()  # refuse damaged results
         if folder.is_dir():
             folder.rmdir()
         os.replace(whole, folder)

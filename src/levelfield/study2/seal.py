@@ -237,8 +237,8 @@ class _Tests:
             )
 
 
-# The last row that this process has built, with its test samples: its other runs read the same.
-_built: list[tuple[Config, TrainingCLI, DataLoader]] = []
+# The last row that this process has built in an evaluation, with its test samples: its other runs read the same.
+_built: list[tuple[tuple[str, Config], TrainingCLI, DataLoader]] = []
 
 
 def score_run(task: TestTask, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -285,12 +285,13 @@ def _test_data(task: TestTask) -> tuple[TrainingCLI, DataLoader]:
     """The test samples as a row's configuration reads them: the one place where a study opens them."""
     if not has_line(task.evaluation, task.folder):
         raise UserError(f"{task.folder}: the ledger has no line {task.evaluation}: no test label is read")
-    if not _built or _built[0][0] != task.config:
+    key = task.evaluation, task.config
+    if not _built or _built[0][0] != key:
         _built.clear()  # before the next is built
         with tempfile.TemporaryDirectory() as folder:
             training = build(task.config, Path(folder), progress=False)
         training.datamodule.setup("test")
-        _built.append((task.config, training, training.datamodule.eval_dataloader(training.datamodule.test_subset)))
+        _built.append((key, training, training.datamodule.eval_dataloader(training.datamodule.test_subset)))
     return _built[0][1:]
 
 

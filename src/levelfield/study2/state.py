@@ -3,7 +3,7 @@
 Every answer is a function of the spec and of the results, in whatever order these came.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from statistics import fmean
 from typing import Any
 
@@ -19,18 +19,18 @@ class StudyState:
 
     Attributes:
         jobs: All jobs, in order.
-        results: Content of the `result.json` of each finished job.
+        results: Content of the `result.json` of each finished job; `add` adds to what was given.
         suggested: (row, trial) to what the search gives it, as far as it is known.
     """
 
-    def __init__(self, spec: StudySpec, results: Mapping[Job, dict[str, Any]]) -> None:
+    def __init__(self, spec: StudySpec, results: dict[Job, dict[str, Any]]) -> None:
         self.spec = spec
         self.jobs = study_jobs(spec)
-        self.results: dict[Job, dict[str, Any]] = {}
+        self.results = results
         self.suggested: dict[tuple[str, int], dict[str, Any]] = {}
         self._unfinished = dict.fromkeys(self.jobs)
         self._trials: dict[str, list[Trial]] = {row: [] for row in spec.methods}
-        for job, result in results.items():
+        for job, result in list(results.items()):
             self.add(job, result)
 
     def add(self, job: Job, result: dict[str, Any]) -> None:
