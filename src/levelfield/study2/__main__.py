@@ -21,7 +21,6 @@ def main(words: list[str]) -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--debug", action="store_true")
     parser.add_argument("--dry-run", action="store_true")
-    parser.add_argument("--miniature", action="store_true")
     parser.add_argument("--without-failed", action="store_true")
     parser.add_argument("--reopen-test")
     for repeated in ("--recompute", "--keep", "--add-method"):

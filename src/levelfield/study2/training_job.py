@@ -13,11 +13,11 @@ if __name__ == "__main__":
 
 import json
 import os
+import signal
 import subprocess
 import tempfile
 import time
-import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from levelfield.core.source_identity import sources
-from levelfield.errors import OutOfMemory, TrainingFailed, UserError, refused_file
+from levelfield.errors import OutOfMemory, TrainingFailed, UserError
 from levelfield.metrics.table import SELECTED_BY
 from levelfield.runtime.freed_memory import keep_freed_memory
 from levelfield.runtime.launchers import LAUNCHERS
@@ -34,7 +34,7 @@ from levelfield.runtime.own_modules import find_own_modules
 from levelfield.runtime.processes import end, end_with_parent
 from levelfield.storage.provenance import provenance
 from levelfield.study2.jobs import Job, Task, write_result
-from levelfield.study2.workers import ProcessesDied
+from levelfield.study2.workers import Ended, Outcome, attempt
 from levelfield.training.build import TrainingCLI, build
 from levelfield.training.frozen_trunk import TRUNKS
 from levelfield.training.interruption import interruptible
@@ -65,14 +65,8 @@ def run_job(task: Task, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
     """
     started = time.monotonic()
     check_sources(task)
-    try:
-        several = task.config["trainer"]["devices"] > 1
-        found = _train_in_processes(task) if several else _train(task)
-    except OutOfMemory:
-        raise
-    except TrainingFailed as error:
-        task.checkpoint.unlink(missing_ok=True)
-        found = {"failure": str(error)}
+    several = task.config["trainer"]["devices"] > 1
+    found = _train_in_processes(task) if several else _train(task)
     return write_result(task, {"seconds": time.monotonic() - started, **found}, earlier)
 
 
@@ -97,14 +91,20 @@ def check_sources(task: Task) -> None:
 
 
 def _train(task: Task) -> dict[str, Any]:
-    """The training's part of the result."""
+    """The training's part of the result, or `failure` and why."""
     with fixed_threads(task.threads), memory_errors():
         if is_first_process():
             task.empty_folder()
-        training = _build(task)
-        training.write_config()
-        with interruptible(training.trainer):
-            training.trainer.fit(training.model, datamodule=training.datamodule)
+        try:
+            training = _build(task)
+            training.write_config()
+            with interruptible(training.trainer):
+                training.trainer.fit(training.model, datamodule=training.datamodule)
+        except OutOfMemory:
+            raise
+        except TrainingFailed as error:
+            task.checkpoint.unlink(missing_ok=True)
+            return {"failure": str(error)}
         return {
             "validation": {} if training.kept_last else {SELECTED_BY: training.best_score},
             "best_epoch": training.best_epoch,
@@ -172,23 +172,21 @@ def _train_in_processes(task: Task) -> dict[str, Any]:
             start_new_session=True,
         )
         assert process.stdout is not None
+        outcome = Outcome("died", "its processes died")
         try:
-            answer = process.stdout.readline()  # the first: the others may fail because of it
-            kind, value = json.loads(answer) if answer else ("died", {})
-            process.communicate(timeout=None if kind in ("result", "died") else LAST_SECONDS)
+            if answer := process.stdout.readline():  # the first: the others may fail because of it
+                outcome = Outcome(*json.loads(answer))
+            process.communicate(timeout=None if outcome.kind in ("done", "died") else LAST_SECONDS)
         except subprocess.TimeoutExpired:
             with suppress(ProcessLookupError):
-                os.killpg(process.pid, 9)
+                os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
         except BaseException:
             end([process])
             raise
-    if kind == "result":
-        return value
-    if kind == "died":
-        raise ProcessesDied(f"its processes died (exit code {process.returncode})")
-    known: Mapping[str, type[Exception]] = {"memory": OutOfMemory, "failure": TrainingFailed, "mistake": UserError}
-    raise known.get(kind, RuntimeError)(value)
+    if outcome.kind != "done":
+        raise Ended(outcome)
+    return outcome.value
 
 
 def main(file: Path) -> int:
@@ -199,23 +197,10 @@ def main(file: Path) -> int:
     end_with_parent(parent if is_first_process() else os.getppid())
     keep_freed_memory()
     find_own_modules()
-    task = Task(**{**plain, "folder": Path(plain["folder"]), "job": Job(**plain["job"])})
-    try:
-        found: tuple[str, Any] = ("result", _train(task))
-    except OutOfMemory as error:
-        found = "memory", str(error)
-    except TrainingFailed as error:
-        found = "failure", str(error)
-    except Exception as error:
-        mistake = refused_file(error) if isinstance(error, OSError) else error
-        if isinstance(mistake, UserError):
-            found = "mistake", str(mistake)
-        else:
-            traceback.print_exc()
-            found = "error", " ".join(f"{type(error).__name__}: {error}".split())
-    failed = found[0] != "result"
+    outcome = attempt(_train, Task(**{**plain, "folder": Path(plain["folder"]), "job": Job(**plain["job"])}))
+    failed = outcome.kind != "done" or "failure" in outcome.value
     if failed or is_first_process():
-        print(json.dumps(found), file=answer, flush=True)
+        print(json.dumps(outcome), file=answer, flush=True)
     return int(failed)
 
 

@@ -97,8 +97,12 @@ class Outcome(NamedTuple):
     trace: str = ""
 
 
-class ProcessesDied(Exception):  # noqa: N818  # it says what happened to a job
-    """The processes that a unit has started for itself were killed."""
+class Ended(Exception):  # noqa: N818  # it says what became of a unit
+    """What the processes have said that a unit has started for itself."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.value)
+        self.outcome = outcome
 
 
 def attempt(function: Callable[..., Any], *arguments: Any) -> Outcome:
@@ -109,8 +113,8 @@ def attempt(function: Callable[..., Any], *arguments: Any) -> Outcome:
         return Outcome("memory", str(error))
     except UserError as error:
         return Outcome("mistake", str(error))
-    except ProcessesDied as error:
-        return Outcome("died", str(error))
+    except Ended as ended:
+        return ended.outcome
     except Stopped:
         raise  # a signal to this process, where it is the slot
     except (Exception, SystemExit) as error:

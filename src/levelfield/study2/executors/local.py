@@ -27,6 +27,10 @@ WORK = "levelfield.study2.seal"
 JOBS_EACH = 32
 # ... and as much memory, twice of what a training on features takes.
 BYTES_EACH = 2 << 30
+OF_A_WORKER = {
+    "PYTHONSAFEPATH": "1",  # `python -m` starts it, and would look for each module in the working directory first
+    "LOKY_MAX_MEMORY_LEAK_SIZE": "1e18",  # loky would replace a worker that has grown by 300 MB
+}
 # What of `CUDA_VISIBLE_DEVICES` hides all devices that follow.
 NO_DEVICE = ("-1", "NoDevFiles")
 
@@ -59,8 +63,7 @@ class Local:
         self.number = _auto(spec, len(self._devices) * jobs_per_device) if workers == "auto" else workers
         self._here = Here() if self.number == 1 and devices is None else None
         threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(spec.threads))
-        # `python -m` starts a worker and would look for each module in the working directory first.
-        self._environment = {**threads, SIDE_BY_SIDE: str(self.number), "PYTHONSAFEPATH": "1"}
+        self._environment = {**threads, SIDE_BY_SIDE: str(self.number), **OF_A_WORKER}
         self._pools: dict[int, ProcessPoolExecutor] = {}
 
     def start(self, number: int) -> Slot:
