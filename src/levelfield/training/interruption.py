@@ -24,8 +24,8 @@ def interruptible(trainer: Trainer) -> Iterator[None]:
     try:
         yield
     except SystemExit as stop:
-        if isinstance(stop, Stopped) or not trainer.interrupted:
-            raise
+        if isinstance(stop, Stopped) or not isinstance(stop.__context__, KeyboardInterrupt):
+            raise  # a user's code calls exit
         raise KeyboardInterrupt from None
     except RuntimeError as error:
         stopped = next((one.signal for one in trainer.callbacks if isinstance(one, LastCheckpoint)), 0)  # type: ignore[attr-defined]

@@ -1,0 +1,1 @@
+"""What every package stands on: source identity and the ledger of the test classes."""

@@ -1,0 +1,130 @@
+"""What a study does and how long is left: a bar on a terminal, a line every ten seconds or lines of JSON elsewhere."""
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from statistics import fmean
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import Progress as Bar
+
+from levelfield.metrics.table import SELECTED_BY
+from levelfield.study2.jobs import Job, failed
+from levelfield.study2.spec import is_baseline
+from levelfield.study2.state import StudyState
+
+# Where there is no terminal.
+SECONDS_A_LINE = 10.0
+
+
+def duration(seconds: float) -> str:
+    """`45 s`, `12 min`, `3 h 20 min`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def seconds_left(to_do: Iterable[Job], done: Mapping[Job, float], workers: int = 1) -> float | None:
+    """Expected time of the jobs to do: each as long as its row's mean so far, or else the mean of all.
+
+    Returns:
+        Seconds; None before any training is done, for the untrained rows' jobs say nothing about one.
+    """
+    trained = [seconds for job, seconds in done.items() if not is_baseline(job.method)]
+    if not trained:
+        return None
+    by_row: dict[str, list[float]] = {}
+    for job, seconds in done.items():
+        by_row.setdefault(job.method, []).append(seconds)
+    means = {row: fmean(values) for row, values in by_row.items()}
+    overall = fmean(trained)
+    return sum(means.get(job.method, overall) for job in to_do) / workers
+
+
+class Progress:
+    """Shows the progress of a study's jobs.
+
+    Args:
+        console: Where to show it.
+        state: Where the study stands; a job is in it before `finished` is called.
+        workers: How many jobs run side by side.
+        machine: Gets a line of JSON for each job and each remark, instead of all that is for people.
+    """
+
+    def __init__(self, console: Console, state: StudyState, workers: int, machine: TextIO | None = None) -> None:
+        self.console, self.state, self.workers, self._machine = console, state, workers, machine
+        self._seconds = {job: result["seconds"] for job, result in state.results.items()}
+        self._last_line = time.monotonic()
+        self._bar: Bar | None = None
+        if console.is_terminal and machine is None:
+            left = TextColumn("{task.fields[left]}")
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), left)
+            self._bar = Bar(*columns, console=console, transient=True, refresh_per_second=2)
+            self._task = self._bar.add_task(state.spec.name, total=self._jobs(), completed=self._done(), left="")
+
+    def __enter__(self) -> "Progress":
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def finished(self, job: Job, result: dict[str, Any]) -> None:
+        """A job is done."""
+        self._seconds[job] = result["seconds"]
+        to_do = self.state.to_do
+        left = seconds_left(to_do, self._seconds, self.workers) if to_do else 0.0
+        in_words = "" if left is None else f"about {duration(left)} left" if to_do else "testing"
+        if self._machine is not None:
+            self._write({"event": "job", **asdict(job), **_numbers(result), **self._counts(left if to_do else None)})
+        elif self._bar is not None:
+            self._bar.update(self._task, completed=self._done(), total=self._jobs(), left=in_words)
+        elif time.monotonic() - self._last_line >= SECONDS_A_LINE or not to_do:
+            self._last_line = time.monotonic()
+            self.line(f"[{self._done()}/{self._jobs()}] {job}{_score(result)}; {in_words or 'time left not known yet'}")
+            return
+        if failed(result) and self._machine is None:
+            self.line(f"{job}: failed, {result['failure']}")
+
+    def testing(self, done: int, runs: int) -> None:
+        """So many runs are scored on the test classes."""
+        if self._bar is not None:
+            self._bar.update(self._task, description="test", completed=done, total=runs, left="")
+
+    def line(self, text: str) -> None:
+        """Tell a person something."""
+        if self._machine is not None:
+            self._write({"event": "note", "note": text})
+        else:
+            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def _done(self) -> int:
+        return len(self.state.results)
+
+    def _jobs(self) -> int:
+        return len(self.state.to_do) + len(self.state.results)
+
+    def _counts(self, left: float | None) -> dict[str, Any]:
+        return {"done": self._done(), "jobs": self._jobs(), "seconds_left": left}
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        print(json.dumps(line), file=self._machine, flush=True)
+
+
+def _numbers(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What a machine is told of a job."""
+    what = "failure" if failed(result) else "validation"
+    return {"seconds": result["seconds"], "parameters": result["parameters"], what: result[what]}
+
+
+def _score(result: Mapping[str, Any]) -> str:
+    if failed(result):
+        return f": failed, {result['failure']}"
+    score = result["validation"].get(SELECTED_BY)  # none where all classes train
+    return "" if score is None else f": validation MAP@R {100 * score:.1f}"

@@ -1,0 +1,185 @@
+"""Runs a study: its jobs on slots, then the evaluation on the test classes. It ends with results, without tables."""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, TextIO
+
+from rich.console import Console
+
+from levelfield.errors import UserError
+from levelfield.runtime.launchers import launched_together
+from levelfield.storage.atomic import write_atomically
+from levelfield.study2.folder import StudyFolder
+from levelfield.study2.jobs import Job, Task, write_result
+from levelfield.study2.progress import Progress
+from levelfield.study2.same_study import Sources, check_same, check_seen, own_rows, row_sources, with_rows_of
+from levelfield.study2.spec import STUDY, StudySpec, is_baseline
+from levelfield.study2.suggest import suggest
+from levelfield.study2.workers import GivenUp, Here, Slots, Unit, do_all
+
+
+def run_study(
+    study: StudyFolder,
+    slots: Slots | None = None,
+    console: Console | None = None,
+    *,
+    recompute: Collection[str] = (),
+    keep: Collection[str] = (),
+    retest: str | None = None,
+    without_failed: bool = False,
+    machine: TextIO | None = None,
+    debug: bool = False,
+) -> StudyFolder:
+    """Begin a study, or continue it where it stopped, and score its runs on the test classes.
+
+    A job with a `result.json` is done; any other begins again. What a job is given depends on the results only, so a
+    study that was killed ends with the same bytes as one that was not.
+
+    Args:
+        slots: Where jobs run; by default in this process.
+        recompute: Rows or methods whose stale results are computed again.
+        keep: Rows or methods whose results stay though a source has changed.
+        retest: Why the runs are scored again though all are.
+        without_failed: Score the other runs though some failed.
+        machine: Gets a line of JSON for each job that ends.
+        debug: Whether to show the traceback of a user's code.
+
+    Returns:
+        The study as it ended: with the rows that its folder had besides.
+
+    Raises:
+        UserError: another process runs the study, another study is in the folder, a setting, the data or a result is
+            not usable, jobs are left that nothing helps, or runs failed.
+    """
+    slots, console = slots or Here(), console or Console()
+    if (launched := launched_together()) is not None:
+        raise UserError(f"{launched[0]} started this study as {launched[2]}: start it once (srun --ntasks=1)")
+    try:
+        if study.is_foreign():
+            raise UserError(f"{study.folder} is not empty and holds no {STUDY}; choose another --output")
+        with study.only_one():
+            if study.spec_file.is_file():
+                study = StudyFolder(study.folder, with_rows_of(study.spec, StudySpec.read(study.spec_file)))
+            sources = row_sources(study.spec)
+            decisions = check_same(study, sources, recompute, keep)
+            write_atomically(study.spec_file, study.spec.to_yaml().encode())
+            _print(console, decisions)
+            if retest is not None or not study.is_finished():
+                running = _Running(study, slots, console, sources, machine, debug)
+                running.run(recompute, keep, retest, without_failed)
+    finally:
+        slots.stop()
+    return study
+
+
+def _print(console: Console, lines: Collection[str]) -> None:
+    if lines:
+        console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+
+
+class _Running:
+    """One start of a study that has something to do."""
+
+    def __init__(
+        self,
+        study: StudyFolder,
+        slots: Slots,
+        console: Console,
+        sources: Sources,
+        machine: TextIO | None,
+        debug: bool,
+    ) -> None:
+        self.study, self.slots, self.console, self.sources, self.machine = study, slots, console, sources, machine
+        self.given_up = GivenUp(self._line, debug)
+        self.progress: Progress | None = None
+
+    def run(self, recompute: Collection[str], keep: Collection[str], retest: str | None, without_failed: bool) -> None:
+        """Do what is to do, then score the runs on the test classes."""
+        from levelfield.study2.first_look import look_at_rows  # these import torch, and a finished study needs none
+        from levelfield.study2.seal import evaluate
+        from levelfield.study2.training_job import fixed_threads
+
+        study = self.study
+        with fixed_threads(study.spec.threads):
+            data, weights = "", dict[str, str | None]()
+            if study.state.to_do:
+                for number in range(self.slots.number):
+                    self.slots.start(number)
+                seen = look_at_rows(study.spec, own_rows(self.sources), self.given_up)
+                decisions = check_seen(study, seen.data, seen.weights, self.sources, recompute, keep)
+                _print(self.console, [*decisions, *seen.overview] if self.machine is None else [])
+                data, weights = seen.data["fingerprint"], dict(seen.weights)
+            with Progress(self.console, study.state, self.slots.number, self.machine) as progress:
+                self.progress = progress
+                jobs = _Jobs(study, self.sources, data, weights, progress)
+                do_all(jobs, self.slots, self._line, self.given_up)
+                self.given_up.refuse()
+                evaluate(study, self.slots, progress, retest, without_failed)
+
+    def _line(self, text: str) -> None:
+        if self.progress is not None:
+            self.progress.line(text)
+        elif self.machine is None:
+            _print(self.console, [text])
+
+
+class _Jobs:
+    """The jobs of a study, as work to do. To find a trial's setting takes seconds: it is a unit, too."""
+
+    def __init__(
+        self,
+        study: StudyFolder,
+        sources: Sources,
+        data: str,
+        weights: Mapping[str, str | None],
+        progress: Progress,
+    ) -> None:
+        self.study, self.state, self.progress = study, study.state, progress
+        self.sources, self.data, self.weights = sources, data, weights
+        untrained = [row for row in study.spec.rows if is_baseline(row)]
+        self.features = {row: study.spec.features_hash(row) for row in untrained}
+
+    def ready(self) -> Iterator[Unit]:
+        names = set[str]()
+        for job in self.state.ready():
+            unit = self._unit(job)
+            if unit.name not in names:
+                names.add(unit.name)
+                yield unit
+
+    def _unit(self, job: Job) -> Unit:
+        from levelfield.study2.baseline import run_untrained
+        from levelfield.study2.training_job import run_job
+
+        row = job.method
+        if is_baseline(row):  # all that share the features
+            same = [each for each in self.state.jobs if self.features.get(each.method) == self.features[row]]
+            tasks = [self._task(each) for each in same if each not in self.state.results]
+            return Unit(same[0].method, row, run_untrained, (tasks,))
+        if self.state.parameters(job) is None:
+            arguments = (self.state.suggest_arguments(job),)
+            return Unit(f"{row} trial {job.number}: what to try", row, _suggest, arguments)
+        return Unit(str(job), row, run_job, (self._task(job),))
+
+    def _task(self, job: Job) -> Task:
+        return self.study.task(job, self.sources[job.method], self.data, self.weights.get(job.method))
+
+    def add(self, unit: Unit, value: Any) -> None:
+        if unit.function is _suggest:
+            (_, _, number, _, row, _) = unit.arguments[0]
+            self.state.suggested[row, number] = value
+            return
+        for result in value if isinstance(value, list) else [value]:
+            job = Job(*(result[key] for key in ("method", "stage", "number", "fold")))
+            self.state.add(job, result)
+            self.progress.finished(job, result)
+
+    def fail(self, unit: Unit, reasons: tuple[str, ...]) -> bool:
+        if not isinstance(unit.arguments[0], Task):
+            return False
+        found = {"failure": f"{reasons[-1]}; again with no other job beside it", "seconds": 0.0}
+        self.add(unit, write_result(unit.arguments[0], found, reasons[:-1]))
+        return True
+
+
+def _suggest(arguments: tuple[Any, ...], earlier: tuple[str, ...] = ()) -> dict[str, Any]:
+    return suggest(*arguments)

@@ -1,0 +1,204 @@
+"""Whether a folder's results are of the study that is started: each row's settings, data, weights and sources.
+
+A row whose results differ in one of these is stale. The study refuses to mix: a person has it computed again, keeps it,
+or chooses another folder. Versions and devices are shown where they differ, and refuse nothing.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from levelfield.core.source_identity import sources_of
+from levelfield.errors import UserError
+from levelfield.study.definition.configuration import first_difference
+from levelfield.study2.folder import StudyFolder
+from levelfield.study2.jobs import folds_of, row_runs
+from levelfield.study2.spec import StudySpec, named_rows
+
+Sources = dict[str, dict[str, str]]  # row to file to digest
+
+
+@dataclass(frozen=True)
+class Stale:
+    """Why the results of a row are not of this study.
+
+    Attributes:
+        may_keep: Whether a person may keep them; not those of other settings or data, and not half of a row.
+    """
+
+    why: str
+    may_keep: bool
+
+
+def with_rows_of(spec: StudySpec, begun: StudySpec) -> StudySpec:
+    """A study with the rows that its folder has besides: a method that was added stays."""
+    methods = {row: config for row, config in begun.methods.items() if row not in spec.methods}
+    references = [name for name in begun.references if name not in spec.references]
+    spaces = {row: space for row, space in begun.spaces.items() if row in methods}
+    return replace(
+        spec,
+        methods={**spec.methods, **methods},
+        spaces={**spec.spaces, **spaces},
+        references=[*spec.references, *references],
+    )
+
+
+def row_sources(spec: StudySpec) -> Sources:
+    """Row to the sources of the classes that it is made of."""
+    return sources_of({row: spec.class_settings(row) for row in spec.rows})
+
+
+def own_rows(sources: Sources) -> set[str]:
+    """Rows that have a class of the user."""
+    return {row for row, files in sources.items() if any(not file.startswith("levelfield/") for file in files)}
+
+
+def check_same(study: StudyFolder, sources: Sources, recompute: Collection[str], keep: Collection[str]) -> list[str]:
+    """Refuse results of other settings or sources, or do what a person has decided about them.
+
+    Args:
+        recompute: Rows or methods whose stale results are removed; `all` for every row.
+        keep: Rows or methods whose results stay though a source has changed.
+
+    Returns:
+        What was done, one line each.
+
+    Raises:
+        UserError: names every stale row, why, and the remedies.
+    """
+    begun = StudySpec.read(study.spec_file) if study.spec_file.is_file() else study.spec
+    if study.stored:
+        for key in ("runs", "metrics"):
+            before, now = getattr(begun, key), getattr(study.spec, key)
+            if before != now:
+                raise UserError(
+                    f"{study.spec_file}: {key} is {before!r} there and {now!r} in the study asked for; choose another "
+                    "--output, or ask for the old value again"
+                )
+    stale = {row: found for row in study.spec.rows if (found := _stale(study, begun, row, sources[row])) is not None}
+    return settle(study, stale, sources, recompute, keep)
+
+
+def check_seen(
+    study: StudyFolder,
+    data: Mapping[str, Any],
+    weights: Mapping[str, str | None],
+    sources: Sources,
+    recompute: Collection[str],
+    keep: Collection[str],
+) -> list[str]:
+    """`check_same` for the data and the trunks' weights, which are known once the rows were built."""
+    stale: dict[str, Stale] = {}
+    for job, result in study.state.results.items():
+        before = result.get("data", data)
+        if before["fingerprint"] != data["fingerprint"]:
+            old, now = ({*each["train_classes"], *each["val_classes"]} for each in (before, data))
+            what = f"class {min(old ^ now)!r} is in one training half only" if old ^ now else "a sample or its class"
+            stale[job.method] = Stale(f"the data have changed on disk ({what})", False)
+        known, here = result.get("provenance", {}).get("weights"), weights.get(job.method)
+        if None not in (known, here) and known != here and job.method not in study.kept:
+            stale.setdefault(job.method, Stale(f"weights {known} there, {here} here", _is_whole(study, job.method)))
+    return settle(study, stale, sources, recompute, keep)
+
+
+def settle(
+    study: StudyFolder,
+    stale: Mapping[str, Stale],
+    sources: Sources,
+    recompute: Collection[str],
+    keep: Collection[str],
+) -> list[str]:
+    """Do what a person has decided about stale rows, and refuse to go on with the others."""
+    again = {*stale} if "all" in recompute else {*named_rows(study.spec, recompute)} & {*stale}
+    kept = {*named_rows(study.spec, keep)} & {*stale} - again
+    for row in kept:
+        if not stale[row].may_keep:
+            raise UserError(f"--keep {row}: {stale[row].why}, and its results would mix with others; --recompute {row}")
+    if left := {row: found for row, found in stale.items() if row not in again | kept}:
+        raise UserError(_refusal(study, left))
+    for row in again:
+        study.remove_row(row)
+    for row in kept:
+        study.keep_row(row, sources[row])
+    return [
+        *(f"{row}: computed again, for {stale[row].why}" for row in stale if row in again),
+        *(f"{row}: kept, though {stale[row].why}; reports say so" for row in stale if row in kept),
+    ]
+
+
+def _refusal(study: StudyFolder, stale: Mapping[str, Stale]) -> str:
+    by_reason: dict[str, list[str]] = defaultdict(list)
+    for row, found in stale.items():
+        by_reason[found.why].append(row)
+    reasons = "; ".join(f"{', '.join(rows)}: {why}" for why, rows in by_reason.items())
+    every = set(stale) >= set(study.spec.methods)
+    remedies = [f"compute them again: {_options('--recompute', ['all'] if every else stale)}"]
+    if can_stay := [row for row, found in stale.items() if found.may_keep]:
+        remedies.append(f"keep them, which reports show: {_options('--keep', can_stay)}")
+    remedies.append("restore what has changed, or choose another --output")
+    return f"{study.folder} has results that are not of this study: {reasons}. {'; '.join(remedies)}"
+
+
+def _options(option: str, rows: Collection[str]) -> str:
+    return " ".join(f"{option} {row}" for row in rows)
+
+
+def _stale(study: StudyFolder, begun: StudySpec, row: str, sources: Mapping[str, str]) -> Stale | None:
+    """Why a row's results are of other settings or sources; None where they are not, or there are none."""
+    results = [result for job, result in study.stored.items() if job.method == row]
+    if any(result["configuration"] != study.spec.row_hashes[row] for result in results):
+        known = row in begun.rows
+        difference = first_difference(begun.settings(row), study.spec.settings(row)) if known else None
+        key, before, now = difference or ("its configuration", "another", "this")
+        return Stale(f"{key} is {before!r} there and {now!r} here", False)
+    if row in study.archived or (study.kept.get(row) == dict(sources) and _is_whole(study, row)):
+        return None
+    changed = {file for result in results for file in _differing(result.get("sources", {}), sources)}
+    if not changed:
+        return None
+    whole = _is_whole(study, row)
+    half = "" if whole else " before the row was finished"
+    return Stale(f"{', '.join(sorted(changed))} has changed{half}", whole)
+
+
+def _differing(before: Mapping[str, str], now: Mapping[str, str]) -> set[str]:
+    return {file for file in {*before, *now} if before.get(file) != now.get(file)}
+
+
+def _is_whole(study: StudyFolder, row: str) -> bool:
+    """Whether every run of a row is trained and tested, so that nothing of it is computed any more."""
+    runs = [each for each in row_runs(study.spec) if each[0] == row]
+    trained = all(job in study.stored for each in runs for job in folds_of(study.spec, *each))
+    return trained and all(study.test_file(*each).is_file() for each in runs)
+
+
+# What reports show.
+
+
+def kept_lines(study: StudyFolder) -> list[str]:
+    """A sentence for each row that a person has kept though its sources have changed."""
+    lines = []
+    for row, accepted in study.kept.items():
+        of_row = [result for job, result in study.stored.items() if job.method == row]
+        before: dict[str, str] = of_row[0].get("sources", {}) if of_row else {}
+        files = ", ".join(sorted(_differing(before, accepted))) or "the trunk's weights"
+        lines.append(f"{row}: computed before {files} changed, and kept (--keep).")
+    return lines
+
+
+def differing_origins(study: StudyFolder) -> list[str]:
+    """A sentence for each library, version or device in which the results differ."""
+    values: dict[str, Counter[str]] = defaultdict(Counter)
+    for result in (*study.stored.values(), *study.tests().values()):
+        origin = result.get("provenance") or {}
+        named = {"levelfield": origin.get("code", {}).get("levelfield"), **origin.get("libraries", {})}
+        if "device" in origin:
+            named["device"] = origin.get("gpu") or "cpu"
+        for key, value in named.items():
+            values[key][str(value)] += 1
+    return [
+        f"{key}: {', '.join(f'{value} in {n} results' for value, n in sorted(counts.items()))}."
+        for key, counts in sorted(values.items())
+        if len(counts) > 1
+    ]

@@ -1,0 +1,302 @@
+"""Units of work on slots: what is done next, what became of it, and what follows when a worker dies or lacks memory.
+
+A slot is a pool of exactly one process, so that a death names the unit that it ended. One process decides: a study's
+jobs and its test stage both go through `do_all`.
+"""
+
+import gc
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple, Protocol
+
+from levelfield.errors import OutOfMemory, UserError, refused_file
+from levelfield.runtime.signals import Stopped
+
+# Deaths of processes over one unit until it is given up; over any units, one after the other, until the study ends.
+DEATHS, DEATHS_IN_A_ROW = 3, 9
+MORE_MEMORY = "is there enough memory? --executor.workers 1 needs the least"
+# Between two looks at whether the slots can still work.
+LOOK_SECONDS = 5.0
+# A longer collection of garbage has walked over what a process has imported and keeps.
+LONG_COLLECTION_SECONDS = 0.02
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What one process does at once.
+
+    Args:
+        row: Whose work it is.
+        function: A function of a module, so that it can be sent. It is called with `arguments` and with the reasons
+            why there were earlier attempts, a tuple of sentences.
+    """
+
+    name: str
+    row: str
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+
+
+class Work(Protocol):
+    """What there is to do."""
+
+    def ready(self) -> Iterator[Unit]:
+        """Units that could be done now, in order; those that are being done may be among them."""
+
+    def add(self, unit: Unit, value: Any) -> None:
+        """A unit is done."""
+
+    def fail(self, unit: Unit, reasons: tuple[str, ...]) -> bool:
+        """Memory did not suffice although nothing else ran; whether that is a result."""
+
+
+class Slot(Protocol):
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future: ...
+
+
+class Slots(Protocol):
+    """Where units are done.
+
+    Attributes:
+        number: How many are done side by side.
+        died: What a future raises when the process of its slot is gone.
+    """
+
+    number: int
+    died: tuple[type[BaseException], ...]
+
+    def start(self, number: int) -> Slot:
+        """Slot `number`, with a process that begins to start."""
+
+    def replace(self, number: int) -> Slot:
+        """Slot `number` with another process, after its own has died."""
+
+    def check(self) -> None:
+        """Raise a UserError where no slot can work any more."""
+
+    def stop(self) -> None:
+        """End all processes."""
+
+
+class Outcome(NamedTuple):
+    """What became of a unit, in words: a user's exception may not survive the way to another process.
+
+    Attributes:
+        kind: `done`, `memory`, `mistake` (a UserError), `error` (of a user's code) or `died`.
+        value: What the function returned, or a sentence.
+    """
+
+    kind: str
+    value: Any
+    trace: str = ""
+
+
+class Ended(Exception):  # noqa: N818  # it says what became of a unit
+    """What the processes have said that a unit has started for itself."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.value)
+        self.outcome = outcome
+
+
+def attempt(function: Callable[..., Any], *arguments: Any) -> Outcome:
+    """Call a unit's function; this is what runs in a slot."""
+    try:
+        return Outcome("done", function(*arguments))
+    except OutOfMemory as error:
+        return Outcome("memory", str(error))
+    except UserError as error:
+        return Outcome("mistake", str(error))
+    except Ended as ended:
+        return ended.outcome
+    except Stopped:
+        raise  # a signal to this process, where it is the slot
+    except (Exception, SystemExit) as error:
+        refused = refused_file(error) if isinstance(error, OSError) else None
+        if refused is not None:
+            return Outcome("mistake", str(refused))
+        return Outcome("error", in_words(error), traceback.format_exc())
+    finally:
+        collect_garbage()  # here: what the traceback held is free by now
+
+
+def in_words(error: BaseException) -> str:
+    """One line for an exception of a user's code."""
+    if isinstance(error, SystemExit):
+        return "its code calls exit"
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+class GivenUp:
+    """Units and rows that nothing helps; the others go on, and the study ends with what it has to say of these.
+
+    Args:
+        line: Tells a person something.
+        debug: Whether to show the traceback of a user's code.
+
+    Attributes:
+        reasons: Unit to why it is not done.
+        rows: Rows whose code ended with an error: no unit of theirs is tried any more.
+    """
+
+    def __init__(self, line: Callable[[str], Any], debug: bool = False) -> None:
+        self.reasons: dict[str, str] = {}
+        self.rows: set[str] = set()
+        self._line, self._debug = line, debug
+
+    def add(self, name: str, why: str, row: str | None = None, trace: str = "") -> None:
+        """Give a unit up, and the rest of its row if one is given."""
+        self.reasons[name] = why
+        self.rows |= set() if row is None else {row}
+        self._line(f"{trace if self._debug else ''}{name}: {why}; the others go on without {row or 'it'}")
+
+    def __contains__(self, unit: Unit) -> bool:
+        return unit.name in self.reasons or unit.row in self.rows
+
+    def refuse(self) -> None:
+        """Raise a UserError if there are any."""
+        if self.reasons:
+            reasons = "; ".join(f"{name}: {why}" for name, why in self.reasons.items())
+            raise UserError(f"not done: {reasons}. All other results are kept: correct it and start the command again")
+
+
+def do_all(work: Work, slots: Slots, line: Callable[[str], Any], given_up: GivenUp) -> None:
+    """Do units until none is left but those that are given up.
+
+    A unit that lacks memory, or whose process dies twice, runs again with no other beside it. After three deaths it is
+    given up; after an error of a user's code its row is.
+
+    Args:
+        line: Tells a person something.
+
+    Raises:
+        UserError: a mistake, at once, or workers that die whatever they do.
+    """
+    _Desk(work, slots, line, given_up).run()
+
+
+class _Desk:
+    """Hands units to slots and takes what came of them."""
+
+    def __init__(self, work: Work, slots: Slots, line: Callable[[str], Any], given_up: GivenUp) -> None:
+        self.work, self.slots, self.line, self.given_up = work, slots, line, given_up
+        self.free = list(range(slots.number))
+        self.running: dict[Future, tuple[int, Unit]] = {}
+        self.attempts: dict[str, tuple[str, ...]] = {}  # unit to why there was more than one
+        self.alone: set[str] = set()  # units that run with no other beside them
+        self.deaths: Counter[str] = Counter()
+        self.deaths_in_a_row = 0
+
+    def run(self) -> None:
+        while True:
+            for unit in self._next():
+                self._submit(unit)
+            if not self.running:
+                return
+            done = wait(self.running, timeout=LOOK_SECONDS, return_when=FIRST_COMPLETED).done
+            if not done:
+                self.slots.check()
+            for future in done:
+                number, unit = self.running.pop(future)
+                self.free.append(number)
+                self._take(unit, self._outcome(future, number))
+
+    def _next(self) -> list[Unit]:
+        """The units to begin now: as many as there are free slots, or one alone after all others."""
+        names = {unit.name for _, unit in self.running.values()}
+        if names & self.alone:
+            return []
+        ready = (unit for unit in self.work.ready() if unit not in self.given_up and unit.name not in names)
+        found = list(islice((unit for unit in ready if unit.name not in self.alone), len(self.free)))
+        if found or self.running:
+            return found
+        return list(islice((unit for unit in self.work.ready() if unit not in self.given_up), 1))
+
+    def _submit(self, unit: Unit) -> None:
+        number = self.free.pop(0)
+        words = (attempt, unit.function, *unit.arguments, self.attempts.get(unit.name, ()))
+        try:
+            future = self.slots.start(number).submit(*words)
+        except self.slots.died:  # while it was idle
+            future = self.slots.replace(number).submit(*words)
+        self.running[future] = number, unit
+
+    def _outcome(self, future: Future, number: int) -> Outcome:
+        try:
+            outcome = future.result()
+        except self.slots.died as death:
+            self.deaths_in_a_row += 1
+            self.slots.check()
+            self.slots.replace(number)
+            return Outcome("died", f"its process died ({type(death).__name__})")
+        self.deaths_in_a_row = 0
+        return outcome
+
+    def _take(self, unit: Unit, outcome: Outcome) -> None:
+        if outcome.kind == "done":
+            self.work.add(unit, outcome.value)
+        elif outcome.kind == "mistake":
+            raise UserError(outcome.value)
+        elif outcome.kind == "error":
+            self.given_up.add(unit.name, outcome.value, unit.row, outcome.trace)
+        else:
+            self._try_again(unit, outcome)
+
+    def _try_again(self, unit: Unit, outcome: Outcome) -> None:
+        """Try a unit again whose process died, or that lacked memory, until that helps no more."""
+        reasons = self.attempts[unit.name] = (*self.attempts.get(unit.name, ()), outcome.value)
+        self.deaths[unit.name] += outcome.kind == "died"
+        if self.deaths_in_a_row == DEATHS_IN_A_ROW:
+            last = f"{DEATHS_IN_A_ROW} workers died one after the other, the last over {unit.name}"
+            raise UserError(f"{last}; {MORE_MEMORY}")
+        if outcome.kind == "memory" and unit.name in self.alone:
+            if not self.work.fail(unit, reasons):
+                self.given_up.add(unit.name, outcome.value)
+        elif self.deaths[unit.name] == DEATHS:
+            self.given_up.add(unit.name, f"{outcome.value}, {DEATHS} times; {MORE_MEMORY}")
+        else:
+            if outcome.kind == "memory" or self.deaths[unit.name] > 1:  # the first time a person may have killed it
+                self.alone.add(unit.name)
+            alone = " when nothing else runs" if unit.name in self.alone else ""
+            self.line(f"{unit.name}: {outcome.value}; tried again{alone}")
+
+
+class Here:
+    """This process is the only slot: breakpoints and notebooks work."""
+
+    number = 1
+    died: tuple[type[BaseException], ...] = ()
+
+    def start(self, number: int) -> "Here":
+        return self
+
+    def replace(self, number: int) -> "Here":
+        return self
+
+    def check(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        gc.unfreeze()
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future:
+        future: Future = Future()
+        future.set_result(function(*arguments))
+        return future
+
+
+def collect_garbage() -> None:
+    """A Trainer's objects refer to each other: without this a process grows by megabytes a job."""
+    started = time.perf_counter()
+    gc.collect()
+    if time.perf_counter() - started > LONG_COLLECTION_SECONDS:
+        gc.freeze()  # the next collections pass over what survives a long one
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()

@@ -1,0 +1,157 @@
+"""A row's source is what its classes reach: an edit there changes it, an edit elsewhere does not."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import levelfield
+from levelfield.core import source_identity
+from levelfield.core.source_identity import sources
+
+LOSSES = '''"""Three losses."""
+
+import math
+
+from my_parts.distances import squared
+
+SCALE = 3
+
+
+def halved(x):
+    return x / 2
+
+
+class First:
+    """The first."""
+
+    def forward(self, x):  # a comment
+        return halved(squared(x)) * SCALE
+
+
+if SCALE:
+    class Second:
+        def forward(self, x):
+            return x
+
+
+class Third(First): "a docstring in one line"
+'''
+DISTANCES = """def squared(x):
+    return x * x
+
+
+def unused(x):
+    return x
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "my_parts").mkdir()
+    (tmp_path / "my_parts" / "distances.py").write_text(DISTANCES)
+    (tmp_path / "my_losses.py").write_text(LOSSES)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def edit(file: Path, old: str, new: str) -> None:
+    content = file.read_text()
+    assert old in content
+    file.write_text(content.replace(old, new))
+    source_identity._known.cache_clear()  # an edit of the same size in the same tick of the clock
+
+
+def test_a_class_is_made_of_the_files_that_it_reaches(own: Path) -> None:
+    assert list(sources("my_losses.First")) == ["my_losses.py", "my_parts/distances.py"]
+    assert list(sources({"model": {"loss": {"class_path": "my_losses.Second"}}}))[-1] == "my_losses.py"
+    assert sources("torch.optim.Adam") == sources("my_losses.Missing") == sources("glyphs.csv") == {}
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "stale"),
+    [
+        ("my_losses.py", "  # a comment", "  # another", []),
+        ("my_losses.py", '"""The first."""', '"""The one before the second."""', []),
+        ("my_losses.py", '"""Three losses."""\n', "# a note\n\n\n", []),
+        ("my_losses.py", "import math\n", "import math\nimport json\n", []),
+        ("my_losses.py", "class Third", "class Fourth: pass\n\n\nclass Third", []),
+        ("my_losses.py", "x / 2", "x / 3", ["First", "Third"]),
+        ("my_losses.py", "SCALE = 3", "SCALE = 4", ["First", "Second", "Third"]),
+        ("my_losses.py", "            return x\n", "            return -x\n", ["Second"]),
+        ("my_losses.py", "Third(First)", "Third(Second)", ["Third"]),
+        ("my_losses.py", "import math\n", "import math\n\nmath.seed = 1\n", ["First", "Second", "Third"]),
+        ("my_losses.py", "import squared", "import unused as squared", ["First", "Third"]),
+        ("my_parts/distances.py", "x * x", "x ** 2", ["First", "Third"]),
+        ("my_parts/distances.py", "    return x\n", "    return 2 * x\n", []),
+    ],
+)
+def test_an_edit_changes_what_reaches_it(own: Path, file: str, old: str, new: str, stale: list[str]) -> None:
+    names = ["First", "Second", "Third"]
+    before = {name: sources(f"my_losses.{name}") for name in names}
+    edit(own / file, old, new)
+    assert [name for name in names if sources(f"my_losses.{name}") != before[name]] == stale
+
+
+def test_modules_that_import_each_other_end(own: Path) -> None:
+    (own / "my_parts" / "__init__.py").write_text("from my_parts.distances import *\n")
+    edit(own / "my_parts" / "distances.py", "def squared", "from my_parts import other\n\n\ndef squared")
+    edit(own / "my_losses.py", "my_parts.distances", "my_parts")
+    assert list(sources("my_losses.First")) == ["my_losses.py", "my_parts/distances.py"]
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """The package, to be edited, and asked in a process of its own."""
+    return Path(shutil.copytree(Path(levelfield.__file__).parent, tmp_path / "levelfield"))
+
+
+ROWS = {
+    "contrastive": {"model": {"loss": "ContrastiveLoss"}, "data": {"dataset": "Glyphs"}},
+    "softmax": {"model": {"loss": "levelfield.losses.NormalizedSoftmaxLoss"}, "data": {"dataset": "Glyphs"}},
+    "triplet": {"model": {"loss": {"class_path": "TripletMarginLoss"}}, "data": {"dataset": "Banking77"}},
+}
+ASK = f"""import json, sys
+from levelfield.core.source_identity import sources
+print(json.dumps({{row: sources(config) for row, config in {ROWS!r}.items()}}))
+"""
+
+
+def rows_of(clone: Path) -> dict[str, dict[str, str]]:
+    words = [sys.executable, "-c", ASK]
+    asked = subprocess.run(
+        words, cwd=clone.parent, env={"PYTHONPATH": str(clone.parent)}, capture_output=True, text=True
+    )
+    assert asked.returncode == 0, asked.stderr
+    return json.loads(asked.stdout)
+
+
+def test_an_edited_package_changes_the_rows_that_use_it(clone: Path) -> None:
+    before = rows_of(clone)
+    assert "levelfield/losses/pairs.py" in before["contrastive"]
+    assert not {name for row in before.values() for name in row if "training" in name or "metrics" in name}
+    with open(clone / "metrics" / "table.py", "a") as table:
+        table.write("\nCHANGED = 1\n")
+    (clone / "losses" / "mine.py").write_text("class MyLoss:\n    pass\n")
+    (clone / "data" / "datasets" / "mine.py").write_text("class MySet:\n    pass\n")
+    edit(clone / "losses" / "contrastive.py", "class ContrastiveLoss", "# mine\nclass ContrastiveLoss")
+    assert rows_of(clone) == before
+    pairs = (clone / "losses" / "pairs.py").read_text()
+    name = next(line.split("(")[0].removeprefix("class ") for line in pairs.splitlines() if line.startswith("class "))
+    edit(clone / "losses" / "pairs.py", f"class {name}", f"class {name}Before:\n    pass\n\n\nclass {name}")
+    assert rows_of(clone) == before
+    with open(clone / "losses" / "pairs.py", "a") as file:
+        file.write(f"\n\n{name}.changed = True\n")
+    after = rows_of(clone)
+    assert [row for row in before if after[row] != before[row]] == ["contrastive", "triplet"]
+
+
+def test_a_digest_is_the_same_on_every_version_of_python(own: Path) -> None:
+    """As Python 3.11.7, 3.12.1 and 3.13.0 gave it."""
+    assert sources("my_losses.First") == {
+        "my_losses.py": "5cd8b2040527b046e4e30e223c59622a1de98ce6ff8042e7c000e72bae6ed658",
+        "my_parts/distances.py": "6fda629e69bfd6e652113bee28b32385c3beec7e9b69e2f85b1e74b473dd6f44",
+    }

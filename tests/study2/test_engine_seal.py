@@ -1,0 +1,122 @@
+"""The evaluation on the test classes: its line is durable before a test label is read."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+from engine import SMALL, run_file, small_study, tables
+
+from levelfield.core import ledger
+from levelfield.core.ledger import LEDGER
+from levelfield.data.datamodule import MetricDataModule
+from levelfield.errors import UserError
+from levelfield.study2.folder import StudyFolder, scores_hash
+from levelfield.study2.seal import TestTask, score_run
+
+CONTRASTIVE_ONLY = SMALL.replace("  mine: {model: {loss: my_loss.Mine}}\n", "")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / LEDGER).read_text().splitlines()]
+
+
+def test_the_line_is_written_before_a_test_half_is_set_up(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, int, int]] = []
+    setup = MetricDataModule.setup
+
+    def watched(self: MetricDataModule, stage: str) -> None:
+        copies = sum('"evaluated"' in line for line in _texts(here / "out"))
+        in_cache = sum('"evaluated"' in line for place in here.glob("cache/evaluations/*/") for line in _texts(place))
+        seen.append((stage, copies, in_cache))
+        setup(self, stage)
+
+    monkeypatch.setattr(MetricDataModule, "setup", watched)
+    study = run_file(small_study(here, text=CONTRASTIVE_ONLY), here / "out")
+    assert {each for each in seen if each[0] != "test"} <= {("fit", 0, 0), ("validate", 0, 0), ("validate", 1, 1)}
+    assert {each for each in seen if each[0] == "test"} == {("test", 1, 1)}
+    evaluated, finished = lines(study.folder)
+    assert finished["scores"] == {
+        str(study.test_file(row, 0).relative_to(study.folder)): scores_hash(study.tests()[row, 0])
+        for row in ("pretrained", "contrastive")
+    }
+    assert evaluated["num_samples"] == 16 * 16  # half of 32 letters, in 16 typefaces
+    assert set(evaluated["checkpoints"]) == {f"jobs/{row}/run0/fold{n}" for row in study.spec.rows for n in (0, 1)}
+    assert ledger.compare_copy(study.folder) == []
+    with pytest.raises(UserError, match="no line"):
+        score_run(TestTask(**{**vars(task_of(study)), "evaluation": "another"}))
+
+
+def _texts(folder: Path) -> list[str]:
+    file = folder / LEDGER
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def task_of(study: StudyFolder) -> TestTask:
+    return TestTask(
+        folder=study.folder,
+        row="contrastive",
+        run=0,
+        config=study.test_config("contrastive"),
+        configuration=study.test_hash("contrastive"),
+        checkpoints=[],
+        file=study.test_file("contrastive", 0),
+        distance="cosine",
+        metrics=[],
+        threads=1,
+        evaluation="",
+    )
+
+
+def test_lost_scores_come_from_the_stored_embeddings_and_a_reason_scores_again(here: Path) -> None:
+    file, folder = small_study(here, text=CONTRASTIVE_ONLY), here / "out"
+    study = run_file(file, folder)
+    before = tables(folder)
+    score = study.test_file("contrastive", 0)
+    score.unlink()
+    run_file(file, folder)
+    assert tables(folder) == before
+    assert [line["event"] for line in lines(folder)] == ["evaluated", "finished"]
+    run_file(file, folder, retest="two images were restored")
+    run_file(file, folder, retest="two images were restored")  # a resumed command
+    assert [line["event"] for line in lines(folder)] == ["evaluated", "finished"] * 2
+    assert lines(folder)[2]["reason"] == "two images were restored"
+    assert tables(folder) == before  # the count is in no table
+    content = (folder / LEDGER).read_bytes()
+    (folder / LEDGER).write_bytes(b"")
+    with pytest.raises(UserError, match=r"ledger\.jsonl has no line"):
+        run_file(file, folder)
+    (folder / LEDGER).write_bytes(content)
+    checkpoint = folder / "jobs/contrastive/run0/fold0/best.ckpt"
+    checkpoint.write_bytes(checkpoint.read_bytes() + b"0")
+    with pytest.raises(UserError, match=r"best\.ckpt has changed"):
+        run_file(file, folder)
+
+
+def test_each_swept_size_has_its_untrained_row(here: Path) -> None:
+    """The order of the values changes no score, and a PCA to 4 dimensions is not one to 16."""
+    found = []
+    for values in ("[4, 16]", "[16, 4]"):
+        text = CONTRASTIVE_ONLY + f"sweep: {{model.embedding_size: {values}}}\n"
+        study = run_file(small_study(here, text=text), here / f"out{values[1]}")
+        rows = {line.split(",")[0] for line in tables(study.folder)[1].decode().splitlines()[1:]}
+        assert rows == {
+            *("contrastive[16]", "contrastive[4]", "pretrained[pca-16]", "pretrained[pca-4]"),
+            *("pretrained_one_pca[pca-16]", "pretrained_one_pca[pca-4]"),
+        }
+        found.append(tables(study.folder))
+        sizes = {
+            row: safetensors.torch.load_file(study.folder / f"jobs/pretrained=pca-{row}/run0/fold0/pca.safetensors")
+            for row in (4, 16)
+        }
+        assert {row: tensors["components"].shape[1] for row, tensors in sizes.items()} == {4: 4, 16: 16}
+    assert found[0] == found[1]
