@@ -139,7 +139,7 @@ def test_sample_hashes(data: MetricDataModule) -> list[str]:
     """A hash of each test sample: of its content where the data set knows one, else of its key and size."""
     index = data.dataset.read_index()
     test = index.select(np.isin(index.labels, data.dataset.test_classes(index, data.split)))
-    contents = data.dataset.contents_of(test.keys)
+    contents = map(data.dataset.content_of, test.keys)
     texts = (c if isinstance(c, str) else f"{key}\t{c}" for key, c in zip(test.keys, contents, strict=True))
     return [hashlib.sha256(text.encode()).hexdigest() for text in texts]
 
