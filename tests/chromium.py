@@ -109,9 +109,6 @@ class Tab:
             what = {"type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code}
             await self.call("Input.dispatchKeyEvent", **what, **(text if kind == "keyDown" else {}))
 
-    async def move(self, x: float, y: float) -> None:
-        await self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
-
     async def pdf(self) -> bytes:
         said = await self.call("Page.printToPDF", printBackground=False)
         return base64.b64decode(said["data"])

@@ -141,13 +141,13 @@ CLASSES_OF_THE_MODEL = {
     "a text trunk with a kernel of the hub": ("trunk", KERNEL),
     "a text trunk with a kernel of the hub within another": (
         "trunk",
-        spec("levelfield.models.ensemble.EnsembleTrunk", members=1, trunk=KERNEL),
+        spec("levelfield.models.trunks.ModuleTrunk", module=KERNEL),
     ),
     "a text trunk with a kernel of the hub as the embedder": ("embedder", KERNEL),
     "a text trunk that wraps timm": ("trunk", text(WRAPPED)),
     "a text trunk that wraps timm within another": (
         "trunk",
-        spec("levelfield.models.ensemble.EnsembleTrunk", members=1, trunk=text(WRAPPED)),
+        spec("levelfield.models.trunks.ModuleTrunk", module=text(WRAPPED)),
     ),
     "a text trunk that wraps timm as the embedder": ("embedder", text(WRAPPED)),
     "a text trunk that detects objects": ("trunk", text({"model_type": "detr", **BACKBONE})),
@@ -198,7 +198,6 @@ NUMBERS = {
     "the side of an image": (f"{DATA}.transforms.crop_size", 10**6),
     "the side of a letter": (f"{DATA}.dataset.init_args.image_size", 10**6),
     "an embedding": (f"{MODEL}.embedding_size", 10**12),
-    "members": (f"{MODEL}.members", 10**7),
     "classes": ("levelfield.num_classes", 10**15),
     "any number": (f"{MODEL}.loss.init_args.neg_margin", -(10**30)),
 }

@@ -63,9 +63,10 @@ def add_own_part(learner: Any, checkpoint: dict[str, Any]) -> None:
     for section in ("hyper_parameters", "datamodule_hyper_parameters"):
         if section in checkpoint:
             checkpoint[section] = without_places(checkpoint[section])
-    checkpoint.get("datamodule_hyper_parameters", {}).pop("num_workers", None)
     datamodule = getattr(learner._trainer, "datamodule", None)
     data = datamodule.identity() if datamodule is not None and hasattr(datamodule, "identity") else None
+    if data is not None:
+        checkpoint.get("datamodule_hyper_parameters", {}).pop("num_workers", None)
     checkpoint["levelfield"] = {
         "num_classes": learner.num_classes,
         "data": data,
