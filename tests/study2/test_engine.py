@@ -117,9 +117,9 @@ class Counted(Here):
     def __init__(self, spec, most: int = 3):
         self.left = most
 
-    def submit(self, function, *arguments):
+    def submit(self, slot, function, *arguments):
         self.left -= 1
-        return super().submit(function, *arguments)
+        return super().submit(slot, function, *arguments)
 """
     (tmp_path / "my_slots.py").write_text(own)
     file = small_study(tmp_path, text=PLAIN)

@@ -102,8 +102,8 @@ class _Running:
         with fixed_threads(study.spec.threads):
             data, weights = "", dict[str, str | None]()
             if study.state.to_do:
-                for number in range(self.slots.number):
-                    self.slots.start(number)
+                for slot in range(self.slots.number):
+                    self.slots.ready(slot)  # workers start while the rows are looked at
                 seen = look_at_rows(study.spec, own_rows(self.sources), self.given_up)
                 decisions = check_seen(study, seen.data, seen.weights, self.sources, recompute, keep)
                 _print(self.console, [*decisions, *seen.overview] if self.machine is None else [])

@@ -21,8 +21,8 @@ from levelfield.runtime.signals import Stopped
 # Deaths of processes over one unit until it is given up; over any units, one after the other, until the study ends.
 DEATHS, DEATHS_IN_A_ROW = 3, 9
 MORE_MEMORY = "is there enough memory? --executor.workers 1 needs the least"
-# Between two looks at whether the slots can still work.
-LOOK_SECONDS = 5.0
+# Between two looks at whether the slots can still work, and at whether one has started.
+LOOK_SECONDS, START_SECONDS = 5.0, 0.25
 # A longer collection of garbage has walked over what a process has imported and keeps.
 LONG_COLLECTION_SECONDS = 0.02
 
@@ -56,10 +56,6 @@ class Work(Protocol):
         """Memory did not suffice although nothing else ran; whether that is a result."""
 
 
-class Slot(Protocol):
-    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future: ...
-
-
 class Slots(Protocol):
     """Where units are done.
 
@@ -71,11 +67,14 @@ class Slots(Protocol):
     number: int
     died: tuple[type[BaseException], ...]
 
-    def start(self, number: int) -> Slot:
-        """Slot `number`, with a process that begins to start."""
+    def ready(self, slot: int) -> bool:
+        """Whether a slot can take a unit; starts its process where it has none."""
 
-    def replace(self, number: int) -> Slot:
-        """Slot `number` with another process, after its own has died."""
+    def submit(self, slot: int, function: Callable[..., Any], *arguments: Any) -> Future:
+        """Call a function in the process of a slot that is ready."""
+
+    def drop(self, slot: int) -> None:
+        """Forget the process of a slot, which has died."""
 
     def check(self) -> None:
         """Raise a UserError where no slot can work any more."""
@@ -194,46 +193,58 @@ class _Desk:
         self.deaths_in_a_row = 0
 
     def run(self) -> None:
+        waited = 0.0
         while True:
-            for unit in self._next():
-                self._submit(unit)
-            if not self.running:
+            usable = [slot for slot in self.free if self.slots.ready(slot)]
+            for slot, unit in zip(usable, self._next(len(usable)), strict=False):
+                self._submit(slot, unit)
+            some_start = len(usable) < len(self.free)
+            if self.running:
+                waited, done = 0.0, self._wait(START_SECONDS if some_start else LOOK_SECONDS)
+            elif next(self._left(), None) is None:
                 return
-            done = wait(self.running, timeout=LOOK_SECONDS, return_when=FIRST_COMPLETED).done
+            else:
+                waited, done = waited + START_SECONDS, set()
+                time.sleep(START_SECONDS)
+                if waited == LOOK_SECONDS:
+                    self.line("no worker is ready yet: waiting for one")
             if not done:
                 self.slots.check()
             for future in done:
-                number, unit = self.running.pop(future)
-                self.free.append(number)
-                self._take(unit, self._outcome(future, number))
+                slot, unit = self.running.pop(future)
+                self.free.append(slot)
+                self._take(unit, self._outcome(future, slot))
 
-    def _next(self) -> list[Unit]:
-        """The units to begin now: as many as there are free slots, or one alone after all others."""
+    def _wait(self, seconds: float) -> set[Future]:
+        return wait(self.running, timeout=seconds, return_when=FIRST_COMPLETED).done
+
+    def _left(self) -> Iterator[Unit]:
+        return (unit for unit in self.work.ready() if unit not in self.given_up)
+
+    def _next(self, most: int) -> list[Unit]:
+        """The units to begin now: as many as there are usable slots, or one alone after all others."""
         names = {unit.name for _, unit in self.running.values()}
-        if names & self.alone:
+        if names & self.alone or not most:
             return []
-        ready = (unit for unit in self.work.ready() if unit not in self.given_up and unit.name not in names)
-        found = list(islice((unit for unit in ready if unit.name not in self.alone), len(self.free)))
-        if found or self.running:
-            return found
-        return list(islice((unit for unit in self.work.ready() if unit not in self.given_up), 1))
+        found = list(islice((unit for unit in self._left() if unit.name not in names | self.alone), most))
+        return found or ([] if self.running else list(islice(self._left(), 1)))
 
-    def _submit(self, unit: Unit) -> None:
-        number = self.free.pop(0)
+    def _submit(self, slot: int, unit: Unit) -> None:
         words = (attempt, unit.function, *unit.arguments, self.attempts.get(unit.name, ()))
         try:
-            future = self.slots.start(number).submit(*words)
+            future = self.slots.submit(slot, *words)
         except self.slots.died:  # while it was idle
-            future = self.slots.replace(number).submit(*words)
-        self.running[future] = number, unit
+            self.slots.drop(slot)
+            return
+        self.free.remove(slot)
+        self.running[future] = slot, unit
 
-    def _outcome(self, future: Future, number: int) -> Outcome:
+    def _outcome(self, future: Future, slot: int) -> Outcome:
         try:
             outcome = future.result()
         except self.slots.died as death:
             self.deaths_in_a_row += 1
-            self.slots.check()
-            self.slots.replace(number)
+            self.slots.drop(slot)
             return Outcome("died", f"its process died ({type(death).__name__})")
         self.deaths_in_a_row = 0
         return outcome
@@ -273,22 +284,22 @@ class Here:
     number = 1
     died: tuple[type[BaseException], ...] = ()
 
-    def start(self, number: int) -> "Here":
-        return self
+    def ready(self, slot: int) -> bool:
+        return True
 
-    def replace(self, number: int) -> "Here":
-        return self
+    def submit(self, slot: int, function: Callable[..., Any], *arguments: Any) -> Future:
+        future: Future = Future()
+        future.set_result(function(*arguments))
+        return future
+
+    def drop(self, slot: int) -> None:
+        pass
 
     def check(self) -> None:
         pass
 
     def stop(self) -> None:
         gc.unfreeze()
-
-    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future:
-        future: Future = Future()
-        future.set_result(function(*arguments))
-        return future
 
 
 def collect_garbage() -> None:

@@ -2,12 +2,13 @@
 
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from loky import ProcessPoolExecutor
 from loky.process_executor import BrokenProcessPool, TerminatedWorkerError
@@ -19,7 +20,7 @@ from levelfield.runtime.processes import SIDE_BY_SIDE, end_with_parent
 from levelfield.study2.executors import devices_of_a_job, on_cpu, refuse_below_one
 from levelfield.study2.jobs import study_jobs
 from levelfield.study2.spec import StudySpec
-from levelfield.study2.workers import Here, Slot
+from levelfield.study2.workers import Here
 
 # Imports all that a worker needs.
 WORK = "levelfield.study2.seal"
@@ -66,29 +67,30 @@ class Local:
         self._environment = {**threads, SIDE_BY_SIDE: str(self.number), **OF_A_WORKER}
         self._pools: dict[int, ProcessPoolExecutor] = {}
 
-    def start(self, number: int) -> Slot:
-        if self._here is not None:
-            return self._here
-        if number not in self._pools:
-            group = self._devices[number % len(self._devices)] if self._devices else None
+    def ready(self, slot: int) -> bool:
+        if self._here is None and slot not in self._pools:
+            group = self._devices[slot % len(self._devices)] if self._devices else None
             shown = {} if group is None else {"CUDA_VISIBLE_DEVICES": group}
             environment = {**self._environment, **shown}
             pool = ProcessPoolExecutor(1, initializer=_begin, initargs=(os.getpid(),), env=environment)
             pool.submit(int)  # starts the process: its imports take as long as the study's first look
-            self._pools[number] = pool
-        return self._pools[number]
+            self._pools[slot] = pool
+        return True
 
-    def replace(self, number: int) -> Slot:
-        self._pools.pop(number).shutdown(wait=False, kill_workers=True)
-        return self.start(number)
+    def submit(self, slot: int, function: Callable[..., Any], *arguments: Any) -> Future:
+        if self._here is not None:
+            return self._here.submit(slot, function, *arguments)
+        return self._pools[slot].submit(function, *arguments)
+
+    def drop(self, slot: int) -> None:
+        self._pools.pop(slot).shutdown(wait=False, kill_workers=True)
 
     def check(self) -> None:
         """This machine can always start another process."""
 
     def stop(self) -> None:
-        for pool in self._pools.values():
-            pool.shutdown(wait=False, kill_workers=True)
-        self._pools.clear()
+        for slot in list(self._pools):
+            self.drop(slot)
 
 
 def _begin(parent: int) -> None:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from typing import Any, Literal
@@ -31,6 +30,8 @@ SETTINGS = ("LEVELFIELD_DATA", "LEVELFIELD_CACHE")
 # How long a cluster may be without a node that can work, or give no answer, until the study ends.
 LOST_SECONDS = 15.0
 ANSWER_SECONDS = 5.0
+# One after the other, until the study ends: the code may be missing on the nodes.
+MOST_FAILED_STARTS = 5
 
 
 class Ray:
@@ -59,7 +60,7 @@ class Ray:
         self._ray = _connected(address or os.environ.get("RAY_ADDRESS") or "local")
         exceptions = self._ray.exceptions
         self.died = (exceptions.RayActorError, exceptions.WorkerCrashedError, exceptions.NodeDiedError)
-        self._slots: dict[int, _Slot] = {}
+        self._actors: dict[int, tuple[Any, Any]] = {}  # slot to its actor and to whether that has started
         self._share = {"CPU": float(cpus or spec.threads)}
         if gpus or (self._ray.cluster_resources().get("GPU", 0) > 0 and not on_cpu(spec)):
             self._share["GPU"] = float(gpus or devices_of_a_job(spec))
@@ -67,7 +68,6 @@ class Ray:
         if not room:
             self.stop()
             raise UserError(f"no node has {self._in_words()}: lower --threads, --executor.cpus or --executor.gpus")
-        # One actor more than there is room for would wait, and its unit with it.
         self.number = min(room, len(study_jobs(spec)) if workers == "auto" else workers)
         variables = {name: os.environ[name] for name in SETTINGS if name in os.environ}
         self._actor = self._ray.remote(_Worker).options(
@@ -77,15 +77,33 @@ class Ray:
             runtime_env={"env_vars": {**variables, "PYTHONSAFEPATH": "1"}},
         )
         self._lost_since: float | None = None
+        self._failed_starts = 0
 
-    def start(self, number: int) -> "_Slot":
-        if number not in self._slots:
-            self._slots[number] = _Slot(self._actor.remote(os.getcwd(), sys.path))
-        return self._slots[number]
+    def ready(self, slot: int) -> bool:
+        """Whether the actor has started. It waits for room, and takes no unit before it has some."""
+        if slot not in self._actors:
+            actor = self._actor.remote(os.getcwd(), sys.path)
+            self._actors[slot] = actor, actor.do.remote(os.getpid)
+        _, started = self._actors[slot]
+        if not self._ray.wait([started], timeout=0)[0]:
+            return False
+        try:
+            self._ray.get(started)
+        except self.died as error:
+            self.drop(slot)
+            self._failed_starts += 1
+            if self._failed_starts == MOST_FAILED_STARTS:
+                reason = " ".join(str(error).split())[-200:]
+                raise UserError(f"no worker can start: has its node this levelfield? ({reason})") from None
+            return False
+        self._failed_starts = 0
+        return True
 
-    def replace(self, number: int) -> "_Slot":
-        del self._slots[number]
-        return self.start(number)
+    def submit(self, slot: int, function: Callable[..., Any], *arguments: Any) -> Future:
+        return self._actors[slot][0].do.remote(function, *arguments).future()
+
+    def drop(self, slot: int) -> None:
+        del self._actors[slot]
 
     def check(self) -> None:
         """End a study whose cluster has lost its last node: Ray itself would wait for another without end."""
@@ -95,7 +113,7 @@ class Ray:
         now = time.monotonic()
         self._lost_since = self._lost_since or now
         if now - self._lost_since > LOST_SECONDS:
-            self._slots.clear()  # they have ended
+            self._actors.clear()  # they have ended
             raise UserError(
                 f"the Ray cluster has no node left with {self._in_words()}; all finished jobs are kept: start a node "
                 "and the command again"
@@ -103,8 +121,8 @@ class Ray:
 
     def stop(self) -> None:
         # Where the cluster is gone, neither call may keep the study from its end.
-        for slot in self._slots.values():
-            _answer(partial(self._ray.kill, slot.actor))
+        for actor, _ in self._actors.values():
+            _answer(partial(self._ray.kill, actor))
         _answer(self._ray.shutdown)
 
     def _room(self) -> int:
@@ -114,14 +132,6 @@ class Ray:
 
     def _in_words(self) -> str:
         return " and ".join(f"{share:g} {kind}s" for kind, share in self._share.items())
-
-
-@dataclass
-class _Slot:
-    actor: Any
-
-    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future:
-        return self.actor.do.remote(function, *arguments).future()
 
 
 class _Worker:
