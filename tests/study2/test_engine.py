@@ -20,6 +20,8 @@ from levelfield.study2.folder import StudyFolder
 from levelfield.study2.rows import load_spec
 from levelfield.study2.spec import StudySpec
 
+pytestmark = pytest.mark.full  # until the new engine takes the place of the old one
+
 PLAIN = SMALL.replace("  mine: {model: {loss: my_loss.Mine}}\n", "")
 
 

@@ -15,6 +15,8 @@ from levelfield.study2.folder import StudyFolder
 from levelfield.study2.rows import load_spec
 from levelfield.study2.spec import StudySpec
 
+pytestmark = pytest.mark.full  # until the new engine takes the place of the old one
+
 ADDED = {"arcface": {"model": {"loss": "ArcFaceLoss"}, "data": {"samples_per_class": 1}}}
 
 

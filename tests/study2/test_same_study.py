@@ -16,6 +16,8 @@ from levelfield.study2.same_study import kept_lines, with_rows_of
 from levelfield.training import build
 from levelfield.training.kept_parts import KeptParts
 
+pytestmark = pytest.mark.full  # until the new engine takes the place of the old one
+
 LOUDER = "embeddings = embeddings * 1.5"
 
 
