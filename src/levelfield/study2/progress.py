@@ -64,7 +64,7 @@ class Progress:
             left = TextColumn("{task.fields[left]}")
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), left)
             self._bar = Bar(*columns, console=console, transient=True, refresh_per_second=2)
-            self._task = self._bar.add_task(state.spec.name, total=self._jobs(), completed=self._done(), left="")
+            self._task = self._bar.add_task(state.spec.name, total=len(state.jobs), completed=self._done(), left="")
 
     def __enter__(self) -> "Progress":
         if self._bar is not None:
@@ -82,12 +82,14 @@ class Progress:
         left = seconds_left(to_do, self._seconds, self.workers) if to_do else 0.0
         in_words = "" if left is None else f"about {duration(left)} left" if to_do else "testing"
         if self._machine is not None:
-            self._write({"event": "job", **asdict(job), **_numbers(result), **self._counts(left if to_do else None)})
+            counts = {"done": self._done(), "jobs": self._done() + len(to_do), "seconds_left": left if to_do else None}
+            self._write({"event": "job", **asdict(job), **_numbers(result), **counts})
         elif self._bar is not None:
-            self._bar.update(self._task, completed=self._done(), total=self._jobs(), left=in_words)
+            self._bar.update(self._task, completed=self._done(), total=self._done() + len(to_do), left=in_words)
         elif time.monotonic() - self._last_line >= SECONDS_A_LINE or not to_do:
             self._last_line = time.monotonic()
-            self.line(f"[{self._done()}/{self._jobs()}] {job}{_score(result)}; {in_words or 'time left not known yet'}")
+            rest = f"; {in_words}" if in_words else ""
+            self.line(f"[{self._done()}/{self._done() + len(to_do)}] {job}{_score(result)}{rest}")
             return
         if failed(result) and self._machine is None:
             self.line(f"{job}: failed, {result['failure']}")
@@ -106,12 +108,6 @@ class Progress:
 
     def _done(self) -> int:
         return len(self.state.results)
-
-    def _jobs(self) -> int:
-        return len(self.state.to_do) + len(self.state.results)
-
-    def _counts(self, left: float | None) -> dict[str, Any]:
-        return {"done": self._done(), "jobs": self._jobs(), "seconds_left": left}
 
     def _write(self, line: Mapping[str, Any]) -> None:
         print(json.dumps(line), file=self._machine, flush=True)

@@ -135,35 +135,44 @@ class _Jobs:
     ) -> None:
         self.study, self.state, self.progress = study, study.state, progress
         self.sources, self.data, self.weights = sources, data, weights
-        untrained = [row for row in study.spec.rows if is_baseline(row)]
-        self.features = {row: study.spec.features_hash(row) for row in untrained}
+        self.units: dict[str, Unit] = {}
+        untrained = {row: study.spec.features_hash(row) for row in study.spec.rows if is_baseline(row)}
+        # Untrained rows that share the features are done together.
+        self.together = {row: [each for each in untrained if untrained[each] == untrained[row]] for row in untrained}
 
     def ready(self) -> Iterator[Unit]:
-        names = set[str]()
+        given = set[str]()
         for job in self.state.ready():
-            unit = self._unit(job)
-            if unit.name not in names:
-                names.add(unit.name)
-                yield unit
+            name = self._name(job)
+            if name not in given:
+                given.add(name)
+                if name not in self.units:
+                    self.units[name] = self._unit(name, job)
+                yield self.units[name]
 
-    def _unit(self, job: Job) -> Unit:
+    def _name(self, job: Job) -> str:
+        if is_baseline(job.method):
+            return self.together[job.method][0]
+        asks = self.state.parameters(job) is None
+        return f"{job.method} trial {job.number}: what to try" if asks else str(job)
+
+    def _unit(self, name: str, job: Job) -> Unit:
         from levelfield.study2.baseline import run_untrained
         from levelfield.study2.training_job import run_job
 
-        row = job.method
-        if is_baseline(row):  # all that share the features
-            same = [each for each in self.state.jobs if self.features.get(each.method) == self.features[row]]
-            tasks = [self._task(each) for each in same if each not in self.state.results]
-            return Unit(same[0].method, row, run_untrained, (tasks,))
+        if is_baseline(job.method):
+            rows = self.together[job.method]
+            same = [each for each in self.state.jobs if each.method in rows and each not in self.state.results]
+            return Unit(name, job.method, run_untrained, ([self._task(each) for each in same],))
         if self.state.parameters(job) is None:
-            arguments = (self.state.suggest_arguments(job),)
-            return Unit(f"{row} trial {job.number}: what to try", row, _suggest, arguments)
-        return Unit(str(job), row, run_job, (self._task(job),))
+            return Unit(name, job.method, _suggest, (self.state.suggest_arguments(job),))
+        return Unit(name, job.method, run_job, (self._task(job),))
 
     def _task(self, job: Job) -> Task:
         return self.study.task(job, self.sources[job.method], self.data, self.weights.get(job.method))
 
     def add(self, unit: Unit, value: Any) -> None:
+        del self.units[unit.name]
         if unit.function is _suggest:
             (_, _, number, _, row, _) = unit.arguments[0]
             self.state.suggested[row, number] = value
