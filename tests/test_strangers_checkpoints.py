@@ -480,7 +480,7 @@ def test_a_pickle(place, refused) -> None:
 
 @pytest.mark.parametrize("attack", OF_CALLBACKS)
 def test_files_of_callbacks(attack, checkpoint, place, here, run, asked) -> None:
-    """A fit that goes on restores its callbacks, and `ModelCheckpoint` deletes the files that it was told of."""
+    """A fit that continues restores its callbacks, and `ModelCheckpoint` deletes the files that its state names."""
     ((name, state),) = checkpoint["callbacks"].items()
     told = OF_CALLBACKS[attack] if attack.startswith("callbacks") else here(OF_CALLBACKS[attack])
     without_folder = {key: value for key, value in state.items() if key != "dirpath"}  # so that it is taken over

@@ -71,6 +71,13 @@ def test_a_class_is_made_of_the_files_that_it_reaches(own: Path) -> None:
     assert sources("torch.optim.Adam") == sources("my_losses.Missing") == sources("glyphs.csv") == {}
 
 
+def test_a_class_in_nested_folders_without_init_is_found(own: Path) -> None:
+    inner = own / "my_folder" / "one"
+    inner.mkdir(parents=True)
+    (inner / "my_loss.py").write_text("class MyLoss:\n    pass\n")
+    assert list(sources("my_folder.one.my_loss.MyLoss")) == ["my_folder/one/my_loss.py"]
+
+
 @pytest.mark.parametrize(
     ("file", "old", "new", "stale"),
     [

@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from toy_study import TOY
+
 from levelfield.core import source_identity
 from levelfield.study2 import training_job
 from levelfield.study2.__main__ import main, write_tables
@@ -19,23 +21,12 @@ from levelfield.study2.run import run_study
 from levelfield.study2.spec import StudySpec
 
 TABLES = ("results.csv", "summary.csv")
-# The toy study without a search: two methods x two folds.
-SMALL = """
+# The toy study without a search: two methods x two folds, one run of one epoch.
+SMALL = f"""
 name: small
-base:
-  - model:
-      trunk: {class_path: levelfield.models.TimmTrunk, init_args: {name: test_resnet, weights: null}}
-      embedding_size: 16
-    data:
-      dataset: {class_path: Glyphs, init_args: {num_classes: 32, image_size: 32}}
-      transforms: {crop_size: 32, resize: 32, scale: [0.6, 1.0], horizontal_flip: false}
-      steps_per_epoch: 2
-      batch_size: 16
-      samples_per_class: 4
-    trainer: {max_epochs: 1, accelerator: cpu, log_every_n_steps: 1}
-methods:
-  contrastive: {model: {loss: ContrastiveLoss}}
-  mine: {model: {loss: my_loss.Mine}}
+{TOY[TOY.index("base:") : TOY.index("methods:")].replace("max_epochs: 2", "max_epochs: 1")}methods:
+  contrastive: {{model: {{loss: ContrastiveLoss}}}}
+  mine: {{model: {{loss: my_loss.Mine}}}}
 folds: 2
 runs: 1
 threads: 1

@@ -7,11 +7,11 @@ import pytest
 from levelfield.errors import UserError
 from levelfield.study.definition import study_file as old_files
 from levelfield.study.jobs import job as old_jobs
+from levelfield.study.search.suggest import suggest
 from levelfield.study.search.suggest import suggest as old_suggest
 from levelfield.study2.jobs import job_config, job_seed, study_jobs
 from levelfield.study2.rows import load_spec
 from levelfield.study2.spec import is_baseline
-from levelfield.study2.suggest import suggest
 
 FOLDER = Path("configs/study")
 # Parts of other studies, no studies.

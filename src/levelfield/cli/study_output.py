@@ -199,7 +199,7 @@ def _next(study: Study, arguments: argparse.Namespace) -> list[str]:
     if arguments.add_method or study.file is None:
         return []
     again = ["levelfield", "study", *without_options(arguments.words, OF_ONE_RUN), "--add-method", "my_loss.MyLoss"]
-    again += ["--output", str(study.folder), "--reopen-test", "my loss"]  # elsewhere all would be trained anew
+    again += ["--output", str(study.folder), "--reopen-test", "my loss"]  # another folder would train all methods again
     return [f"next: your own loss beside these: {shlex.join(again)}"]
 
 

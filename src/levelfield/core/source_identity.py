@@ -18,11 +18,12 @@ import tokenize
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import levelfield
+from levelfield.runtime.own_code import find_in
 
 DOTTED_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 LEVELFIELD = Path(levelfield.__file__).parent
@@ -243,7 +244,7 @@ def _find(module: str) -> ModuleSpec | None:
             return None
         if INSTALLED & set(Path(spec.origin or "").parts):  # an installed package has no file of the user's
             return None
-        spec = PathFinder.find_spec(".".join([first, *rest[: position + 1]]), list(spec.submodule_search_locations))
+        spec = find_in(".".join([first, *rest[: position + 1]]), list(spec.submodule_search_locations))
     return spec
 
 

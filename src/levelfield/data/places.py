@@ -51,7 +51,7 @@ def root_in_vain(dataset: object, root: str | Path | None) -> list[str]:
 
 
 def check_is_there(dataset: object, root: str | Path | None) -> None:
-    """Raises UserError, with the option to give, where nothing has the path of a data set of one's own."""
+    """Raise a UserError that names the option to give if the folder or table of a data set does not exist."""
     for name, own in _own_paths(dataset):
         if not own_file(own, root).exists():
             raise UserError(f"no {name} {own} here, nor below the data root: give --data.dataset.{name} PATH")

@@ -87,11 +87,11 @@ def _find(name: str) -> ModuleSpec | None:
         if spec is None or spec.submodule_search_locations is None:
             return None
         inner = ".".join([first, *rest[: position + 1]])
-        spec = _find_in(inner, list(spec.submodule_search_locations))
+        spec = find_in(inner, list(spec.submodule_search_locations))
     return spec
 
 
-def _find_in(name: str, folders: list[str]) -> ModuleSpec | None:
+def find_in(name: str, folders: list[str]) -> ModuleSpec | None:
     """A module of a package, which may be a folder without `__init__.py`: `PathFinder` needs its parent imported."""
     finders = filter(None, map(pkgutil.get_importer, folders))
     found = [spec for spec in (finder.find_spec(name) for finder in finders) if spec is not None]

@@ -10,7 +10,7 @@ from levelfield.errors import UserError, nearest
 from levelfield.runtime.import_path import import_named
 from levelfield.runtime.shipped import find_configuration, nearest_configuration, shipped_files
 from levelfield.study.definition.configuration import Config, read_yaml
-from levelfield.study2.search_space import read_space
+from levelfield.study.search.space import read_space
 
 
 def added_methods(given: Sequence[str]) -> dict[str, Config]:

@@ -114,7 +114,7 @@ class Progress:
 
 
 def _numbers(result: Mapping[str, Any]) -> dict[str, Any]:
-    """What a machine is told of a job."""
+    """The numbers of a job for a line of JSON."""
     what = "failure" if failed(result) else "validation"
     return {"seconds": result["seconds"], "parameters": result["parameters"], what: result[what]}
 

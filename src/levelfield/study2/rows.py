@@ -10,7 +10,8 @@ from typing import Any
 from levelfield.errors import UserError, nearest
 from levelfield.metrics.table import METRICS, named
 from levelfield.study.definition.configuration import Config, merge, set_dotted, stack
-from levelfield.study2.search_space import read_space
+from levelfield.study.search.space import read_space
+from levelfield.study.search.suggest import SAMPLERS
 from levelfield.study2.spec import (
     BASELINE,
     COUNTS,
@@ -24,7 +25,6 @@ from levelfield.study2.spec import (
     without_value,
 )
 from levelfield.study2.study_file import PER_JOB, as_list, mapping, read_study_file, sort_options, whole_number
-from levelfield.study2.suggest import SAMPLERS
 
 ALL = "all"
 # Settings of a Trainer with which nothing is trained, validated or kept.

@@ -8,12 +8,12 @@ from rich.console import Console
 from levelfield.errors import UserError
 from levelfield.runtime.launchers import launched_together
 from levelfield.storage.atomic import write_atomically
+from levelfield.study.search.suggest import suggest
 from levelfield.study2.folder import StudyFolder
 from levelfield.study2.jobs import Job, Task, write_result
 from levelfield.study2.progress import Progress
 from levelfield.study2.same_study import Sources, check_same, check_seen, own_rows, row_sources, with_rows_of
 from levelfield.study2.spec import STUDY, StudySpec, is_baseline
-from levelfield.study2.suggest import suggest
 from levelfield.study2.workers import GivenUp, Here, Slots, Unit, do_all
 
 

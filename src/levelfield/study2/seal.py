@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from levelfield.core.ledger import Evaluation, begin, finish, finished_evaluation, has_line
@@ -23,7 +22,8 @@ from levelfield.errors import UserError
 from levelfield.storage.atomic import write_json
 from levelfield.storage.provenance import provenance, software
 from levelfield.study.definition.configuration import Config
-from levelfield.study2.baseline import Projection
+from levelfield.study.jobs.projection import Projection
+from levelfield.study.sealed_test.opening import SideBySide
 from levelfield.study2.folder import StudyFolder, scores_hash
 from levelfield.study2.jobs import EMBEDDINGS_FILE, RESULT, folds_of, read_result
 from levelfield.study2.progress import Progress
@@ -311,7 +311,7 @@ def _embed(
         loader = data.eval_dataloader(data.test_subset)
     if not trains:
         features = embed(model.trunk, loader, device=device)
-        found = [Projection.load(path) for path in paths]
+        found = [(Projection.load(path), Projection.load_one(path)) for path in paths]
         return [
             (features._replace(embeddings=p(features.embeddings)), None if one is None else one(features.embeddings))
             for p, one in found
@@ -319,22 +319,5 @@ def _embed(
     shared = {"trunk": model.trunk} if frozen else {}  # it need not be built for each of them
     trust = own_packages(training.config_dump)  # the study's file is the user's
     learners = [MetricLearner.load_from_checkpoint(path, trust=trust, **shared) for path in paths]
-    together = embed(_SideBySide(learners), loader, device=device)
+    together = embed(SideBySide(learners), loader, device=device)
     return [(together._replace(embeddings=each.contiguous()), None) for each in together.embeddings.unbind(1)]
-
-
-class _SideBySide(nn.Module):
-    """Several learners on one batch: (batch, learners, embedding)."""
-
-    def __init__(self, learners: list[MetricLearner]) -> None:
-        super().__init__()
-        self.learners = nn.ModuleList(learners)
-
-    def forward(self, samples: Any) -> Float[Tensor, "batch learners embedding"]:
-        trunks = {id(learner.trunk): learner.trunk for learner in self.learners}
-        if len(trunks) == 1 and type(self.learners[0]).forward is MetricLearner.forward:
-            return self.embed_features(self.learners[0].trunk(samples))  # type: ignore[operator]
-        return torch.stack([learner(samples) for learner in self.learners], dim=1)
-
-    def embed_features(self, features: Float[Tensor, "batch features"]) -> Float[Tensor, "batch learners embedding"]:
-        return torch.stack([learner.embed_features(features) for learner in self.learners], dim=1)  # type: ignore[operator]

@@ -16,7 +16,7 @@ from levelfield.core.source_identity import DEFAULTS
 from levelfield.errors import UserError
 from levelfield.storage.without_trackers import without_trackers
 from levelfield.study.definition.configuration import Config, flatten, init_args, read_yaml
-from levelfield.study2.search_space import Space, read_space
+from levelfield.study.search.space import Space, read_space
 
 STUDY = "study.yaml"
 BASELINE = "pretrained"

@@ -9,9 +9,9 @@ from typing import Any
 
 from levelfield.metrics.table import SELECTED_BY
 from levelfield.study.definition.configuration import Config
+from levelfield.study.search.suggest import Trial, best_trial, suggest
 from levelfield.study2.jobs import Job, failed, folds_of, job_config, row_runs, study_jobs
 from levelfield.study2.spec import StudySpec, is_baseline
-from levelfield.study2.suggest import Trial, best_trial, suggest
 
 
 class StudyState:

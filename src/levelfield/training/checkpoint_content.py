@@ -1,6 +1,6 @@
 """What a checkpoint says beside its tensors: plain values within limits that name no place.
 
-A checkpoint may be a stranger's. Whatever reads one looks at these values before it uses any of them.
+A checkpoint may be a stranger's. Every command checks these values before it uses them.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ LIMITS = {
 
 
 def check_content(checkpoint: dict[str, Any], origin: object) -> None:
-    """Looks at what a checkpoint says beside its tensors.
+    """Check what a checkpoint says besides its tensors.
 
     Raises:
         UserError: a part of another kind, a place, a number past its limit, or more values than a learner has.
@@ -34,7 +34,7 @@ def check_content(checkpoint: dict[str, Any], origin: object) -> None:
 
 
 def check_callbacks(states: Any, origin: object) -> None:
-    """Looks at what the callbacks of a fit that goes on are told of files: they write to them, and delete them.
+    """Check the stored states of callbacks, for a fit that continues: callbacks write and delete the files named there.
 
     Raises:
         UserError: an address, or a path with a part `..`.

@@ -278,7 +278,7 @@ class _Opening:
         trust = own_packages(training.config_dump)  # the study's file is the user's
         shared = {"trunk": training.model.trunk} if frozen else {}  # it need not be built for each of them
         learners = [MetricLearner.load_from_checkpoint(path, trust=trust, **shared) for path in paths]
-        together = embed(_SideBySide(learners), loader, device=device, progress=steps)
+        together = embed(SideBySide(learners), loader, device=device, progress=steps)
         return [(together._replace(embeddings=each.contiguous()), None) for each in together.embeddings.unbind(1)]
 
     def is_query(self, method: str) -> Bool[Tensor, " samples"] | None:
@@ -310,7 +310,7 @@ class _Opening:
         return self._test_data[1:]
 
 
-class _SideBySide(nn.Module):
+class SideBySide(nn.Module):
     """Several learners on one batch: (batch, learners, embedding)."""
 
     def __init__(self, learners: list[MetricLearner]) -> None:
