@@ -11,7 +11,9 @@ from levelfield.errors import UserError
 from levelfield.study.jobs.job import RESULT, Job
 from levelfield.study.record import StudyRecord
 
-SOURCES = {path: path.read_text() for path in (REPOSITORY / "src" / "levelfield").rglob("*.py")}
+PACKAGE = REPOSITORY / "src" / "levelfield"
+NEW = {"core", "study2"}  # the new engine has a folder of its own
+SOURCES = {path: path.read_text() for path in PACKAGE.rglob("*.py") if not NEW & set(path.parts)}
 
 
 def test_the_state_is_read_once_and_brought_up_to_date(finished: Path, tmp_path: Path) -> None:

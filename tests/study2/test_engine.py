@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from engine import SMALL, results, run_file, small_study, tables
 from rich.console import Console
+from tiny_fit import REPOSITORY
 
 from levelfield.errors import UserError
 from levelfield.study2.dry_run import print_jobs
@@ -74,7 +75,7 @@ def test_a_dry_run_lists_the_jobs_and_builds_nothing(toy: StudyFolder, tmp_path:
     assert "12 trainings in the search, 8 in the runs, 2 fits of the untrained rows" in text
     row = next(line for line in text.splitlines() if "arcface" in line).split()
     assert row == ["arcface", "3", "x", "2", "2", "x", "2", "10", "10"]
-    table4 = StudyFolder(tmp_path / "out", load_spec(Path("configs/study/zhai_wu/table4.yaml")))
+    table4 = StudyFolder(tmp_path / "out", load_spec(REPOSITORY / "papers/zhai_wu/table4.yaml"))
     print_jobs(Console(file=shown, width=100), table4)
     assert not table4.folder.exists()
 
