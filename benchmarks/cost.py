@@ -25,14 +25,14 @@ import torch
 from lightning.pytorch.callbacks import EarlyStopping
 
 from levelfield.metrics import retrieval_metrics
-from levelfield.study.definition.configuration import set_dotted
-from levelfield.study.definition.spec import is_baseline
-from levelfield.study.definition.study_file import load_spec
+from levelfield.core.configuration import set_dotted
+from levelfield.study.spec import is_baseline
+from levelfield.study.rows import load_spec
 from levelfield.study.dry_run.costs import training_steps
 from levelfield.study.dry_run.step_time import loss_step, network_step
-from levelfield.study.execution.worker import fixed_threads
-from levelfield.study.jobs.job import study_jobs
-from levelfield.study.jobs.state import first_config
+from levelfield.study.training_job import fixed_threads
+from levelfield.study.jobs import study_jobs
+from levelfield.study.state import first_config
 from levelfield.training.build import TrainingCLI, build
 
 PAPER = Path(__file__).parents[1] / "papers" / "reality_check"

@@ -27,9 +27,9 @@ from levelfield.analysis.results import collect_rows, run_scores
 from levelfield.analysis.search_noise import ScoreSurface, Searched, outcome
 from levelfield.metrics.table import SELECTED_BY
 from levelfield.study.archive import is_archive, unpack_study
-from levelfield.study.definition.search_settings import first_search
+from levelfield.study.spec import first_search
 from levelfield.study.record import StudyRecord
-from levelfield.study.search.space import Range, read_space
+from levelfield.study.search_space import Range, read_space
 
 CURVES = Path(__file__).parents[1] / "papers/reality_check/published/curves.json"
 FINALS = (0, 3, 5, 10)

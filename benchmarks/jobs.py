@@ -21,13 +21,13 @@ from rich.console import Console
 from torch.nn.functional import normalize
 
 from levelfield.runtime.shipped import find_configuration
-from levelfield.study.definition.spec import StudySpec
-from levelfield.study.definition.study_file import load_spec
+from levelfield.study.spec import StudySpec
+from levelfield.study.rows import load_spec
 from levelfield.study.environment import SeenInJobs
 from levelfield.study.execution.baseline import TrunkFeatures
 from levelfield.study.execution.worker import do_job, fixed_threads
 from levelfield.study.jobs.attempts import Attempts
-from levelfield.study.jobs.job import Job, job_config
+from levelfield.study.jobs import Job, job_config
 from levelfield.study.progress import StudyProgress
 from levelfield.study.record import StudyRecord
 from levelfield.training.build import build

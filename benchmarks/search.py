@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from levelfield.study.search.space import Space, read_space
-from levelfield.study.search.suggest import Trial, suggest
+from levelfield.study.search_space import Space, read_space
+from levelfield.study.suggest import Trial, suggest
 
 CURVES = Path(__file__).parents[1] / "papers/reality_check/published/curves.json"
 TRIALS = 30

@@ -20,8 +20,8 @@ from levelfield.analysis.results import collect_rows, summarise
 from levelfield.cli.main import main as levelfield
 from levelfield.errors import UserError, nearest
 from levelfield.report.table import TABLE_WIDTH
-from levelfield.study.definition.study_file import load_spec
-from levelfield.study.record import StudyRecord
+from levelfield.study.rows import load_spec
+from levelfield.study.folder import StudyFolder
 from papers.beside import dataset_name, print_beside
 from papers.drawing import Drawing, write_drawing
 from papers.miniature import begin_miniature, data_and_weights
@@ -140,9 +140,9 @@ def _run_command(console: Console, arguments: argparse.Namespace, options: list[
     if exhibit.studies:
         return _run_studies(console, exhibit, output, arguments.miniature, options)
     if exhibit.is_drawn:
-        drawing, records = exhibit.drawing(), [StudyRecord.begun(folder) for folder in arguments.study or []]
-        lines = [drawing.title, "", *drawing.lines(records)]
-        paths = write_drawing(drawing, output / "papers" / exhibit.paper / "figures" / exhibit.number, records)
+        drawing, studies = exhibit.drawing(), [StudyFolder.begun(folder) for folder in arguments.study or []]
+        lines = [drawing.title, "", *drawing.lines(studies)]
+        paths = write_drawing(drawing, output / "papers" / exhibit.paper / "figures" / exhibit.number, studies)
     else:
         lines, paths = [f"{exhibit.what}: nothing to measure, see {exhibit.read}"], []
     console.print("\n".join([*lines, *map(str, paths)]), highlight=False, markup=False, soft_wrap=True)
@@ -201,8 +201,8 @@ def _run_studies(console: Console, exhibit: Exhibit, output: Path, in_miniature:
 
 
 def _print_beside(console: Console, folder: Path, dataset: str | None, paper: str = "") -> None:
-    record = StudyRecord.begun(folder)
-    print_beside(console, record, summarise(collect_rows(record)), dataset, paper)
+    study = StudyFolder.begun(folder)
+    print_beside(console, study, summarise(collect_rows(study)), dataset, paper)
 
 
 if __name__ == "__main__":

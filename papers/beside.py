@@ -14,10 +14,10 @@ from rich.text import Text
 from levelfield.analysis.results import EMBEDDING_KINDS, SummaryRow, embedding_kinds
 from levelfield.metrics.table import SHOWN_METRICS, title_of
 from levelfield.report.table import percent
-from levelfield.study.definition.configuration import flatten, init_args
-from levelfield.study.definition.spec import BASELINE, WHOLE_HALF, StudySpec, is_baseline, one_pca, reference_of
-from levelfield.study.jobs.written_config import class_name, whole_config
-from levelfield.study.record import StudyRecord
+from levelfield.core.configuration import flatten, init_args
+from levelfield.study.spec import BASELINE, WHOLE_HALF, StudySpec, is_baseline, one_pca, reference_of
+from levelfield.analysis.written_config import class_name, whole_config
+from levelfield.study.folder import StudyFolder
 from papers.published import PublishedResult, papers, published
 
 # A loss of another package may be something else under the same name.
@@ -68,7 +68,7 @@ class PaperBeside:
     metrics: list[str]
 
 
-def papers_beside(record: StudyRecord, dataset: str | None = None) -> list[PaperBeside]:
+def papers_beside(study: StudyFolder, dataset: str | None = None) -> list[PaperBeside]:
     """What the papers report on the study's data set for its methods; empty where nothing is published.
 
     A method's loss is known by its class, its miner and its arguments, whatever the method is called. Of several rows
@@ -77,17 +77,17 @@ def papers_beside(record: StudyRecord, dataset: str | None = None) -> list[Paper
     Args:
         dataset: Another data set whose published rows are taken; this is one of the differences.
     """
-    spec = record.spec
+    spec = study.spec
     by_title: dict[str, list[Counterpart]] = {}
     for method in (row for row in spec.rows if reference_of(row) is None):
-        config = _whole_config(record, method)
+        config = _whole_config(study, method)
         for row in _nearest_rows(method, config, spec, dataset) if config else []:
             by_title.setdefault(row.result.title, []).append(row)
     return [PaperBeside(title, rows, _differences(rows), _metrics(rows, spec)) for title, rows in by_title.items()]
 
 
 def print_beside(
-    console: Console, record: StudyRecord, test: Sequence[SummaryRow], dataset: str | None = None, paper: str = ""
+    console: Console, study: StudyFolder, test: Sequence[SummaryRow], dataset: str | None = None, paper: str = ""
 ) -> None:
     """Print `papers_beside` as tables; nothing where nothing is published.
 
@@ -96,7 +96,7 @@ def print_beside(
         dataset: As in `papers_beside`.
         paper: Key of the only paper to show; all by default.
     """
-    for beside in papers_beside(record, dataset):
+    for beside in papers_beside(study, dataset):
         if not beside.counterparts[0].result.paper.startswith(paper):
             continue
         for first in (0, *range(len(SHOWN_METRICS), len(beside.metrics), MOST_COLUMNS)):
@@ -159,11 +159,11 @@ def _metrics(rows: Iterable[Counterpart], spec: StudySpec) -> list[str]:
     return [*SHOWN_METRICS, *(metric for metric in spec.metrics if metric in there)]
 
 
-def _whole_config(record: StudyRecord, method: str) -> dict[str, Any] | None:
+def _whole_config(study: StudyFolder, method: str) -> dict[str, Any] | None:
     """A method's configuration with every default; where it is trained as another one, that one's, but for the test."""
-    spec = record.spec
+    spec = study.spec
     trained = next(iter(spec.methods)) if method == BASELINE else spec.trained_as.get(method, method)
-    config = whole_config(record.folder, trained)
+    config = whole_config(study.folder, trained)
     if config is not None and method in spec.trained_as:
         config["model"]["distance"] = spec.methods[method]["model"]["distance"]
     return config

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from levelfield.report.figures.style import BLUE, INK, VERMILION, style
 from levelfield.storage.atomic import write_atomically
-from levelfield.study.record import StudyRecord
+from levelfield.study.folder import StudyFolder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # Studies whose scores are added to the published ones.
-Records = Sequence[StudyRecord]
+Records = Sequence[StudyFolder]
 FAR = 3  # places; lines of methods that move farther stand out
 DATASETS = {"cub200": "CUB200", "cars196": "Cars196", "sop": "SOP"}
 
@@ -35,14 +35,14 @@ class Drawing:
     draw: "Callable[[Records], Figure] | None" = None
 
 
-def write_drawing(drawing: Drawing, path: Path, records: Records = ()) -> list[Path]:
+def write_drawing(drawing: Drawing, path: Path, studies: Records = ()) -> list[Path]:
     """Write the numbers to `path` with the ending `.md` and the figure, if any, with `.png`, and return the paths."""
     page, image = path.with_suffix(".md"), path.with_suffix(".png")
-    write_atomically(page, "\n".join([f"# {drawing.title}", "", *drawing.lines(records), ""]).encode())
+    write_atomically(page, "\n".join([f"# {drawing.title}", "", *drawing.lines(studies), ""]).encode())
     if drawing.draw is None:
         return [page]
     with style():
-        write_atomically(image, to_png(drawing.draw(records)))
+        write_atomically(image, to_png(drawing.draw(studies)))
     return [page, image]
 
 

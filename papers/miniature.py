@@ -7,10 +7,10 @@ from typing import Any
 from levelfield.errors import UserError
 from levelfield.runtime.shipped import find_configuration
 from levelfield.storage.atomic import write_atomically
-from levelfield.study.definition.configuration import Config, flatten, init_args, read_yaml
+from levelfield.core.configuration import Config, flatten, init_args, read_yaml
 from levelfield.study.definition.search_settings import SearchSettings
-from levelfield.study.definition.spec import STUDY, StudySpec
-from levelfield.study.definition.sweep import value_of, without_value
+from levelfield.study.spec import STUDY, StudySpec
+from levelfield.study.spec import value_of, without_value
 
 # Letters in place of photographs: 30 classes to train and validate on, 12 images or more of each.
 LETTERS = {"class_path": "levelfield.data.datasets.Glyphs", "init_args": {"num_classes": 60, "image_size": 32}}

@@ -23,7 +23,7 @@ from laptop_sets import DEFAULTS, OF, PCA, RESULTS, ROOT, SETS, TRANSFER, Laptop
 from laptop_transfer import DEFAULT, choose, transfers
 
 from levelfield.storage.atomic import write_atomically
-from levelfield.study.definition.configuration import set_dotted
+from levelfield.core.configuration import set_dotted
 
 UNSEARCHED = ROOT / "configs" / "study" / "laptop" / "unsearched.yaml"
 NO_SEARCH: dict[str, Any] = {"search": {"trials": 0}, "second_searches": [], "references": []}

@@ -10,7 +10,7 @@ from laptop_order import FEATURES
 from laptop_sets import DEFAULTS, PCA, TRANSFER, LaptopSet
 from laptop_words import means
 
-from levelfield.study.definition.spec import BASELINE, is_baseline
+from levelfield.study.spec import BASELINE, is_baseline
 
 SAME_TEST_CLASSES = (DEFAULTS, PCA, TRANSFER, "finetuned")
 RECALL_AT_1 = "precision_at_1"

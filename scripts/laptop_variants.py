@@ -13,7 +13,7 @@ from levelfield.analysis.agreement import kendall
 from levelfield.analysis.comparison import PAIR, compare_all
 from levelfield.analysis.statistics import LEVEL, holm, paired_comparison, t_interval
 from levelfield.analysis.verdicts import points
-from levelfield.study.definition.spec import BASELINE, is_baseline
+from levelfield.study.spec import BASELINE, is_baseline
 
 
 def paired_section(

@@ -7,7 +7,7 @@ import subprocess
 from tiny_fit import REPOSITORY
 
 from levelfield.seeds import seed_of
-from levelfield.study.jobs.job import Job, job_seed
+from levelfield.study.jobs import Job, job_seed
 
 SOURCES = [path for path in (REPOSITORY / "src" / "levelfield").rglob("*.py") if path.name != "seeds.py"]
 

@@ -12,7 +12,7 @@ from filelock import FileLock
 from levelfield.analysis.results import write_tables
 from levelfield.models import TimmTrunk
 from levelfield.study import run
-from levelfield.study.definition.spec import StudySpec
+from levelfield.study.spec import StudySpec
 from levelfield.study.definition.study_file import load_spec
 from levelfield.study.record import StudyRecord
 

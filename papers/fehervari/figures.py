@@ -38,7 +38,7 @@ def correlation_of_orders(dataset: str) -> float:
     return float(spearmanr(*zip(*both, strict=True)).statistic)
 
 
-def table1_lines(records: Records) -> list[str]:
+def table1_lines(studies: Records) -> list[str]:
     """A row a method, reported and measured on each data set; then the correlation of the two orders."""
     found = {dataset: reported_and_measured(dataset) for dataset in DATASETS}
     rows = [
@@ -50,7 +50,7 @@ def table1_lines(records: Records) -> list[str]:
     return markdown_table(headings, [*rows, ["Spearman of the two", *orders]])
 
 
-def draw_table1(records: Records) -> "Figure":
+def draw_table1(studies: Records) -> "Figure":
     """A panel a data set: a line from what a method's paper reports to what was measured, the best measured on top."""
     figure = new_figure(3.6)
     for axes, (dataset, title) in zip(figure.subplots(1, len(DATASETS)), DATASETS.items(), strict=True):

@@ -16,11 +16,11 @@ from levelfield.metrics.clustering import k_means
 from levelfield.metrics.table import SHOWN_METRICS
 from levelfield.report.figures.style import BLUE, FAINT, GREEN, INK, ORANGE, VERMILION, new_figure
 from levelfield.seeds import seed_of
-from levelfield.study.definition.spec import is_baseline
-from levelfield.study.integrity import changed_files, validation_scores
-from levelfield.study.jobs.job import METRICS_FILE, failed
-from levelfield.study.jobs.written_config import whole_config
-from levelfield.study.record import StudyRecord
+from levelfield.study.spec import is_baseline
+from levelfield.analysis.integrity import changed_files, validation_scores
+from levelfield.study.jobs import METRICS_FILE, failed
+from levelfield.analysis.written_config import whole_config
+from levelfield.study.folder import StudyFolder
 from papers.beside import dataset_name, papers_beside
 from papers.drawing import DATASETS, Drawing, Records, draw_two_orders, markdown_table
 from papers.published import claims, papers, scores, searches
@@ -130,7 +130,7 @@ def hypothetical_scores(correct: Sequence[int]) -> dict[str, float]:
     return {name: float(found[name]) for name in RETRIEVAL}
 
 
-def figure1_lines(records: Records) -> list[str]:
+def figure1_lines(studies: Records) -> list[str]:
     """A row a metric, a column a panel, and what the paper says."""
     by_panel = {panel: toy_scores(panel) for panel in BLOCKS}
     rows = [
@@ -140,7 +140,7 @@ def figure1_lines(records: Records) -> list[str]:
     return markdown_table(["percent", *(f"({panel})" for panel in BLOCKS), "the paper's text"], rows)
 
 
-def draw_figure1(records: Records) -> "Figure":
+def draw_figure1(studies: Records) -> "Figure":
     """The points of the three panels, each with its scores below."""
     figure = new_figure(1.95)
     for axes, panel in zip(figure.subplots(1, len(BLOCKS), sharex=True, sharey=True), BLOCKS, strict=True):
@@ -157,7 +157,7 @@ def draw_figure1(records: Records) -> "Figure":
     return figure
 
 
-def table3_lines(records: Records) -> list[str]:
+def table3_lines(studies: Records) -> list[str]:
     """A row of places that are correct, with Recall@1, R-precision and MAP@R: ours and the paper's."""
     rows = []
     for correct, theirs in TABLE3.items():
@@ -192,30 +192,30 @@ def measured_points(dataset: str) -> list[Point]:
     return _points(table_scores(dataset, embedding="concatenated"))
 
 
-def study_points(record: StudyRecord) -> tuple[str | None, list[Point]]:
+def study_points(study: StudyFolder) -> tuple[str | None, list[Point]]:
     """A study's points in Figure 2b: its data set (None for one of your own), and its methods that the paper has."""
-    dataset = _study_dataset(record)
-    return dataset, _points(study_scores(record, "concatenated", None if dataset in DATASETS else "cub200"))
+    dataset = _study_dataset(study)
+    return dataset, _points(study_scores(study, "concatenated", None if dataset in DATASETS else "cub200"))
 
 
-def study_scores(record: StudyRecord, embedding: str, named_on: str | None = None) -> dict[str, float]:
+def study_scores(study: StudyFolder, embedding: str, named_on: str | None = None) -> dict[str, float]:
     """A study's mean test P@1 by the paper's names of its methods; empty on a data set that the paper has not.
 
     Args:
         named_on: A data set of the paper, by which the methods get their names on any other.
     """
-    found = summarise(collect_rows(record))
+    found = summarise(collect_rows(study))
     rows = {row.method: row.mean for row in found if (row.embedding, row.metric) == (embedding, "precision_at_1")}
     names = {
         counterpart.method: counterpart.result.method
-        for paper in papers_beside(record, named_on)
+        for paper in papers_beside(study, named_on)
         for counterpart in paper.counterparts
         if counterpart.result.paper == "reality_check"
     }
     return {name: rows[method] for method, name in names.items() if method in rows}
 
 
-def figure2_lines(records: Records) -> list[str]:
+def figure2_lines(studies: Records) -> list[str]:
     """A row a method of (b), a column a data set; then those of studies."""
     measured = {dataset: {point.method: point for point in measured_points(dataset)} for dataset in DATASETS}
     found = markdown_table(
@@ -225,19 +225,19 @@ def figure2_lines(records: Records) -> list[str]:
             for method, point in measured["cub200"].items()
         ],
     )
-    for record in records:
-        if points := study_points(record)[1]:
+    for study in studies:
+        if points := study_points(study)[1]:
             rows = [[point.method, str(point.year), f"{100 * point.precision_at_1:.2f}"] for point in points]
-            found += ["", *markdown_table([f"study {record.spec.name}", "year", "P@1"], rows)]
+            found += ["", *markdown_table([f"study {study.spec.name}", "year", "P@1"], rows)]
     return found
 
 
-def draw_figure2(records: Records) -> "Figure":
+def draw_figure2(studies: Records) -> "Figure":
     """Claims above, measurements below, a column a data set; the points of studies below as diamonds.
 
     A study of another data set has a column of its own, with no claims above.
     """
-    added = [(*study_points(record), record.spec.name) for record in records]
+    added = [(*study_points(study), study.spec.name) for study in studies]
     others = [(points, name) for where, points, name in added if where not in DATASETS and points]
     figure = new_figure(5.4)
     rows = figure.subplots(2, len(DATASETS) + len(others), sharex=True, sharey="col", squeeze=False)
@@ -265,9 +265,9 @@ def _points(by_method: Mapping[str, float]) -> list[Point]:
     return [Point(name, methods[name]["year"], score) for name, score in by_method.items() if "year" in methods[name]]
 
 
-def _study_dataset(record: StudyRecord) -> str | None:
+def _study_dataset(study: StudyFolder) -> str | None:
     """The name of a study's data set; None for one of your own, and before the first job has written its settings."""
-    config = whole_config(record.folder, next(iter(record.spec.methods)))
+    config = whole_config(study.folder, next(iter(study.spec.methods)))
     return dataset_name(config["data"]["dataset"]["class_path"]) if config else None
 
 
@@ -340,20 +340,20 @@ def improvements(over: str) -> list[Improvement]:
     return found
 
 
-def study_improvements(record: StudyRecord) -> list[Improvement]:
+def study_improvements(study: StudyFolder) -> list[Improvement]:
     """A study's bars, over each classic loss that it has beside others; named by the study."""
-    by_kind = {embedding: study_scores(record, embedding) for embedding in EMBEDDING_KINDS}
+    by_kind = {embedding: study_scores(study, embedding) for embedding in EMBEDDING_KINDS}
     counted = {name for found in by_kind.values() for name in found if name not in LEFT_OUT}
     return [
         Improvement(
-            record.spec.name, over, None, *(relative_improvement(by_kind[kind], over) for kind in EMBEDDING_KINDS)
+            study.spec.name, over, None, *(relative_improvement(by_kind[kind], over) for kind in EMBEDDING_KINDS)
         )
         for over in CLASSIC
         if counted and all(found.get(over) for found in by_kind.values())  # nothing is better than 0 by a share
     ]
 
 
-def figure3_lines(records: Records) -> list[str]:
+def figure3_lines(studies: Records) -> list[str]:
     """A row a baseline and data set, a column a kind of bar; then those of studies."""
     rows = [
         [f"over {over}, {found.name}", *map(_percent, (found.claimed, found.separated, found.concatenated))]
@@ -362,19 +362,19 @@ def figure3_lines(records: Records) -> list[str]:
     ]
     rows += [
         [f"over {found.over}, study {found.name}", "-", _percent(found.separated), _percent(found.concatenated)]
-        for record in records
-        for found in study_improvements(record)
+        for study in studies
+        for found in study_improvements(study)
     ]
     headings = ["relative improvement of P@1, percent", "claimed", "separated, 128", "concatenated, 512"]
     return markdown_table(headings, rows)
 
 
-def draw_figure3(records: Records) -> "Figure":
+def draw_figure3(studies: Records) -> "Figure":
     """A panel a baseline, a group of bars a data set."""
     figure = new_figure(2.8)
     for axes, over in zip(figure.subplots(1, len(CLASSIC)), CLASSIC, strict=True):
         theirs = improvements(over)
-        ours = [found for record in records for found in study_improvements(record) if found.over == over]
+        ours = [found for study in studies for found in study_improvements(study) if found.over == over]
         groups = [*theirs, *ours]
         for place, (kind, colour) in enumerate(BARS):
             heights = [(x, getattr(group, kind)) for x, group in enumerate(groups)]
@@ -440,7 +440,7 @@ def validation_against_test(
     return Agreement(validation, test, float(spearmanr(list(validation.values()), list(test.values())).statistic))
 
 
-def validation_lines(records: Records) -> list[str]:
+def validation_lines(studies: Records) -> list[str]:
     """A row a data set: Spearman's correlation of validation MAP@R with each kind of test score."""
     rows = []
     for dataset, batch_size in PANELS:
@@ -455,7 +455,7 @@ def validation_lines(records: Records) -> list[str]:
     return markdown_table(["Spearman with the test's", "methods", *headings], rows)
 
 
-def draw_validation(records: Records) -> "Figure":
+def draw_validation(studies: Records) -> "Figure":
     """A panel a data set: a line a method, from its place by validation MAP@R to that by test MAP@R."""
     figure = new_figure(5.6)
     for axes, (dataset, batch_size) in zip(figure.subplots(2, 2).flat, PANELS, strict=True):
@@ -477,11 +477,11 @@ def draw_validation(records: Records) -> "Figure":
 AUTOCORRELATION = {"precision_at_1": "0.73", "map_at_r": "0.81"}
 
 
-def validation_autocorrelations(records: Records) -> dict[str, tuple[float, int]]:
+def validation_autocorrelations(studies: Records) -> dict[str, tuple[float, int]]:
     """Lag-one autocorrelation of the validation curves of studies: how little noise a metric has from epoch to epoch.
 
     Args:
-        records: Studies whose runs have trained; curves of fewer than three evaluations and flat ones do not count.
+        studies: Studies whose runs have trained; curves of fewer than three evaluations and flat ones do not count.
 
     Returns:
         Metric to the mean over trainings and their number, for each metric that validation logs.
@@ -490,25 +490,25 @@ def validation_autocorrelations(records: Records) -> dict[str, tuple[float, int]
         UserError: no training has a curve that counts.
     """
     found: dict[str, list[float]] = {metric: [] for metric in SHOWN_METRICS}
-    for record in records:
-        changed = changed_files(record)
-        for job, result in record.state.results.items():
+    for study in studies:
+        changed = changed_files(study)
+        for job, result in study.state.results.items():
             path = job.path / METRICS_FILE
             if is_baseline(job.method) or failed(result) or path in changed or not result["validation"]:
                 continue
             for metric, values in found.items():
-                curve = list(validation_scores(record.folder / path, metric).values())
+                curve = list(validation_scores(study.folder / path, metric).values())
                 if len(curve) > 2 and max(curve) > min(curve):
                     values.append(lag_one_autocorrelation(curve))
     if not any(found.values()):
-        names = ", ".join(str(record.folder) for record in records)
+        names = ", ".join(str(study.folder) for study in studies)
         raise UserError(f"{names}: no training was validated three times or more; give studies of more epochs")
     return {metric: (fmean(values), len(values)) for metric, values in found.items() if values}
 
 
-def autocorrelation_lines(records: Records) -> list[str]:
+def autocorrelation_lines(studies: Records) -> list[str]:
     """A row a metric: the mean over the studies' trainings, and the paper's."""
-    found = validation_autocorrelations(records) if records else {}
+    found = validation_autocorrelations(studies) if studies else {}
     rows = []
     for metric, title in SHOWN_METRICS.items():
         mean, trainings = found.get(metric, (None, 0))

@@ -23,7 +23,7 @@ def ranks_over_datasets(metric: str) -> Ranks:
     return rank_methods({dataset: scores("vasilev_dyakonov", dataset, metric) for dataset in SIX_DATASETS})
 
 
-def rank_lines(records: Records) -> list[str]:
+def rank_lines(studies: Records) -> list[str]:
     """A row a loss with its mean rank by each metric; then what can be said of differences."""
     found = [ranks_over_datasets(metric) for metric in METRICS]
     rows = [[method, *(f"{ranks.mean_ranks[method]:.1f}" for ranks in found)] for method in found[0].mean_ranks]
@@ -32,7 +32,7 @@ def rank_lines(records: Records) -> list[str]:
     return markdown_table(["mean rank of 16, six data sets", *METRICS.values()], rows)
 
 
-def draw_ranks(records: Records) -> "Figure":
+def draw_ranks(studies: Records) -> "Figure":
     """A line a loss, from its place by recall@1 to its place by MAP@R, the mean ranks beside it."""
     figure = new_figure(3.8, width=6.0)
     by_recall, by_map = (ranks_over_datasets(metric) for metric in METRICS)

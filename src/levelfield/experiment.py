@@ -1,12 +1,13 @@
 """`Study`: what a person in a notebook holds, and what `levelfield study` is the face of."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import astuple, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TextIO
+from typing import TYPE_CHECKING, Any, Literal, Self, TextIO
 
 from rich.console import Console
 
+from levelfield.analysis.integrity import changed_files
 from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows, summarise, write_tables
 from levelfield.analysis.status import status_lines
 from levelfield.analysis.verdicts import verdict_lines
@@ -17,33 +18,31 @@ from levelfield.report.table import StudyTable, study_table
 from levelfield.report.tracked_summary import track_summary
 from levelfield.runtime.imports import quick_imports
 from levelfield.runtime.own_modules import find_own_modules
-from levelfield.study.begun import with_options
-from levelfield.study.definition.added_method import added_methods
-from levelfield.study.definition.spec import STUDY
-from levelfield.study.definition.study_file import find_study, load_spec
-from levelfield.study.definition.sweep import without_value
-from levelfield.study.execution.executor import Executor
-from levelfield.study.execution.executors.local import Local
-from levelfield.study.integrity import changed_files
-from levelfield.study.jobs.job import study_jobs
-from levelfield.study.record import StudyRecord
+from levelfield.study.added_method import added_methods
+from levelfield.study.folder import StudyFolder
+from levelfield.study.jobs import study_jobs
+from levelfield.study.rows import load_spec, with_options
+from levelfield.study.spec import STUDY, StudySpec
+from levelfield.study.study_file import find_study
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from levelfield.study.workers import Slots
 
 
 class Study:
     """A comparison of methods under equal conditions: run it, then ask it.
 
-    `run` does what `levelfield study run` does; everything else reads the study's folder as it is at that moment, while
-    other processes work on it too. A mistake is a `UserError` of one line.
+    `run` does what `levelfield study run` does; everything else reads the study's folder as it is at that moment, also
+    while another process runs it. A mistake is a `UserError` of one line.
 
     Args:
         study: The name of a shipped study, the path of a study file, or the folder of a study that was begun.
         output: The study's folder; `outputs/<name>` by default.
         options: Dotted settings for all methods (`{"trainer.max_epochs": 2}`) and the study's own (`{"runs": 3}`).
         add_methods: What to compare beside the study's: a loss, `my_loss.MyLoss`, a method of `configs/method`,
-            `ntxent_koleo`, or a file, `my_method.yaml`.
+            `ntxent_koleo`, or a file, `my_method.yaml`. It is added to the study's folder.
 
     Attributes:
         folder: Where it is written.
@@ -66,25 +65,24 @@ class Study:
         find_own_modules()
         added = added_methods(list(add_methods))
         self.added = list(added)
-        self._given = list(options or {})
         self.file: Path | None = None
         folder = Path(study)
         if (folder / STUDY).is_file():
             if output is not None:
                 raise UserError(f"--output {output}: {folder} is the study's folder already; leave the option out")
-            spec = StudyRecord.begun(folder).spec
-            if not set(added) <= set(map(without_value, spec.methods)):
-                raise UserError(f"--add-method: {folder} has no such method; add it with `levelfield study run FILE`")
-            spec = with_options(spec, options or {}).with_own_code()
+            if added:
+                raise UserError(
+                    f"--add-method: begin with the study's file: levelfield study run FILE --output {folder}"
+                )
+            spec = with_options(StudySpec.read(folder / STUDY), options or {})
         else:
             self.file = find_study(str(study))
             spec = load_spec(self.file, options, added)
-            # A study with more methods is another study: its test classes are opened for it.
-            folder = _default_folder("_".join([spec.name, *added])) if output is None else Path(output)
+            folder = _default_folder(spec.name) if output is None else Path(output)
         if folder.exists() and not folder.is_dir():
             raise UserError(f"{folder} is a file; choose another folder: --output")
         self.folder = folder
-        self.asked = StudyRecord(folder, spec)
+        self.asked = StudyFolder(folder, spec)
 
     def __repr__(self) -> str:
         spec = self.asked.spec
@@ -97,54 +95,67 @@ class Study:
             f"run{'s' * (spec.runs != 1)}, {len(study_jobs(spec))} jobs in {self.folder}"
         ) + (f"\n{why}: {', '.join(unsearched)} (docs/losses.md)" if unsearched else "")
 
-    def record(self) -> StudyRecord:
+    def record(self) -> StudyFolder:
         """The study as its folder holds it now.
 
         Raises:
             UserError: the study has not begun.
         """
-        return StudyRecord.begun(self.folder)
+        return StudyFolder.begun(self.folder)
 
     def run(
         self,
-        workers: int = 1,
+        workers: int | Literal["auto"] = 1,
         *,
-        executor: Executor | None = None,
+        slots: "Slots | None" = None,
+        recompute: Collection[str] = (),
+        keep: Collection[str] = (),
         reopen_test: str | None = None,
-        mixed_versions: bool = False,
         test_without_failed_runs: bool = False,
         console: Console | None = None,
         machine: TextIO | None = None,
+        debug: bool = False,
     ) -> Self:
-        """Do all jobs that are to do, open the test classes once, and write `results.csv` and `summary.csv`.
+        """Do all jobs that are to do, score the runs on the test classes, and write `results.csv` and `summary.csv`.
 
         Args:
-            workers: Processes that do the jobs; 1 is this one.
-            executor: Who does the jobs, where `workers` alone does not say it.
-            reopen_test: Why the test classes are opened another time; it is kept and shown.
-            mixed_versions: Go on though other versions or another GPU computed what is done; it is kept and shown.
-            test_without_failed_runs: Open the test classes though runs failed.
+            workers: Processes of this machine that do the jobs; 1 is this one.
+            slots: Where the jobs are done, where `workers` does not say it: `levelfield.study.executors.make_slots`.
+            recompute: Methods whose stale results are computed again.
+            keep: Methods whose results stay though a source has changed; reports say so.
+            reopen_test: Why the runs are scored on the test classes once more; it is kept and shown.
+            test_without_failed_runs: Score the other runs though some failed.
             machine: Where each job that ends is told as a line of JSON.
+            debug: Whether the traceback of an own class's error is shown.
 
         Returns:
             The study itself.
 
         Raises:
-            UserError: the folder holds another study, a setting, the data or a result is not usable, or runs failed.
-            Submitted: the executor has handed the jobs to a queue, and does not wait for them.
+            UserError: another process runs it, the folder holds another study, a setting, the data or a result is not
+                usable, or runs failed.
         """
-        with quick_imports():  # torch is not needed to say that an option is misspelt
-            from levelfield.study.run import options_in_vain, run_study
-            from levelfield.use.study_cards import write_study_cards
+        with quick_imports():
+            from levelfield.study.executors import make_slots
+            from levelfield.study.run import run_study
 
-        executor, console = executor or Local(workers), console or Console()
-        for line in options_in_vain(self.asked.spec, self._given):
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
-        options = (reopen_test, executor, mixed_versions, test_without_failed_runs, machine)
-        self.asked = run_study(self.asked, console, *options)
+        self.asked = run_study(
+            self.asked,
+            slots or make_slots(self.asked.spec, options={"workers": workers}),
+            console,
+            recompute=recompute,
+            keep=keep,
+            retest=reopen_test,
+            without_failed=test_without_failed_runs,
+            machine=machine,
+            debug=debug,
+        )
         write_tables(self.asked)
         track_summary(self.asked)
-        write_study_cards(self.asked)
+        if self.asked.had_work:
+            from levelfield.use.study_cards import write_study_cards  # with torch, which a finished study does without
+
+            write_study_cards(self.asked)
         return self
 
     def table(self) -> StudyTable:
@@ -153,8 +164,8 @@ class Study:
 
     def verdicts(self) -> list[str]:
         """What the paired comparisons of separated MAP@R say; the page has the other metrics and every interval."""
-        record = self.record()
-        return verdict_lines(collect_rows(record), record.spec)
+        study = self.record()
+        return verdict_lines(collect_rows(study), study.spec)
 
     @property
     def results(self) -> "pd.DataFrame":
@@ -176,15 +187,15 @@ class Study:
             from IPython.display import SVG, display
         except ImportError:
             raise UserError("figures are shown in notebooks (pip install ipykernel); report() writes them") from None
-        record = self.record()
-        for content in draw_figures(Results(record, collect_rows(record), changed_files(record))).values():
+        study = self.record()
+        for content in draw_figures(Results(study, collect_rows(study), changed_files(study))).values():
             display(SVG(content))
 
     def report(self) -> Path:
         """Write `results.csv`, `summary.csv` and the page with its figures, and return the page's path."""
-        record = self.record()
-        write_tables(record)
-        return write_report(record)
+        study = self.record()
+        write_tables(study)
+        return write_report(study)
 
     def figures(self, folder: str | Path) -> list[Path]:
         """Write the report's figures as SVG and PDF, of one width and font, for a paper; return the paths."""

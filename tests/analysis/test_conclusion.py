@@ -6,7 +6,7 @@ from scipy import stats
 
 from levelfield.analysis.conclusion import decide, decision_lines, kind_of
 from levelfield.analysis.results import ResultRow
-from levelfield.study.definition.spec import StudySpec
+from levelfield.study.spec import StudySpec
 
 FOLDS, RUNS = 2, 6
 CONFIG = {"model": {}, "data": {}, "trainer": {}}

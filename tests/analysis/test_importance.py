@@ -5,8 +5,8 @@ import random
 import pytest
 
 from levelfield.analysis.importance import importances, places_of
-from levelfield.study.search.space import Choice, Range
-from levelfield.study.search.suggest import Trial
+from levelfield.study.search_space import Choice, Range
+from levelfield.study.suggest import Trial
 
 SPACE = {
     "margin": Range(0.0, 90.0),

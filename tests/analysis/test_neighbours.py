@@ -8,7 +8,7 @@ import torch
 
 from levelfield.analysis.neighbours import Retrieval
 from levelfield.metrics import retrieval_metrics
-from levelfield.study.sealed_test.scores import EmbeddedTest
+from levelfield.study.test_scores import EmbeddedTest
 from levelfield.training.embed import EmbeddedSet
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from levelfield.analysis.search_noise import ScoreSurface, Searched, agreeing, argument_at_fault, outcome
-from levelfield.study.search.space import read_space
+from levelfield.study.search_space import read_space
 
 
 def test_without_noise_a_search_chooses_the_best_that_it_tried() -> None:

@@ -16,8 +16,8 @@ from levelfield.storage.ledger import Ledger
 from levelfield.storage.lock import Lock
 from levelfield.study import tested
 from levelfield.study.definition.conditions import differing_conditions
-from levelfield.study.definition.spec import StudySpec
-from levelfield.study.jobs.job import (
+from levelfield.study.spec import StudySpec
+from levelfield.study.jobs import (
     RESULT,
     Job,
     empty_folder,

@@ -6,7 +6,7 @@ import pytest
 
 from levelfield.analysis.conclusion import two_sentences
 from levelfield.analysis.results import ResultRow
-from levelfield.study.definition.spec import StudySpec
+from levelfield.study.spec import StudySpec
 
 SPREAD = (-0.002, -0.001, 0.0, 0.001, 0.002)  # mean 0; t(4) = 2.776: half an interval of 0.196 points
 

@@ -11,7 +11,7 @@ import pytest
 from levelfield.cli.main import main as levelfield
 from levelfield.cli.study import main, parse
 from levelfield.errors import UserError
-from levelfield.study.definition.added_method import method_of_loss
+from levelfield.study.added_method import method_of_loss
 
 TEN_LINE_LOSS = '''
 from torch import nn

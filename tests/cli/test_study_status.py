@@ -18,7 +18,7 @@ import pytest
 
 from levelfield.cli.main import main
 from levelfield.storage.lock import Lock
-from levelfield.study.jobs.job import RESULT, Job
+from levelfield.study.jobs import RESULT, Job
 
 LAST = Job("arcface", "run", 1, 1)
 HIDE, SHOW = b"\x1b[?25l", b"\x1b[?25h"

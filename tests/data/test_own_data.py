@@ -12,7 +12,7 @@ from tiny_text import tiny_text_model
 
 from levelfield.data.own import own_dataset
 from levelfield.errors import UserError
-from levelfield.study.definition.configuration import parse_value
+from levelfield.core.configuration import parse_value
 from levelfield.study.definition.study_file import load_spec
 from levelfield.study.dry_run.costs import method_costs
 from levelfield.study.record import StudyRecord

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from tiny_fit import REPOSITORY
 
-from levelfield.study.definition.spec import BASELINE
+from levelfield.study.spec import BASELINE
 from levelfield.study.definition.study_file import load_spec
-from levelfield.study.jobs.job import Job, job_config, study_jobs
+from levelfield.study.jobs import Job, job_config, study_jobs
 from levelfield.study.jobs.written_config import class_name
 from levelfield.training.build import build
 from papers.beside import protocol_differences

@@ -10,10 +10,10 @@ from rich.console import Console
 from tiny_fit import REPOSITORY
 
 from levelfield.analysis.results import SummaryRow
-from levelfield.study.definition.configuration import set_dotted
-from levelfield.study.definition.spec import StudySpec
+from levelfield.core.configuration import set_dotted
+from levelfield.study.spec import StudySpec
 from levelfield.study.definition.study_file import load_spec
-from levelfield.study.jobs.job import Job, job_hash
+from levelfield.study.jobs import Job, job_hash
 from levelfield.study.record import StudyRecord
 from papers.beside import PaperBeside, papers_beside, print_beside
 from papers.published import papers, published, searches

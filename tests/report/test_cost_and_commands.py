@@ -8,7 +8,7 @@ import pytest
 
 from levelfield.analysis.results import collect_rows
 from levelfield.report.cost_and_commands import commands, costs
-from levelfield.study.definition.spec import StudySpec
+from levelfield.study.spec import StudySpec
 from levelfield.study.definition.study_file import find_study, load_spec
 from levelfield.study.record import StudyRecord
 

@@ -14,8 +14,8 @@ from levelfield.report.figures.similarities import similarities_figure
 from levelfield.report.figures.style import style, to_svg
 from levelfield.report.figures.sweep import sweep_figure
 from levelfield.report.figures.validation import Curve, said_autocorrelation
-from levelfield.study.search.space import Choice, Range
-from levelfield.study.search.suggest import Trial
+from levelfield.study.search_space import Choice, Range
+from levelfield.study.suggest import Trial
 
 
 def test_best_so_far_steps_over_trials_without_a_value() -> None:

@@ -11,7 +11,7 @@ from wandb_files import offline_runs
 from levelfield.analysis.results import SummaryRow
 from levelfield.experiment import Study
 from levelfield.report.tracked_summary import scores_by_key
-from levelfield.study.definition.configuration import options_of_file
+from levelfield.core.configuration import options_of_file
 from levelfield.study.definition.study_file import load_spec
 
 

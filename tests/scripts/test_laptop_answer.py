@@ -13,10 +13,10 @@ import pytest
 import yaml
 
 from levelfield.analysis.results import ResultRow, SummaryRow, summarise, to_csv
-from levelfield.study.definition.added_method import added_methods
-from levelfield.study.definition.spec import StudySpec
+from levelfield.study.added_method import added_methods
+from levelfield.study.spec import StudySpec
 from levelfield.study.definition.study_file import find_study, load_spec
-from levelfield.study.search.space import settings
+from levelfield.study.search_space import settings
 
 REPOSITORY = Path(__file__).parents[2]
 SETS = ("grocery_store", "banking77", "glyphs")

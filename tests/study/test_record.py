@@ -8,7 +8,7 @@ import pytest
 from tiny_fit import REPOSITORY
 
 from levelfield.errors import UserError
-from levelfield.study.jobs.job import RESULT, Job
+from levelfield.study.jobs import RESULT, Job
 from levelfield.study.record import StudyRecord
 
 PACKAGE = REPOSITORY / "src" / "levelfield"

@@ -26,9 +26,9 @@ from levelfield.errors import UserError
 from levelfield.storage.atomic import storing
 from levelfield.storage.ledger import Ledger
 from levelfield.storage.lock import Lock
-from levelfield.study.definition.spec import StudySpec
+from levelfield.study.spec import StudySpec
 from levelfield.study.definition.study_file import load_spec, spec_from_yaml
-from levelfield.study.jobs.job import Job, study_jobs
+from levelfield.study.jobs import Job, study_jobs
 from levelfield.study.record import StudyRecord
 from levelfield.training.run_folder import MetricsFile
 

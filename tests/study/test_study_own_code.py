@@ -11,7 +11,7 @@ import pytest
 
 from levelfield.cli.main import main
 from levelfield.runtime.own_code import own_code
-from levelfield.study.definition.spec import StudySpec
+from levelfield.study.spec import StudySpec
 from levelfield.study.definition.study_file import load_spec, spec_from_yaml
 
 LOSS = """

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from levelfield.study.definition.spec import StudySpec
-from levelfield.study.jobs.job import Job
-from levelfield.study.jobs.state import StudyState
+from levelfield.study.spec import StudySpec
+from levelfield.study.jobs import Job
+from levelfield.study.state import StudyState
 from levelfield.study.progress import StudyProgress, duration, seconds_left
 
 BASELINE = [Job("pretrained", "run", 0, fold) for fold in range(2)]

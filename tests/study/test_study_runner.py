@@ -19,9 +19,9 @@ from levelfield.metrics import retrieval_metrics
 from levelfield.models import trunks
 from levelfield.storage.ledger import Ledger
 from levelfield.study import run as runner
-from levelfield.study.definition.spec import StudySpec
+from levelfield.study.spec import StudySpec
 from levelfield.study.definition.study_file import load_spec
-from levelfield.study.jobs.job import Job, study_jobs
+from levelfield.study.jobs import Job, study_jobs
 from levelfield.study.record import StudyRecord
 from levelfield.training.learner import MetricLearner
 

@@ -17,7 +17,7 @@ from levelfield.experiment import Study
 from levelfield.metrics import retrieval_metrics
 from levelfield.study.definition.study_file import load_spec
 from levelfield.study.dry_run.costs import method_costs
-from levelfield.study.jobs.job import Job, job_config, study_jobs
+from levelfield.study.jobs import Job, job_config, study_jobs
 from levelfield.study.record import StudyRecord
 from levelfield.training.build import build
 from levelfield.training.embed import embed

@@ -13,12 +13,12 @@ from typing import Any
 from toy_study import TOY
 
 from levelfield.core import source_identity
-from levelfield.study2 import training_job
-from levelfield.study2.__main__ import main, write_tables
-from levelfield.study2.folder import StudyFolder
-from levelfield.study2.rows import load_spec
-from levelfield.study2.run import run_study
-from levelfield.study2.spec import StudySpec
+from levelfield.study import training_job
+from levelfield.study.__main__ import main, write_tables
+from levelfield.study.folder import StudyFolder
+from levelfield.study.rows import load_spec
+from levelfield.study.run import run_study
+from levelfield.study.spec import StudySpec
 
 TABLES = ("results.csv", "summary.csv")
 # The toy study without a search: two methods x two folds, one run of one epoch.
@@ -43,7 +43,7 @@ class Mine(ContrastiveLoss):
         return super().forward(embeddings, labels, indices_tuple, ref_emb, ref_labels)
 """
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["engine", "levelfield.study2.seal", "levelfield.study2.first_look", "optuna"])
+CONTEXT.set_forkserver_preload(["engine", "levelfield.study.seal", "levelfield.study.first_look", "optuna"])
 
 
 def small_study(folder: Path, before: str = "pass", text: str = SMALL) -> Path:

@@ -14,12 +14,12 @@ from rich.console import Console
 from tiny_fit import REPOSITORY
 
 from levelfield.errors import UserError
-from levelfield.study2.dry_run import print_jobs
-from levelfield.study2.executors import make_slots
-from levelfield.study2.executors.local import Local
-from levelfield.study2.folder import StudyFolder
-from levelfield.study2.rows import load_spec
-from levelfield.study2.spec import StudySpec
+from levelfield.study.dry_run import print_jobs
+from levelfield.study.executors import make_slots
+from levelfield.study.executors.local import Local
+from levelfield.study.folder import StudyFolder
+from levelfield.study.rows import load_spec
+from levelfield.study.spec import StudySpec
 
 pytestmark = pytest.mark.full  # until the new engine takes the place of the old one
 
@@ -56,8 +56,8 @@ def test_two_workers_end_with_the_bytes_of_one(toy: StudyFolder, toy_file: Path,
 
 def test_a_finished_study_imports_no_torch(toy: StudyFolder, toy_file: Path) -> None:
     code = (
-        "import sys\nfrom pathlib import Path\nfrom levelfield.study2.folder import StudyFolder\n"
-        "from levelfield.study2.rows import load_spec\nfrom levelfield.study2.run import run_study\n"
+        "import sys\nfrom pathlib import Path\nfrom levelfield.study.folder import StudyFolder\n"
+        "from levelfield.study.rows import load_spec\nfrom levelfield.study.run import run_study\n"
         "run_study(StudyFolder(Path(sys.argv[2]), load_spec(Path(sys.argv[1]))))\n"
         "assert not {'torch', 'optuna', 'lightning'} & set(sys.modules)"
     )
@@ -114,7 +114,7 @@ def test_a_mistaken_executor_is_named(toy: StudyFolder, name: str, options: dict
 def test_an_executor_of_ones_own_runs_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     own = """
-from levelfield.study2.workers import Here
+from levelfield.study.workers import Here
 
 class Counted(Here):
     def __init__(self, spec, most: int = 3):

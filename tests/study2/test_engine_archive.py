@@ -10,10 +10,10 @@ import pytest
 from engine import SMALL, run, run_file, small_study, tables
 
 from levelfield.errors import UserError
-from levelfield.study2.archive import unpack_study, write_archive
-from levelfield.study2.folder import StudyFolder
-from levelfield.study2.rows import load_spec
-from levelfield.study2.spec import StudySpec
+from levelfield.study.archive import unpack_study, write_archive
+from levelfield.study.folder import StudyFolder
+from levelfield.study.rows import load_spec
+from levelfield.study.spec import StudySpec
 
 pytestmark = pytest.mark.full  # until the new engine takes the place of the old one
 

@@ -10,10 +10,10 @@ import pytest
 from engine import EngineProcess, begun_jobs, results, run_file, small_study, tables
 
 from levelfield.errors import UserError
-from levelfield.study2.folder import StudyFolder
-from levelfield.study2.rows import load_spec
-from levelfield.study2.run import run_study
-from levelfield.study2.workers import GivenUp, Here, Unit, do_all
+from levelfield.study.folder import StudyFolder
+from levelfield.study.rows import load_spec
+from levelfield.study.run import run_study
+from levelfield.study.workers import GivenUp, Here, Unit, do_all
 
 pytestmark = pytest.mark.full  # until the new engine takes the place of the old one
 

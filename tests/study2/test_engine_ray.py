@@ -31,7 +31,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 def start(file: Path, folder: Path, cluster: Any) -> subprocess.Popen[bytes]:
     words = ["--output", str(folder), "--ray", "--workers", "2", "--address", cluster.address]
-    command = [sys.executable, "-m", "levelfield.study2", str(file), *words]
+    command = [sys.executable, "-m", "levelfield.study", str(file), *words]
     with open(folder.with_suffix(".log"), "a") as log:  # Ray prints more than a pipe holds
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
 

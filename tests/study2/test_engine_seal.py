@@ -12,8 +12,8 @@ from levelfield.core import ledger
 from levelfield.core.ledger import LEDGER
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.errors import UserError
-from levelfield.study2.folder import StudyFolder, scores_hash
-from levelfield.study2.seal import TestTask, score_run
+from levelfield.study.folder import StudyFolder, scores_hash
+from levelfield.study.seal import TestTask, score_run
 
 pytestmark = pytest.mark.full  # until the new engine takes the place of the old one
 

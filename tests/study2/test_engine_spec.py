@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from levelfield.errors import UserError
-from levelfield.study2.jobs import study_jobs
-from levelfield.study2.rows import load_spec
-from levelfield.study2.spec import StudySpec, named_rows, one_pca
+from levelfield.study.jobs import study_jobs
+from levelfield.study.rows import load_spec
+from levelfield.study.spec import StudySpec, named_rows, one_pca
 
 BASE = """
 base:

@@ -9,10 +9,10 @@ from engine import SMALL, results, run, run_file, small_study, tables
 from PIL import Image
 
 from levelfield.errors import UserError
-from levelfield.study.definition.configuration import set_dotted
-from levelfield.study2.folder import StudyFolder
-from levelfield.study2.rows import load_spec, with_options
-from levelfield.study2.same_study import kept_lines, with_rows_of
+from levelfield.core.configuration import set_dotted
+from levelfield.study.folder import StudyFolder
+from levelfield.study.rows import load_spec, with_options
+from levelfield.study.same_study import kept_lines, with_rows_of
 from levelfield.training import build
 from levelfield.training.kept_parts import KeptParts
 

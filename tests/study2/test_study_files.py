@@ -8,9 +8,9 @@ from tiny_fit import REPOSITORY
 from levelfield.errors import UserError
 from levelfield.study.definition import study_file as old_files
 from levelfield.study.jobs import job as old_jobs
-from levelfield.study2.jobs import job_config, job_seed, study_jobs
-from levelfield.study2.rows import load_spec
-from levelfield.study2.spec import is_baseline
+from levelfield.study.jobs import job_config, job_seed, study_jobs
+from levelfield.study.rows import load_spec
+from levelfield.study.spec import is_baseline
 
 # Parts of studies, no studies.
 PARTS = {REPOSITORY / "papers" / file for file in ("zhai_wu/counts.yaml", "fehervari/dreml.yaml")}

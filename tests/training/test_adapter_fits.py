@@ -20,7 +20,7 @@ from levelfield.errors import UserError
 from levelfield.losses import ContrastiveLoss
 from levelfield.models import LoRA, TimmTrunk
 from levelfield.models.adapters import WEIGHTS, add_adapter, own_state
-from levelfield.study.definition.spec import StudySpec
+from levelfield.study.spec import StudySpec
 from levelfield.training.build import build
 from levelfield.training.contradictions import refuse_other_model
 from levelfield.training.frozen_trunk import KEY

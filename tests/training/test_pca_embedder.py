@@ -10,7 +10,7 @@ from levelfield.errors import UserError
 from levelfield.losses import ContrastiveLoss
 from levelfield.models import TimmTrunk
 from levelfield.study.integrity import validation_scores
-from levelfield.study.jobs.job import Job, job_config
+from levelfield.study.jobs import Job, job_config
 from levelfield.study.record import StudyRecord
 from levelfield.training.build import build
 from levelfield.training.learner import MetricLearner

@@ -1,7 +1,7 @@
 """Comparisons of a study's methods: pairs, each over the baseline, and two searches of one method."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -10,8 +10,7 @@ import numpy as np
 from levelfield.analysis.results import ResultRow
 from levelfield.analysis.statistics import LEVEL, holm, paired_comparison
 from levelfield.metrics.table import SELECTED_BY
-from levelfield.study.definition.search_settings import first_search
-from levelfield.study.definition.spec import BASELINE, one_pca
+from levelfield.study.spec import BASELINE, first_search, is_baseline, one_pca
 
 # What a comparison is one of; Holm's correction is over the comparisons of a kind.
 PAIR, OVER_BASELINE, SECOND_SEARCH = "pair", "over_baseline", "second_search"
@@ -62,7 +61,7 @@ def compare_all(
     methods: Sequence[str],
     metric: str = SELECTED_BY,
     embedding: str = "separated",
-    baseline: str = BASELINE,
+    baselines: Mapping[str, str] | str = BASELINE,
 ) -> list[Comparison]:
     """All comparisons of a study: pairs of methods, each method over the baseline, two searches of one method.
 
@@ -73,7 +72,7 @@ def compare_all(
 
     Args:
         methods: The study's methods in order; the baseline is added where it has scores.
-        baseline: The row without training that the methods are compared with.
+        baselines: The row without training that all methods are compared with, or that of each.
 
     Returns:
         Pairs, then methods over the baseline, then second searches, each in the order of `methods`; two methods without
@@ -81,12 +80,14 @@ def compare_all(
     """
     scores = scores_of(rows, metric, embedding, "test")
     first_searches = [method for method in methods if method == first_search(method) and method != BASELINE]
+    trained = [method for method in first_searches if not is_baseline(method)]
+    opponents = dict.fromkeys(trained, baselines) if isinstance(baselines, str) else baselines
     # The folds' PCAs side by side are nearly one another's copies: a weak opponent of four embeddings.
-    if embedding == "concatenated" and one_pca(baseline) in scores:
-        baseline = one_pca(baseline)
+    if embedding == "concatenated":
+        opponents = {m: one_pca(name) if one_pca(name) in scores else name for m, name in opponents.items()}
     families = {
         PAIR: list(combinations(first_searches, 2)),
-        OVER_BASELINE: [(method, baseline) for method in first_searches],
+        OVER_BASELINE: [(method, opponents[method]) for method in trained],
         SECOND_SEARCH: [(b, a) for a, b in combinations(methods, 2) if first_search(a) == first_search(b)],
     }
     found = []

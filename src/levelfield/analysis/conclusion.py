@@ -9,12 +9,9 @@ from levelfield.analysis.results import ResultRow, SummaryRow, summarise
 from levelfield.analysis.statistics import SMALLEST_SAMPLE
 from levelfield.analysis.verdicts import amount, in_words, p_in_words, points
 from levelfield.metrics.table import SELECTED_BY, SHOWN_METRICS
-from levelfield.study.definition.references import FEATURES, LDA
-from levelfield.study.definition.search_settings import first_search
-from levelfield.study.definition.spec import StudySpec, baseline_of, is_baseline, reference_of
-from levelfield.study.definition.sweep import value_of
-from levelfield.study.jobs.job import folds_of
-from levelfield.study.record import StudyRecord
+from levelfield.study.folder import StudyFolder
+from levelfield.study.jobs import folds_of
+from levelfield.study.spec import FEATURES, LDA, StudySpec, first_search, is_baseline, value_of
 
 MOST_NAMED = 4  # of the methods that cannot be told from the best one
 PRECISION = "precision_at_1"
@@ -58,15 +55,15 @@ class Decision:
         return None
 
     def _highest(self, metric: str) -> str:
-        return max((row for row in self.gains if kind_of(row) == "method"), key=lambda row: self.gains[row][metric])
+        return max((row for row in self.gains if not is_baseline(row)), key=lambda row: self.gains[row][metric])
 
 
-def kind_of(row: str) -> str:
+def kind_of(row: str, spec: StudySpec) -> str:
     """What a row embeds with: `features`, `pca`, `lda`, or `method` for a trained one."""
     if not is_baseline(row):
         return "method"
-    name = reference_of(row)
-    return name if name in (FEATURES, LDA) else "pca"
+    kind = spec.reference_of(row)
+    return kind if kind in (FEATURES, LDA) else "pca"
 
 
 def decide(rows: Sequence[ResultRow], spec: StudySpec) -> Decision:
@@ -83,7 +80,7 @@ def decide(rows: Sequence[ResultRow], spec: StudySpec) -> Decision:
     for row in summarise(rows):
         if row.embedding == "separated" and row.metric in DECIDED_BY:
             means.setdefault(row.method, {})[row.metric] = row.mean
-    untouched = [row for row in spec.rows if kind_of(row) == "features"]
+    untouched = [row for row in spec.rows if kind_of(row, spec) == "features"]
     features = max(untouched, key=lambda row: means[row][SELECTED_BY])
     gains = {
         row: {metric: means[row][metric] - means[features][metric] for metric in DECIDED_BY}
@@ -99,7 +96,7 @@ def decide(rows: Sequence[ResultRow], spec: StudySpec) -> Decision:
     cheap = [
         row
         for row, gain in gains.items()
-        if kind_of(row) == "pca" and all(gain[metric] > best[metric] - MOST_A_PCA_COSTS for metric in DECIDED_BY)
+        if kind_of(row, spec) == "pca" and all(gain[metric] > best[metric] - MOST_A_PCA_COSTS for metric in DECIDED_BY)
     ]
     chosen = max(above or cheap or [features], key=lambda row: gains[row][SELECTED_BY])
     return Decision(chosen, features, gains)
@@ -113,14 +110,18 @@ def decision_lines(
     Args:
         sizes: PCA row to the length of its trunk's features and of its embedding.
     """
-    row, kind, trained = decision.row, kind_of(decision.row), _trained(spec)
-    of_several = sum(kind_of(each) == "features" for each in spec.rows) > 1
-    features = f"the features of {value_of(baseline_of(decision.features))}" if of_several else "the features"
+    row, kind, trained = decision.row, kind_of(decision.row, spec), _trained(spec)
+    of_several = sum(kind_of(each, spec) == "features" for each in spec.rows) > 1
+    features = (
+        f"the features of {(value_of(decision.features) or '').removeprefix('features-')}"
+        if of_several
+        else "the features"
+    )
     named = row if kind == "method" else decision.best
     found = [
         comparison
         for metric in DECIDED_BY
-        for comparison in compare_all(rows, trained, metric, baseline=decision.features)
+        for comparison in compare_all(rows, trained, metric, baselines=decision.features)
         if (comparison.kind, comparison.method) == (OVER_BASELINE, named)
     ]
     gain = f"{_gains(decision, row)} over {features}"
@@ -201,10 +202,10 @@ def two_sentences(rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:
         if better := len(pairs) - len(level):
             first += f"; it is shown to be better than {better} of {len(pairs)} others, and"
         first += f"{'' if better else ';'} no difference from {named} is shown"
-    opponent = _highest(means, [method for method in means if kind_of(method) in ("features", "pca")])
+    opponent = _highest(means, [method for method in means if kind_of(method, spec) in ("features", "pca")])
     if opponent is None:
         return [f"{first}."]
-    found = [each for each in compare_all(rows, trained, baseline=opponent) if each.kind == OVER_BASELINE]
+    found = [each for each in compare_all(rows, trained, baselines=opponent) if each.kind == OVER_BASELINE]
     over = next((each for each in found if each.method == best), None)
     if over is None:  # a fold of the opponent is missing
         return [f"{first}."]
@@ -230,9 +231,9 @@ def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def usual_epochs(record: StudyRecord, method: str) -> int:
+def usual_epochs(study: StudyFolder, method: str) -> int:
     """Epochs to train the method for where nothing is validated: the mean of its runs' best ones, at least 1."""
-    results, spec = record.state.results, record.spec
+    results, spec = study.state.results, study.spec
     jobs = [job for run in range(spec.runs) for job in folds_of(spec, method, run)]
     epochs = [results[job]["best_epoch"] + 1 for job in jobs if "best_epoch" in results.get(job, {})]
     return max(1, round(mean(epochs))) if epochs else 1

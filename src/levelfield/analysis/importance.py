@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from levelfield.study.search.space import Choice, Space, coordinates
-from levelfield.study.search.suggest import Trial
+from levelfield.study.search_space import Choice, Space, coordinates
+from levelfield.study.suggest import Trial
 
 FEWEST_TRIALS = 10
 

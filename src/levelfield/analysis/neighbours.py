@@ -18,7 +18,7 @@ from levelfield.metrics.distances import DISTANCES
 from levelfield.metrics.nearest import nearest
 from levelfield.metrics.table import SELECTED_BY
 from levelfield.seeds import seed_of
-from levelfield.study.sealed_test.scores import EmbeddedTest
+from levelfield.study.test_scores import EmbeddedTest
 
 # Queries that are scored, drawn if there are more: to choose a few to show, no more are needed.
 MOST_QUERIES = 4000

@@ -11,11 +11,9 @@ from typing import Any
 from levelfield.analysis.statistics import t_interval
 from levelfield.storage.atomic import write_atomically
 from levelfield.storage.lock import Lock
-from levelfield.study.definition.spec import StudySpec, one_pca
-from levelfield.study.jobs.job import Job, failed
-from levelfield.study.jobs.state import StudyState
-from levelfield.study.record import StudyRecord
-from levelfield.study.tested import ONE_PCA_KEY, read_tests
+from levelfield.study.folder import StudyFolder
+from levelfield.study.jobs import failed
+from levelfield.study.spec import StudySpec, one_pca
 
 # How a run's folds are scored: each alone, or their embeddings side by side.
 EMBEDDING_KINDS = ("separated", "concatenated")
@@ -33,7 +31,7 @@ class ResultRow:
     Args:
         method: Name in the study, `pretrained` for the baseline; `pretrained_one_pca` for its concatenated embedding
             by one PCA to folds x size, where `pretrained` is the folds' PCAs side by side.
-        stage: `trial`, `final` or `run` (scores of the validation fold), or `test`.
+        stage: `trial` or `run` (scores of the validation fold), or `test`.
         trial: Trial of the search; None outside it.
         run: Repetition, from 0.
         fold: Fold, from 0; None where the folds' embeddings are concatenated.
@@ -74,37 +72,30 @@ class SummaryRow:
     n: int
 
 
-def collect_rows(record: StudyRecord, tests: Mapping[tuple[str, int], dict[str, Any]] | None = None) -> list[ResultRow]:
+def collect_rows(study: StudyFolder, tests: Mapping[tuple[str, int], dict[str, Any]] | None = None) -> list[ResultRow]:
     """All scores there are so far, sorted.
 
     Args:
         tests: Test scores by method and run; None reads the stored ones.
     """
     rows = []
-    state = record.state
+    state = study.state
     broken = {(job.method, job.number) for job in state.failures("run")}
     for job, result in state.results.items():
         # A run without a model of each fold would be a mean over other folds than the others'.
         if not failed(result) and (job.stage != "run" or (job.method, job.number) not in broken):
-            trial, run = _trial_and_run(state, job)
+            trial, run = (job.number, None) if job.stage == "trial" else (None, job.number)
             for metric, value in result["validation"].items():
                 rows.append(ResultRow(job.method, job.stage, trial, run, job.fold, "separated", metric, value))
-    for (method, run), tested in (read_tests(record) if tests is None else tests).items():
+    for (method, run), tested in (study.tests() if tests is None else tests).items():
         for fold, scores in enumerate(tested["separated"]):
             for metric, value in scores.items():
                 rows.append(ResultRow(method, "test", None, run, fold, "separated", metric, value))
         for metric, value in tested["concatenated"].items():
             rows.append(ResultRow(method, "test", None, run, None, "concatenated", metric, value))
-        for metric, value in tested.get(ONE_PCA_KEY, {}).items():
+        for metric, value in tested.get("one_pca", {}).items():
             rows.append(ResultRow(one_pca(method), "test", None, run, None, "concatenated", metric, value))
     return sorted(rows, key=ResultRow.sort_key)
-
-
-def _trial_and_run(state: StudyState, job: Job) -> tuple[int | None, int | None]:
-    """Which trial's setting a job of the search has; which run another is."""
-    if job.stage == "final":
-        return state.candidates(job.method)[job.number].number, None
-    return (job.number, None) if job.stage == "trial" else (None, job.number)
 
 
 def run_scores(rows: Iterable[ResultRow], stage: str = "test") -> dict[tuple[str, str, str], list[float]]:
@@ -137,11 +128,11 @@ def to_csv(rows: Sequence[ResultRow] | Sequence[SummaryRow], kind: type[ResultRo
     return text.getvalue().encode()
 
 
-def write_tables(record: StudyRecord) -> list[ResultRow]:
+def write_tables(study: StudyFolder) -> list[ResultRow]:
     """Derive `results.csv` and `summary.csv` anew and return the rows of the former."""
-    with Lock(record.folder, "tables", "tables"):  # `study report` may be asked for while the study runs
-        record.read_again()  # here: who writes last has read last
-        rows = collect_rows(record)
-        write_atomically(record.results_file, to_csv(rows, ResultRow))
-        write_atomically(record.summary_file, to_csv(summarise(rows), SummaryRow))
+    with Lock(study.folder, "tables", "tables"):  # `study report` may be asked for while the study runs
+        study.read_again()  # here: who writes last has read last
+        rows = collect_rows(study)
+        write_atomically(study.results_file, to_csv(rows, ResultRow))
+        write_atomically(study.summary_file, to_csv(summarise(rows), SummaryRow))
     return rows

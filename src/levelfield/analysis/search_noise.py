@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from levelfield.seeds import seed_of
-from levelfield.study.search.space import Range, Space, coordinates
+from levelfield.study.search_space import Range, Space, coordinates
 
 SIMULATED = 20_000
 

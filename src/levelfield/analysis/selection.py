@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-from levelfield.study.jobs.written_config import class_name
-from levelfield.study.record import StudyRecord
-from levelfield.study.search.suggest import at_bound
+from levelfield.analysis.written_config import class_name
+from levelfield.study.folder import StudyFolder
+from levelfield.study.suggest import at_bound
 
 
 @dataclass(frozen=True)
@@ -15,8 +15,7 @@ class Selection:
     Args:
         trial: The best trial, from 0; None without a search, or where no trial had a score.
         parameters: Its arguments, dotted key to value.
-        value: Its mean over folds of the best validation MAP@R, a fraction; over both trainings where it was one of the
-            best that were trained again.
+        value: Its mean over folds of the best validation MAP@R, a fraction.
         advice: One sentence for each argument that lies at a bound of its space.
         failures: One sentence for each trial that failed.
     """
@@ -29,10 +28,10 @@ class Selection:
     failures: list[str]
 
 
-def selected(record: StudyRecord) -> dict[str, Selection]:
+def selected(study: StudyFolder) -> dict[str, Selection]:
     """What the search has found so far for each method."""
-    spec, state = record.spec, record.state
-    failures = {**state.failures("trial"), **state.failures("final")}
+    spec, state = study.spec, study.state
+    failures = state.failures("trial")
     found = {}
     for method in spec.methods:
         best, own = state.chosen(method), [(job, why) for job, why in failures.items() if job.method == method]
@@ -53,16 +52,14 @@ def said_value(value: Any) -> str:
     return class_name(value) if is_class else str(value)
 
 
-def search_lines(record: StudyRecord) -> list[str]:
+def search_lines(study: StudyFolder) -> list[str]:
     """What each method's search found, failed at or ran into, and the runs that failed."""
-    lines, spec, state = [], record.spec, record.state
-    for method, selection in selected(record).items():
+    lines, spec, state = [], study.spec, study.state
+    for method, selection in selected(study).items():
         if selection.trial is not None:
             parameters = selection.parameters.items()
             setting = ", ".join(f"{key.rpartition('.')[2]} {said_value(value)}" for key, value in parameters)
-            again = f", the best {spec.search.final} trained again," if spec.search.final else ""
-            trials = f"{spec.trials(method)} trials{again}"
-            lines.append(f"{method}: best of {trials} is number {selection.trial}: {setting}")
+            lines.append(f"{method}: best of {spec.trials(method)} trials is number {selection.trial}: {setting}")
         lines += [f"{method}: {sentence}" for sentence in (*selection.advice, *selection.failures)]
     lines += [f"{method}: no trial had a score, so it has no runs" for method in state.without_setting()]
     return [

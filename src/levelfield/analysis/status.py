@@ -1,69 +1,117 @@
 """`levelfield study status`: jobs done, running, failed and to do, and the time left; in lines, or as plain values."""
 
-import socket
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
+from statistics import fmean
 from typing import Any
 
-from levelfield.storage.lock import running
-from levelfield.study.jobs.job import method_runs
-from levelfield.study.jobs.standing import method_standings
-from levelfield.study.jobs.state import StudyState
+from levelfield.metrics.table import SELECTED_BY
+from levelfield.study.folder import StudyFolder
+from levelfield.study.jobs import CONFIG, Job, failed, row_runs
 from levelfield.study.progress import duration, seconds_left
-from levelfield.study.record import StudyRecord
-from levelfield.study.tested import read_tests
+from levelfield.study.state import StudyState
 
 
-def status_lines(record: StudyRecord) -> list[str]:
+def status_lines(study: StudyFolder) -> list[str]:
     """Where a study stands, one fact a line."""
-    stands = status(record)
-    lines = [f"{stands['study']} in {record.folder}", f"done     {stands['done']} of {stands['jobs']} jobs"]
-    lines += [
-        f"running  {each['title']} for {duration(each['seconds'])}{_elsewhere(each)}" for each in stands["running"]
-    ] or ["running  nothing"]
+    stands = status(study)
+    lines = [f"{stands['study']} in {study.folder}", f"done     {stands['done']} of {stands['jobs']} jobs"]
+    lines += [f"running  {each['job']} for {duration(each['seconds'])}" for each in stands["running"]]
+    if (holder := stands["process"]) is not None:
+        lines.append(f"process  {holder.get('process')} on {holder.get('host')}, since {holder.get('since')}")
+    else:
+        lines.append("running  nothing")
     lines += [f"failed   {job}: {why}" for job, why in stands["failed"].items()]
     lines += [f"failed   {method}: no trial had a score, so it has no runs" for method in stands["without_setting"]]
     lines.append(f"to do    {stands['to_do']} jobs")
     lines.append(f"test     {stands['tested']} of {stands['to_test']} runs scored")
-    if record.state.to_do:
+    if study.state.to_do:
         left = stands["seconds_left"]
         lines.append("left     " + ("not known before a job is done" if left is None else f"about {duration(left)}"))
     return lines
 
 
-def status(record: StudyRecord) -> dict[str, Any]:
+def status(study: StudyFolder) -> dict[str, Any]:
     """Where a study stands, as plain values: `to_do` leaves out what runs, `seconds_left` is None where unknown."""
-    state = record.state
-    now = time.time()
-    held = {entry["title"]: {**entry, "seconds": max(now - entry["since"], 0.0)} for entry in running(record.folder)}
+    state, holder = study.state, study.holder()
+    running = {} if holder is None else begun_jobs(study)
     to_do = state.to_do
-    jobs = [held[str(job)] for job in to_do if str(job) in held]
-    active = [*jobs, *([held["test"]] if "test" in held else [])]
     seconds = {job: result["seconds"] for job, result in state.results.items()}
-    left = seconds_left(to_do, seconds, sum(entry["seconds"] for entry in jobs), max(len(jobs), 1)) if to_do else 0.0
-    shown = ("title", "seconds", "host", "process")
+    left = seconds_left(to_do, seconds, max(len(running), 1)) if to_do else 0.0
     return {
-        "study": record.spec.name,
+        "study": study.spec.name,
         "done": len(state.results),
         "jobs": len(state.jobs),
-        "to_do": len(to_do) - len(jobs),
-        "running": [{key: entry[key] for key in shown} for entry in active],
-        "failed": {str(job): why for stage in ("trial", "final", "run") for job, why in state.failures(stage).items()},
+        "to_do": len(to_do) - len(running),
+        "process": holder,
+        "running": [{"job": str(job), "seconds": spent} for job, spent in running.items()],
+        "failed": {str(job): why for stage in ("trial", "run") for job, why in state.failures(stage).items()},
         "without_setting": state.without_setting(),
-        "tested": len(read_tests(record)),
+        "tested": len(study.tests()),
         "to_test": len(_runs_to_test(state)),
         "seconds_left": left,
         "methods": [asdict(each) for each in method_standings(state)],
     }
 
 
-def _elsewhere(holder: Mapping[str, Any]) -> str:
-    return "" if holder["host"] == socket.gethostname() else f" on {holder['host']} (process {holder['process']})"
+def begun_jobs(study: StudyFolder) -> dict[Job, float]:
+    """Jobs that have written their configuration and no result, with the seconds since; of a study that runs."""
+    found = {}
+    for job in study.state.to_do:
+        config = study.folder / job.path / CONFIG
+        if config.is_file():
+            found[job] = max(time.time() - config.stat().st_mtime, 0.0)
+    return found
 
 
 def _runs_to_test(state: StudyState) -> set[tuple[str, int]]:
     broken = {(job.method, job.number) for job in state.failures("run")}
-    trained = {(job.method, job.number) for job in state.jobs if job.stage == "run"} - broken
-    shared = state.spec.trained_as
-    return {(method, run) for method, run in method_runs(state.spec) if (shared.get(method, method), run) in trained}
+    return {each for each in row_runs(state.spec) if each not in broken}
+
+
+@dataclass
+class StageStanding:
+    """Jobs of a method in one stage."""
+
+    jobs: int = 0
+    done: int = 0
+    failed: int = 0
+
+
+@dataclass
+class MethodStanding:
+    """A method's jobs by stage, in order, and its best validation MAP@R so far, a fraction, with its setting.
+
+    Where nothing is searched that is the mean of the runs that are done.
+    """
+
+    method: str
+    stages: dict[str, StageStanding] = field(default_factory=dict)
+    best: float | None = None
+    setting: Mapping[str, Any] = field(default_factory=dict)
+
+
+def method_standings(state: StudyState) -> list[MethodStanding]:
+    """Each method of a study, in order."""
+    found: dict[str, MethodStanding] = {}
+    for job in state.jobs:
+        stage = found.setdefault(job.method, MethodStanding(job.method)).stages.setdefault(job.stage, StageStanding())
+        result = state.results.get(job)
+        stage.jobs += 1
+        stage.done += result is not None
+        stage.failed += result is not None and failed(result)
+    for method, standing in found.items():
+        if state.spec.trials(method):
+            best = state.chosen(method)
+            if best is not None:
+                standing.best, standing.setting = best.value, best.parameters
+        else:
+            scores = [result["validation"].get(SELECTED_BY) for result in _trained(state, method)]
+            if scores and None not in scores:
+                standing.best = fmean(scores)
+    return list(found.values())
+
+
+def _trained(state: StudyState, method: str) -> list[dict[str, Any]]:
+    return [result for job, result in state.results.items() if job.method == method and not failed(result)]

@@ -1,36 +1,30 @@
-"""The test embeddings that an opening of the test classes has stored; nothing is embedded and nothing opened."""
+"""The test embeddings that an evaluation has stored; nothing is embedded, and no sample is read."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from safetensors import SafetensorError
-
-from levelfield.study.jobs.job import EMBEDDINGS_FILE, RESULT, Job, folds_of
-from levelfield.study.record import StudyRecord
-from levelfield.study.sealed_test.scores import EmbeddedTest
-from levelfield.study.tested import read_tests
+from levelfield.study.folder import StudyFolder
+from levelfield.study.jobs import EMBEDDINGS_FILE, RESULT, Job, folds_of
+from levelfield.study.test_scores import EmbeddedTest
 
 SHOWN_RUN, SHOWN_FOLD = 0, 0
 
 
-def stored_embeddings(record: StudyRecord, job: Job, opening: int) -> EmbeddedTest | str:
-    """A job's test embeddings, or why they cannot be used."""
+def stored_embeddings(study: StudyFolder, job: Job, evaluation: str) -> EmbeddedTest | str:
+    """A job's embeddings of the test classes in an evaluation, or why they cannot be used."""
     path = job.path / EMBEDDINGS_FILE
-    if job not in record.state.results:
+    if job not in study.state.results:
         return f"{job.path}/{RESULT}: missing, though its run was tested; resume the study to do the job again"
-    origin = {"checkpoint": record.state.results[job]["checkpoint"], "opening": str(opening)}
-    try:
-        embedded = EmbeddedTest.load(record.folder / path, origin)
-    except SafetensorError as error:
-        return f"{path}: damaged ({error})"
-    if embedded is None:
-        there = (record.folder / path).exists()
-        return f"{path}: {'made from another checkpoint or in another opening' if there else 'missing'}"
-    return embedded
+    origin = {"checkpoint": study.state.results[job]["checkpoint"], "evaluation": evaluation}
+    embedded = EmbeddedTest.load(study.folder / path, origin)
+    if embedded is not None:
+        return embedded
+    there = (study.folder / path).exists()
+    return f"{path}: {'damaged, or of another checkpoint or evaluation' if there else 'missing'}"
 
 
 def one_model_each(
-    record: StudyRecord, tests: Mapping[tuple[str, int], dict[str, Any]] | None = None
+    study: StudyFolder, tests: Mapping[tuple[str, int], dict[str, Any]] | None = None
 ) -> dict[str, EmbeddedTest]:
     """Row of the table to what its model of the first run and fold made of the test samples.
 
@@ -38,19 +32,19 @@ def one_model_each(
     first's.
 
     Args:
-        tests: Test scores by method and run; None reads the stored ones, which the ledger must hold.
+        tests: Test scores by method and run; None reads the stored ones, whose evaluation the ledger must hold.
 
     Raises:
-        UserError: a file is damaged, or the ledger does not hold its opening as it was.
+        UserError: a file is damaged, or the ledger does not hold its evaluation.
     """
-    tests = read_tests(record) if tests is None else tests
+    tests = study.tests() if tests is None else tests
     found: dict[str, EmbeddedTest] = {}
-    for method in record.spec.rows:
+    for method in study.spec.rows:
         tested = tests.get((method, SHOWN_RUN))
         if tested is None:
             continue
-        job = folds_of(record.spec, method, SHOWN_RUN)[SHOWN_FOLD]
-        embedded = stored_embeddings(record, job, tested["opening"])
+        job = folds_of(study.spec, method, SHOWN_RUN)[SHOWN_FOLD]
+        embedded = stored_embeddings(study, job, tested["evaluation"])
         if isinstance(embedded, EmbeddedTest) and embedded.data == next(iter(found.values()), embedded).data:
             found[method] = embedded
     return found

@@ -8,8 +8,7 @@ from levelfield.analysis.comparison import OVER_BASELINE, PAIR, SECOND_SEARCH, C
 from levelfield.analysis.results import ResultRow
 from levelfield.analysis.statistics import SMALLEST_SAMPLE, TOO_FEW_RUNS
 from levelfield.metrics.table import SHOWN_METRICS
-from levelfield.study.definition.search_settings import first_search
-from levelfield.study.definition.spec import StudySpec
+from levelfield.study.spec import StudySpec, first_search
 
 CAVEAT = (
     "Each verdict speaks of the methods at their selected settings: an interval says what other seeds would give, and "
@@ -66,7 +65,7 @@ def verdict_lines(rows: Sequence[ResultRow], spec: StudySpec, most_sentences: in
     Args:
         most_sentences: Of pairs that are shown to differ; of more there is a line a method: what it is better than.
     """
-    comparisons = compare_all(rows, list(spec.methods))
+    comparisons = compare_all(rows, list(spec.methods), baselines=spec.baselines)
     sentences = dict(zip(comparisons, all_in_words(comparisons), strict=True))
     pairs = [comparison for comparison in comparisons if comparison.kind == PAIR]
     shown = [sentences[comparison] for comparison in pairs if comparison.shown]

@@ -1,23 +1,21 @@
 """`levelfield study verify`: does everything a study says follow from what it stored? Nothing is written."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from levelfield.analysis.integrity import NOT_ARCHIVED, changed_files, changed_scores
 from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows, summarise, to_csv
 from levelfield.analysis.stored_embeddings import stored_embeddings
+from levelfield.core.ledger import EVALUATED, FINISHED, LEDGER, compare_copy, read_lines
 from levelfield.storage.file_hash import file_hash
-from levelfield.storage.ledger import LEDGER
-from levelfield.study.environment import mixed_lines
-from levelfield.study.execution.worker import fixed_threads
-from levelfield.study.integrity import NOT_ARCHIVED, changed_files, changed_scores, result_hashes
-from levelfield.study.jobs.job import RESULT, failed, folds_of, job_seed
-from levelfield.study.jobs.state import StudyState
-from levelfield.study.record import StudyRecord
-from levelfield.study.same_study import changed_code
-from levelfield.study.sealed_test.scores import score_run
-from levelfield.study.tested import ONE_PCA_KEY, check_ledger, distance_of, read_tests, tested_path
+from levelfield.study.folder import StudyFolder, scores_hash
+from levelfield.study.jobs import EMBEDDINGS_FILE, RESULT, failed, folds_of, job_seed
+from levelfield.study.same_study import changed_sources, differing_origins, kept_lines
+from levelfield.study.state import StudyState
+from levelfield.study.test_scores import ONE_PCA_KEY, score_folds
+from levelfield.study.training_job import fixed_threads
 
 # Differing lines of a table that are shown; the others are counted.
 SHOWN_LINES = 5
@@ -25,56 +23,51 @@ SHOWN_LINES = 5
 Tests = dict[tuple[str, int], dict[str, Any]]
 
 
-def verify_study(record: StudyRecord) -> list[str]:
+def verify_study(study: StudyFolder) -> list[str]:
     """Compute the test scores and both tables again from the stored embeddings, and compare all that is stored.
 
     Checked are each run's seed and setting (the one that its method's search selected), each checkpoint against its
-    job's result and the ledger, each run's test scores against those of its embeddings, and `results.csv` and
-    `summary.csv` byte by byte. Another processor may give other last bits; a difference is shown with both values.
+    job's result and the ledger, the sources of each row that are here, each run's test scores against those of its
+    embeddings and against the ledger, and `results.csv` and `summary.csv` byte by byte. Another processor may give
+    other last bits; a difference is shown with both values.
 
     Returns:
         One line a problem; none where everything matches.
 
     Raises:
-        UserError: a result is damaged, or the ledger damaged, edited or missing.
+        UserError: a result or the ledger is damaged, or the ledger has no line of an evaluation that has scores.
     """
-    check_ledger(record)
-    spec, state, openings = record.spec, record.state, record.ledger.openings
-    problems = [*_settings(state), *_checkpoints(record, openings)]
-    problems += [f"{path}: {what}" for path, what in changed_files(record).items() if what != NOT_ARCHIVED]
-    problems += [*changed_scores(record), *_changed_results(state, openings)]
-    problems += [f"{line} Nobody has allowed it." for line in mixed_lines(record, allowed=False)]
+    spec, state, stored = study.spec, study.state, study.tests()
+    problems = [*_settings(state), *_evaluations(study, stored), *compare_copy(study.folder)]
+    problems += [f"{path}: {what}" for path, what in changed_files(study).items() if what != NOT_ARCHIVED]
+    problems += [*changed_scores(study)]
     problems += [
-        f"{change.file}: {change.method} was computed with another one ({change})"
-        for change in changed_code(spec, spec.with_own_code())
-        if None not in (change.before, change.now)
+        f"{row}: {', '.join(files)} has changed since it was computed" for row, files in changed_sources(study)
     ]
-    stored = read_tests(record)
     with fixed_threads(spec.threads):
-        recomputed = _recomputed(record, stored, problems)
-    for (method, run), tested in recomputed.items():
-        problems += _differing_scores(tested_path(method, run), stored[method, run], tested)
-    rows = collect_rows(record, {**stored, **recomputed})
-    problems += _differing_lines(record.results_file, to_csv(rows, ResultRow))
-    problems += _differing_lines(record.summary_file, to_csv(summarise(rows), SummaryRow))
+        recomputed = _recomputed(study, stored, problems)
+    for each, tested in recomputed.items():
+        problems += _differing_scores(study.test_file(*each).relative_to(study.folder), stored[each], tested)
+    rows = collect_rows(study, {**stored, **recomputed})
+    problems += _differing_lines(study.results_file, to_csv(rows, ResultRow))
+    problems += _differing_lines(study.summary_file, to_csv(summarise(rows), SummaryRow))
     return problems
 
 
-def remarks(record: StudyRecord) -> list[str]:
-    """What a reader should know though it is no mistake: versions that may mix, and what cannot be compared."""
-    changes = changed_code(record.spec, record.spec.with_own_code())
+def remarks(study: StudyFolder) -> list[str]:
+    """What a reader should know though it is no mistake: rows that were kept, other versions, what is not compared."""
     unpacked = "not compared, for an archive has none: the weights, embeddings and logs of "
     return [
-        *([unpacked + ", ".join(sorted(record.archived))] if record.archived else []),
-        *mixed_lines(record, allowed=True),
-        *(f"not compared: {c.file}, which {c.method} uses ({c})" for c in changes if None in (c.before, c.now)),
+        *([unpacked + ", ".join(sorted(study.archived))] if study.archived else []),
+        *kept_lines(study),
+        *differing_origins(study),
     ]
 
 
 def _settings(state: StudyState) -> Iterator[str]:
     """Runs whose seed or arguments are not those that follow from the study."""
     for job, result in state.results.items():
-        if result["seed"] != (seed := job_seed(state.spec.seed, job)):
+        if result["seed"] != (seed := job_seed(state.spec, job)):
             yield f"{job.path}: seed {result['seed']} is stored, {seed} follows from the study"
         if job.stage != "run":
             continue
@@ -85,46 +78,50 @@ def _settings(state: StudyState) -> Iterator[str]:
             yield f"{job.path}: parameters {result['parameters']} are stored, {parameters} follow from {source}"
 
 
-def _checkpoints(record: StudyRecord, openings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Checkpoints that are not what the job wrote, or not what the last opening of the test classes tested."""
-    tested = openings[-1]["checkpoints"] if openings else {}
-    if openings and openings[-1]["configuration"] != record.spec.configuration_hash():
-        yield f"{LEDGER}: opening {openings[-1]['opening']} was of another configuration of the study"
-    for job, result in record.state.results.items():
+def _evaluations(study: StudyFolder, stored: Tests) -> Iterator[str]:
+    """Checkpoints, results and scores that are not what their jobs wrote, or not what the ledger's last line says."""
+    lines = read_lines(study.ledger_file)
+    last: Mapping[str, Any] = next((line for line in reversed(lines) if line["event"] == EVALUATED), {})
+    if last and last["configuration"] != study.spec.configuration_hash():
+        yield f"{LEDGER}: the last evaluation was of another configuration of the study"
+    if not last and (found := sorted(study.folder.glob(f"jobs/*/run*/fold*/{EMBEDDINGS_FILE}"))):
+        yield f"{LEDGER} has no evaluation, though there are embeddings of the test classes: {found[0]}"
+    for job, result in study.state.results.items():
         if job.stage != "run" or failed(result):
             continue
-        archived = job.method in record.archived
-        found = result["checkpoint"] if archived else file_hash(record.folder / job.checkpoint)
-        if found != result["checkpoint"]:
-            yield f"{job.checkpoint}: SHA-256 {found} is found, {result['checkpoint']} is in its result.json"
-        if openings and (there := tested.get(str(job.path))) != result["checkpoint"]:
-            yield f"{job.path}: checkpoint {result['checkpoint']} is in result.json, {there} in {LEDGER}"
+        path = study.checkpoint(job)
+        found_hash = result["checkpoint"] if job.method in study.archived else file_hash(path)
+        if found_hash != result["checkpoint"]:
+            name = path.relative_to(study.folder)
+            yield f"{name}: SHA-256 {found_hash} is found, {result['checkpoint']} is in its {RESULT}"
+        if last and (there := last["checkpoints"].get(str(job.path))) != result["checkpoint"]:
+            yield f"{job.path}: checkpoint {result['checkpoint']} is in {RESULT}, {there} in {LEDGER}"
+    now = study.result_hashes() if last else {}
+    for row, there in last.get("results", {}).items():
+        if now.get(row) != there:
+            yield f"{row}: a {RESULT} of its jobs has changed since the last evaluation in {LEDGER}"
+    ended = next((line for line in lines if (line["event"], line["id"]) == (FINISHED, last.get("id"))), None)
+    for each, test in stored.items() if ended is not None else ():
+        file = study.test_file(*each).relative_to(study.folder)
+        if ended is not None and ended["scores"].get(str(file)) != scores_hash(test):
+            yield f"{file}: the scores are not those that {LEDGER} holds"
 
 
-def _changed_results(state: StudyState, openings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Methods whose jobs' results are not those that the ledger holds of the last opening."""
-    if openings:
-        now = result_hashes(state)
-        for method, there in openings[-1].get("results", {}).items():
-            if now.get(method) != there:
-                yield f"jobs/{method}: a {RESULT} has changed since opening {openings[-1]['opening']} in {LEDGER}"
-
-
-def _recomputed(record: StudyRecord, stored: Tests, problems: list[str]) -> Tests:
+def _recomputed(study: StudyFolder, stored: Tests, problems: list[str]) -> Tests:
     """Test scores of every run whose embeddings can be used; `problems` grows by those that cannot."""
     found = {}
     for (method, run), tested in stored.items():
-        if method in record.archived:
+        if method in study.archived:
             continue
         folds = []
-        for job in folds_of(record.spec, method, run):
-            embedded = stored_embeddings(record, job, tested["opening"])
+        for job in folds_of(study.spec, method, run):
+            embedded = stored_embeddings(study, job, tested["evaluation"])
             if isinstance(embedded, str):
                 problems.append(embedded)
             else:
                 folds.append(embedded)
-        if len(folds) == record.spec.folds:
-            found[method, run] = score_run(folds, distance_of(record, method), record.spec.metrics)
+        if len(folds) == study.spec.folds:
+            found[method, run] = score_folds(folds, study.distance_of(method), study.spec.metrics)
     return found
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from jsonargparse import Namespace
 
+from levelfield.core.configuration import parse_value
 from levelfield.errors import UserError
-from levelfield.study.definition.configuration import parse_value
 from levelfield.training.mistakes import OneLineParser
 
 

@@ -15,13 +15,13 @@ from levelfield.analysis.conclusion import decide, decision_lines, kind_of, usua
 from levelfield.analysis.results import collect_rows
 from levelfield.cli import study
 from levelfield.cli.study_output import Ending
+from levelfield.core.configuration import stack
 from levelfield.errors import UserError
 from levelfield.experiment import Study
 from levelfield.storage.atomic import write_atomically
-from levelfield.study.definition.configuration import stack
-from levelfield.study.definition.spec import COUNTS, STUDY
-from levelfield.study.jobs.job import CONFIG, Job
-from levelfield.study.record import StudyRecord
+from levelfield.study.folder import StudyFolder
+from levelfield.study.jobs import CONFIG, Job
+from levelfield.study.spec import COUNTS, STUDY
 
 if TYPE_CHECKING:
     from levelfield.data.datasets import MetricDataset
@@ -31,7 +31,7 @@ HELP = """\
 usage: levelfield compare PATH [--KEY VALUE ...]
 
 Which of 14 methods suits your data, and does training pay at all? A linear layer is trained on a frozen trunk, whose
-features are computed once: 4 folds, 5 runs, the test classes opened once, at the end. The first line after the
+features are computed once: 4 folds, 5 runs, the test classes scored once, at the end. The first line after the
 training says what to use: the features as they are, a PCA of them, or a method. The same command goes on where it was
 stopped.
 
@@ -232,7 +232,7 @@ def _place(dataset: "MetricDataset", key: str) -> str:
 
 
 def _definition(name: str, dataset: "MetricDataset", root: Any, trunks: Sequence[str]) -> dict[str, Any]:
-    """The study file for a data set; several trunks are a sweep, with a baseline for each."""
+    """The study file for a data set; several trunks are a sweep."""
     from levelfield.data.places import own_file
 
     _, key, _ = _of(dataset)
@@ -251,7 +251,7 @@ def _definition(name: str, dataset: "MetricDataset", root: Any, trunks: Sequence
             trunk: {f"{section}.{part}": value for section, parts in config.items() for part, value in parts.items()}
             for trunk, config in settings.items()
         }
-        definition |= {"methods": {"pretrained": {}}, "sweep": {"model.trunk": values}}
+        definition |= {"sweep": {"model.trunk": values}}
     return definition
 
 
@@ -261,36 +261,36 @@ def _conclusion(finished: Study, dataset: "MetricDataset", split: Any) -> tuple[
 
     from levelfield.training.trust import own_packages
 
-    record = finished.record()
-    rows = collect_rows(record)
-    decision = decide(rows, record.spec)
-    sizes = {row: _pca_sizes(record, row) for row in decision.gains if kind_of(row) == "pca"}
+    study = finished.record()
+    rows = collect_rows(study)
+    decision = decide(rows, study.spec)
+    sizes = {row: _pca_sizes(study, row) for row in decision.gains if kind_of(row, study.spec) == "pca"}
     index = dataset.read_index()
     tested = index.labels[np.isin(index.labels, dataset.test_classes(index, split))]
     below = [f"This rests on {len(np.unique(tested))} unseen classes with {len(tested):,} samples."]
-    if kind_of(decision.row) == "method":
-        config = record.folder / Job(decision.row, "run", 0, 0).path / CONFIG
-        epochs = usual_epochs(record, decision.row)
+    if kind_of(decision.row, study.spec) == "method":
+        config = study.folder / Job(decision.row, "run", 0, 0).path / CONFIG
+        epochs = usual_epochs(study, decision.row)
         fit = ["levelfield", "fit", "--config", str(config), "--data.fold", "none", "--trainer.max_epochs", str(epochs)]
-        fit += ["--name", record.folder.name]  # of two studies of the same data, each has its own
+        fit += ["--name", study.folder.name]  # of two studies of the same data, each has its own
         below.append(f"next: train {decision.row} on all training classes: {shlex.join(fit)}")
-        checkpoint, caption = Path("outputs/fit", record.folder.name, "0/best.ckpt"), "then embed"
+        checkpoint, caption = Path("outputs/fit", study.folder.name, "0/best.ckpt"), "then embed"
     else:
         from levelfield.use.untrained_checkpoint import write_untrained_checkpoint
 
-        checkpoint, caption = write_untrained_checkpoint(record, decision.row), f"next: embed with {decision.row}"
+        checkpoint, caption = write_untrained_checkpoint(study, decision.row), f"next: embed with {decision.row}"
         config = checkpoint.with_name(CONFIG)
     embed = ["levelfield", "predict", "--ckpt_path", str(checkpoint)]
     trusted = own_packages(yaml.safe_load(config.read_bytes()))
     embed += [word for name in sorted(trusted) for word in ("--trust", name)]
-    return decision_lines(decision, rows, record.spec, sizes), [*below, f"{caption}: {shlex.join(embed)}"]
+    return decision_lines(decision, rows, study.spec, sizes), [*below, f"{caption}: {shlex.join(embed)}"]
 
 
-def _pca_sizes(record: StudyRecord, row: str) -> tuple[int, int]:
+def _pca_sizes(study: StudyFolder, row: str) -> tuple[int, int]:
     """From how many numbers a PCA goes to how many: fewer than was asked for if there are fewer samples."""
-    from levelfield.study.jobs.projection import Projection
+    from levelfield.study.projection import Projection
 
-    components = Projection.load(record.folder / Job(row, "run", 0, 0).checkpoint).components_FC
+    components = Projection.load(study.checkpoint(Job(row, "run", 0, 0))).components_FC
     assert components is not None
     before, after = components.shape
     return before, after

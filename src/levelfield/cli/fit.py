@@ -10,9 +10,9 @@ from jsonargparse import Namespace
 from lightning.pytorch import Callback
 from lightning.pytorch.cli import LightningCLI
 
+from levelfield.core.source_identity import sources
 from levelfield.errors import UserError
 from levelfield.runtime.launchers import launched_nodes, launched_together
-from levelfield.runtime.own_code import own_code
 from levelfield.runtime.signals import Stopped
 from levelfield.storage.without_places import without_places
 from levelfield.training.build import TrainingCLI
@@ -133,7 +133,7 @@ class FitCLI(TrainingCLI):
             callbacks = [*callbacks, self._rates_beside(section.ckpt_path)]
         if section.trainer.enable_checkpointing is False:
             return callbacks
-        identity = partial(self.identity, self.config_dump, own_code(self.config_dump))
+        identity = partial(self.identity, self.config_dump, sources(self.config_dump))
         self._last = LastCheckpoint(self._claim.folder, identity, section.checkpoint_seconds, self._started)
         return [self._last.first, *callbacks, self._last]
 

@@ -64,7 +64,9 @@ def main(argv: list[str] | None = None) -> int:
     """Runs one command; returns its exit code: 0, 2 for a mistake in the input, 130 after Ctrl-C, 75 after a signal."""
     args = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in args
-    args = _with_learner([word for word in args if word != "--debug"])
+    if args[:1] not in (["study"], ["compare"]):  # these show the traceback of an own loss and go on
+        args = [word for word in args if word != "--debug"]
+    args = _with_learner(args)
     if not args or args[0] in ("-h", "--help", "help"):
         print(HELP, end="")
         return 0

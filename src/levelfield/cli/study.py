@@ -7,22 +7,20 @@ from jsonargparse import Namespace
 
 from levelfield.cli.command_parser import CommandParser
 from levelfield.cli.study_output import Ending, answer
-from levelfield.study.definition.configuration import options_of_file
-from levelfield.study.definition.spec import COUNTS
-from levelfield.study.execution.executor import DEFAULT, executor
+from levelfield.core.configuration import options_of_file
+from levelfield.study.spec import COUNTS
 
 HELP = """\
 usage: levelfield study COMMAND FILE [--KEY VALUE ...]
 
 Compare methods under equal conditions: every method's arguments are searched on the validation folds (if the study
-says so), then it is trained on each fold in each run, then the test classes are opened once and all checkpoints are
-scored on them, beside the pretrained trunk without training. A study can be stopped at any moment and goes on where it
-stopped; started a second time while it runs, it shares the jobs.
+says so), then it is trained on each fold in each run, then all checkpoints are scored on the test classes, once, beside
+the pretrained trunk without training. A study can be stopped at any moment and goes on where it stopped.
 
   run       train, test and print the table
   resume    go on with a study that was stopped, with the settings that it was begun with
   status    show jobs done, running, failed and to do, and the time left
-  report    print the table again, derive its files and the page anew
+  report    print the table again, write its files and the page anew
   verify    compute the tables again from the stored embeddings and compare
   archive   put a finished study's results and tables into one small file, beside its folder or --to FILE
 
@@ -30,36 +28,36 @@ FILE is a study file; a bare name is sought in configs/study/. All but run take 
 verify an archive (report unpacks it into --output).
 
   --output DIR              study folder (default: outputs/<study>)
-  --add-method METHOD       compare one more: a loss of the working directory or of any package (my_loss.MyLoss), a
-                            method of configs/method (ntxent_koleo) or a file (my_method.yaml); repeatable
+  --add-method METHOD       (run) compare one more, in the study's folder: a loss of the working directory or of any
+                            package (my_loss.MyLoss), a method of configs/method (ntxent_koleo) or a file
+                            (my_method.yaml); repeatable
   --figures DIR             (report) write the figures as SVG and PDF, for a paper
   --with DIR ...            (report) rank the methods over this study and those of these output folders
   --from ARCHIVE            (run) begin with the results of an archive of the same study
-  --watch                   (status) show it anew until the study is done; Ctrl-C ends the watch, not the study
   --json                    (status, run, resume) lines of JSON for machines on standard output
   run and resume:
   --config FILE             settings of `levelfield fit` laid over all methods: logger/wandb.yaml; repeatable
-  --reopen-test WHY         open the test classes again, once for a reason, which is kept and shown
-  --mixed-versions          go on though other versions or another GPU computed what is done; it is kept and shown
+  --recompute METHOD        compute again what a changed source or setting has made stale; `all`; repeatable
+  --keep METHOD             keep results though a source of theirs has changed; reports say so; repeatable
+  --reopen-test WHY         score the runs on the test classes once more; the reason is kept and shown
   --test-without-failed-runs
-                            open the test classes though runs failed
-  --dry-run                 print the jobs and the hours they would take; train nothing
+                            score the other runs though some failed
+  --dry-run                 print the jobs; train nothing
   --metrics NAME ...        test scores beside MAP@R, R-precision and P@1, in results.csv and summary.csv: recall_at_16,
                             map_at_1024, map, mrr, nmi, nmi_geometric, ami, f1 (docs/metrics.md)
-  --executor NAME           who does the jobs: local (default), with its --executor.workers N, which take the GPUs in
-                            turn (--executor.devices [0,1]), as many as cores if a job has one thread; or ray or slurm,
-                            on the nodes of a cluster (docs/execution.md)
+  --executor NAME           where jobs run: local (default), with its --executor.workers N, which take the GPUs in turn
+                            (--executor.devices [0,1]), as many as cores if a job has one thread; or ray, on the nodes
+                            of a cluster (docs/execution.md)
 
 Any setting of `levelfield fit` can be given for all jobs (--data.root DIR, --trainer.max_epochs 2), and the study's
 own: --folds (1: all classes train), --runs, --seed, --threads, --search.trials N, --search.folds N,
---search.sampler gp|tpe|random, --search.batch N, --search.prune true, --search.final K, --second_searches.all N.
+--search.sampler gp|tpe|random, --search.batch N, --second_searches.all N.
 
   levelfield study run quickstart.yaml
   levelfield study run quickstart.yaml --add-method my_loss.MyLoss
   levelfield study run own_images_quick.yaml --data.dataset.table my_images.csv
   levelfield study resume outputs/own_images_quick
-  levelfield study run laptop/glyphs --from glyphs.tar.xz --add-method my_loss.MyLoss --reopen-test "my loss" \
-    --mixed-versions
+  levelfield study run laptop/glyphs --from glyphs.tar.xz --add-method my_loss.MyLoss
 """
 
 TRAINING = ("run", "resume")
@@ -72,20 +70,21 @@ def parse(argv: Sequence[str]) -> Namespace:
         UserError: a misspelt command or option, or a value that is not accepted.
     """
     parser = CommandParser(HELP, ("run", "resume", "status", "report", "verify", "archive"))
-    parser.add_argument("file", metavar="FILE")
+    parser.add_argument("file")
     parser.add_argument("--output", type=Path)
-    parser.add_argument("--add-method", action="append", default=[])
-    parser.add_option("--with", used_by=("report",), dest="others", type=Path, nargs="+", default=[])
+    parser.add_option("--add-method", used_by=("run",), action="append", default=[])
     parser.add_option("--figures", used_by=("report",), type=Path)
+    parser.add_option("--with", used_by=("report",), dest="others", nargs="+", type=Path, default=[])
     parser.add_option("--to", used_by=("archive",), type=Path)
     parser.add_option("--from", used_by=("run",), dest="archive", type=Path)
-    parser.add_option("--config", used_by=TRAINING, action="append", default=[])
+    for repeated in ("--config", "--recompute", "--keep"):
+        parser.add_option(repeated, used_by=TRAINING, action="append", default=[])
     parser.add_option("--reopen-test", used_by=TRAINING)
-    parser.add_option("--watch", used_by=("status",), action="store_true")
     parser.add_option("--json", used_by=("status", *TRAINING), action="store_true")
-    for flag in ("--mixed-versions", "--test-without-failed-runs", "--dry-run"):
+    parser.add_argument("--debug", action="store_true")
+    for flag in ("--test-without-failed-runs", "--dry-run"):
         parser.add_option(flag, used_by=TRAINING, action="store_true")
-    parser.add_option("--executor", used_by=TRAINING, default=DEFAULT)
+    parser.add_option("--executor", used_by=TRAINING, default="local")
     parser.add_option("--metrics", used_by=TRAINING, nargs="+")
     for count in COUNTS:
         parser.add_option(f"--{count}", used_by=TRAINING, type=int)
@@ -112,6 +111,4 @@ def main(argv: Sequence[str], ending: Ending | None = None) -> int:
     Raises:
         UserError: a mistake; the command line prints it and exits with 2.
     """
-    arguments = parse(argv)
-    arguments.ending = ending
-    return answer(arguments, arguments.overrides, executor(arguments.executor, arguments.options))
+    return answer(parse(argv), ending)

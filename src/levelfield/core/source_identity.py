@@ -11,6 +11,7 @@ import hashlib
 import importlib
 import importlib.util
 import io
+import pkgutil
 import re
 import sys
 import sysconfig
@@ -23,7 +24,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import levelfield
-from levelfield.runtime.own_code import find_in
 
 DOTTED_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 LEVELFIELD = Path(levelfield.__file__).parent
@@ -244,8 +244,15 @@ def _find(module: str) -> ModuleSpec | None:
             return None
         if INSTALLED & set(Path(spec.origin or "").parts):  # an installed package has no file of the user's
             return None
-        spec = find_in(".".join([first, *rest[: position + 1]]), list(spec.submodule_search_locations))
+        spec = _find_in(".".join([first, *rest[: position + 1]]), list(spec.submodule_search_locations))
     return spec
+
+
+def _find_in(name: str, folders: list[str]) -> ModuleSpec | None:
+    """A module of a package, which may be a folder without `__init__.py`: `PathFinder` needs its parent imported."""
+    finders = filter(None, map(pkgutil.get_importer, folders))
+    found = [spec for spec in (finder.find_spec(name) for finder in finders) if spec is not None]
+    return next((spec for spec in found if spec.loader is not None), next(iter(found), None))
 
 
 def _is_own(file: Path) -> bool:

@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 
+from levelfield.core.source_identity import sources
 from levelfield.data import datasets
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.feature_file import prepare_features
@@ -20,7 +21,6 @@ from levelfield.data.source import Source, opened
 from levelfield.data.subset import ClassSubset
 from levelfield.data.transforms import ImageTransforms
 from levelfield.errors import refuse_below
-from levelfield.runtime.own_code import own_code
 from levelfield.seeds import seed_of
 from levelfield.storage.provenance import computing_files, source_hash
 
@@ -164,7 +164,7 @@ def features_of(
         "seed": seed,
         "batch_size": loading["batch_size"],  # the last bits of a feature depend on who comes along
         "files": [computing_files(Path(datasets.__file__).parent), *map(source_hash, MADE_BY)],
-        "own_code": own_code(f"{type(dataset).__module__}.{type(dataset).__qualname__}"),
+        "sources": sources(f"{type(dataset).__module__}.{type(dataset).__qualname__}"),
         "extractor": extractor.identity,
     }
     return prepare_features(dataset, index, purpose, views, loading["batch_size"], batches)

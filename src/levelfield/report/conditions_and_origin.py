@@ -6,25 +6,24 @@ from pathlib import Path
 from typing import Any
 
 from levelfield.analysis.selection import said_value
-from levelfield.study.definition.search_settings import SECOND_SEARCH_MARK
-from levelfield.study.definition.spec import StudySpec
-from levelfield.study.jobs.job import EMBEDDINGS_FILE, Job
-from levelfield.study.jobs.written_config import class_name, whole_config
+from levelfield.analysis.written_config import class_name, whole_config
+from levelfield.study.folder import StudyFolder
+from levelfield.study.jobs import EMBEDDINGS_FILE, Job
 from levelfield.study.progress import duration
-from levelfield.study.record import StudyRecord
+from levelfield.study.spec import StudySpec, second_search
 
 Facts = list[tuple[str, str]]
 
 
-def compared(record: StudyRecord) -> Facts:
+def compared(study: StudyFolder) -> Facts:
     """Data, split, trunk, steps and tuning budget, each with its name; what the methods do not share is the first's."""
-    spec, results = record.spec, record.state.results.values()
-    config = whole_config(record.folder, next(iter(spec.methods)))
+    spec, results = study.spec, study.state.results.values()
+    config = whole_config(study.folder, next(iter(spec.methods)))
     facts = [("methods", ", ".join(spec.methods))]
     data = next((result["data"] for result in results if result.get("data")), None)
     if data is not None:
         facts.append(("data set", _call(data["dataset"])))
-        facts.append(("split", _split(data, spec, _test_half(record.folder, spec.rows[0]))))
+        facts.append(("split", _split(data, spec, _test_half(study.folder, spec.rows[0]))))
     if config is not None:
         model, batches, trainer = config["model"], config["data"], config["trainer"]
         frozen = "batch norm frozen" if model["freeze_batch_norm"] else "batch norm trains"
@@ -36,7 +35,7 @@ def compared(record: StudyRecord) -> Facts:
         at_most = "" if spec.whole_half else "at most "
         facts.append(("training", f"{at_most}{trainer['max_epochs']} epochs of {batches['steps_per_epoch']} steps"))
         facts.append(("optimizer", f"{class_name(model['optimizer'])}, learning rate {_rate(model)}"))
-    again = [method for method in spec.methods if SECOND_SEARCH_MARK in method]
+    again = [method for method in spec.methods if second_search(method)]
     seeds = "the same seeds for all methods" + (f" but {', '.join(again)}" if again else "")
     trained = "on the whole training half" if spec.whole_half else f"of {spec.folds} folds"
     facts.append(("repetitions", f"{spec.runs} run{'s' * (spec.runs != 1)} {trained}, {seeds}"))
@@ -77,7 +76,7 @@ def _split(data: Mapping[str, Any], spec: StudySpec, test: tuple[int, int] | Non
 
 
 def _test_half(study_folder: Path, first: str) -> tuple[int, int] | None:
-    """(classes, samples) that were tested; None before the test classes were opened."""
+    """(classes, samples) that were tested; None before the test classes were evaluated."""
     from safetensors import safe_open
 
     path = study_folder / Job(first, "run", 0, 0).path / EMBEDDINGS_FILE
@@ -88,14 +87,13 @@ def _test_half(study_folder: Path, first: str) -> tuple[int, int] | None:
     return len(set(labels.tolist())), len(labels)
 
 
-def origin(record: StudyRecord) -> Facts:
+def origin(study: StudyFolder) -> Facts:
     """Code, libraries, device, seeds, data and compute behind the numbers; several values stand with their counts."""
-    spec, results = record.spec, list(record.state.results.values())
+    spec, results = study.spec, list(study.state.results.values())
     known = [r["provenance"] for r in results if r.get("provenance")]
     facts = [
         ("code", _counted(_version(p["code"]) for p in known)),
         ("libraries", _counted(", ".join(f"{k} {v}" for k, v in p["libraries"].items()) for p in known)),
-        ("levelfield's computing files", _counted(p["files"][:12] for p in known)),
         ("device", _counted(p.get("gpu") or p["device"] for p in known)),
         ("processor", _counted(p["processor"] for p in known)),
         ("trunk weights", _counted(p.get("weights") or "not known" for p in known)),

@@ -9,19 +9,19 @@ from levelfield.analysis.results import ResultRow
 from levelfield.data import datasets
 from levelfield.data.datasets.base import has_root
 from levelfield.runtime.shipped import shipped_files
-from levelfield.study.definition.spec import StudySpec, is_baseline
-from levelfield.study.definition.study_file import load_spec
-from levelfield.study.jobs.job import CONFIG, folds_of
+from levelfield.study.folder import StudyFolder
+from levelfield.study.jobs import CONFIG, folds_of
 from levelfield.study.progress import duration
-from levelfield.study.record import StudyRecord
+from levelfield.study.rows import load_spec
+from levelfield.study.spec import StudySpec, is_baseline
 
-STAGES = {"trial": "search", "final": "search", "run": "runs"}
+STAGES = {"trial": "search", "run": "runs"}
 
 
-def costs(record: StudyRecord) -> list[dict[str, Any]]:
+def costs(study: StudyFolder) -> list[dict[str, Any]]:
     """A row a method with its trainings and the time they took, then one of all; what was tested is not counted."""
     found: dict[str, dict[str, Any]] = {}
-    for job, result in record.state.results.items():
+    for job, result in study.state.results.items():
         for name in (job.method, "all"):
             row = found.setdefault(name, {"method": name, "trainings": 0, "search": 0.0, "runs": 0.0})
             row["trainings"] += 1
@@ -35,18 +35,18 @@ def costs(record: StudyRecord) -> list[dict[str, Any]]:
     return rows
 
 
-def commands(record: StudyRecord, rows: list[ResultRow]) -> list[dict[str, str]]:
+def commands(study: StudyFolder, rows: list[ResultRow]) -> list[dict[str, str]]:
     """What each does and its words, for somebody who has this page and a terminal."""
-    results = record.state.results
+    results = study.state.results
     known = next((each["provenance"] for each in results.values() if each.get("provenance")), None)
     found = []
     if known is not None:
         found.append({"what": "the same versions", "words": _install(known)})
-    shipped = _shipped_as(record.spec)
+    shipped = _shipped_as(study.spec)
     if shipped is not None:
-        words = f"levelfield study run {shlex.quote(shipped)}" + " --data.root DIR" * _has_root(record.spec)
+        words = f"levelfield study run {shlex.quote(shipped)}" + " --data.root DIR" * _has_root(study.spec)
         found.append({"what": "the whole study, anew", "words": words})
-    folder = f"outputs/{record.folder.name}"
+    folder = f"outputs/{study.folder.name}"
     name = shlex.quote(folder)
     found.append(
         {
@@ -54,9 +54,9 @@ def commands(record: StudyRecord, rows: list[ResultRow]) -> list[dict[str, str]]
             "words": f"levelfield study report {name}\nlevelfield study verify {name}",
         }
     )
-    trained = [method for method in record.spec.methods if not is_baseline(method)]
+    trained = [method for method in study.spec.methods if not is_baseline(method)]
     if any(row.stage == "test" and row.method in trained for row in rows):
-        job = folds_of(record.spec, best_method(rows, record.spec), 0)[0]
+        job = folds_of(study.spec, best_method(rows, study.spec), 0)[0]
         path = shlex.quote(f"{folder}/{job.path}")
         found.append({"what": f"one training, {job}", "words": f"levelfield fit --config {path}/{CONFIG}"})
         found.append(

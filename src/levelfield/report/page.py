@@ -7,6 +7,8 @@ from typing import Any
 
 from levelfield.analysis.comparison import OVER_BASELINE, PAIR, SECOND_SEARCH, compare_all
 from levelfield.analysis.conclusion import two_sentences
+from levelfield.analysis.conditions import collapsed, differing_conditions
+from levelfield.analysis.integrity import changed_files, gap_lines
 from levelfield.analysis.results import EMBEDDING_KINDS, ResultRow, SummaryRow, collect_rows, embedding_kinds, summarise
 from levelfield.analysis.selection import selected
 from levelfield.analysis.verdicts import CAVEAT, all_in_words
@@ -16,18 +18,12 @@ from levelfield.report.cost_and_commands import commands, costs
 from levelfield.report.figures import Results, report_figures
 from levelfield.report.figures.style import style, to_svg
 from levelfield.report.score_bars import cells_of, scale_of
-from levelfield.report.table import COLLAPSED, footnotes, reopening, score_lines
+from levelfield.report.table import COLLAPSED, footnotes, origin_lines, score_lines
 from levelfield.report.template import inside, render, size_of
 from levelfield.storage.atomic import write_atomically
-from levelfield.storage.ledger import Ledger
 from levelfield.storage.lock import Lock
-from levelfield.study.definition.conditions import differing_conditions
-from levelfield.study.definition.spec import ONE_PCA, StudySpec
-from levelfield.study.definition.sweep import without_value
-from levelfield.study.environment import mixed_lines
-from levelfield.study.integrity import changed_files, gap_lines
-from levelfield.study.record import StudyRecord
-from levelfield.study.tested import collapsed
+from levelfield.study.folder import StudyFolder
+from levelfield.study.spec import ONE_PCA, StudySpec, without_value
 
 KINDS = {
     PAIR: "Methods against each other",
@@ -43,14 +39,14 @@ SECTIONS = {
     "similarities": "Similarities",
     "searches": "Search",
     "costs": "Cost",
-    "ledger": "Openings of the test classes",
+    "ledger": "Evaluations of the test classes",
     "origin": "Where the numbers come from",
 }
 # More sentences than this are folded away below the figure; more than `FEW` on a search's bounds are, too.
 MANY, FEW = 30, 4
 
 
-def write_report(record: StudyRecord) -> Path:
+def write_report(study: StudyFolder) -> Path:
     """Write `report/index.html` and its figures, and return the page's path.
 
     The page holds the figures too: it can be sent alone. It may be written at any time; what is not done yet is absent.
@@ -58,14 +54,14 @@ def write_report(record: StudyRecord) -> Path:
     Raises:
         UserError: a result is damaged.
     """
-    folder, results = record.report_folder, Results(record, collect_rows(record), changed_files(record))
+    folder, results = study.report_folder, Results(study, collect_rows(study), changed_files(study))
     declared, drawn = report_figures(), draw_figures(results)
     figures = [(declared[name], inside(content), size_of(content)) for name, content in drawn.items()]
-    contents = _contents(record, results.rows, results.changed)
+    contents = _contents(study, results.rows, results.changed)
     own = list(dict.fromkeys(each.section for each, *_ in figures if each.section not in SECTIONS.values()))
     contents |= {"figures": figures, "own_sections": own, "sections": _sections(contents, own)}
     page = render("page.html.j2", **contents)
-    with Lock(record.folder, "report", "report"):  # several processes that share a study end with its page
+    with Lock(study.folder, "report", "report"):  # several processes that share a study end with its page
         for name, content in drawn.items():
             write_atomically(folder / f"{name}.svg", content)
         write_atomically(folder / "index.html", page.encode())
@@ -93,46 +89,42 @@ def draw_figures(results: Results) -> dict[str, bytes]:
         return {name: to_svg(picture) for name, picture in pictures.items() if picture is not None}
 
 
-def _contents(record: StudyRecord, rows: Sequence[ResultRow], changed: Mapping[Path, str]) -> dict[str, Any]:
+def _contents(study: StudyFolder, rows: Sequence[ResultRow], changed: Mapping[Path, str]) -> dict[str, Any]:
     """Everything the template shows but the figures."""
     from levelfield.report.retrieval import retrieval_of  # with torch, which `study status` can spare
 
-    spec, state, ledger = record.spec, record.state, record.ledger
+    spec, state, evaluations = study.spec, study.state, study.evaluations()
     test, folds = summarise(rows), spec.folds_of("trial")
-    reasons = [opening["reason"] for opening in ledger.openings]
-    reopened = reopening(reasons)
     by_one_pca = any(without_value(row.method) == ONE_PCA for row in rows)
-    warnings = collapsed(record)
+    warnings = collapsed(study)
     columns, table = _table(spec, test, summarise(rows, stage="run"), warnings)
-    notes = footnotes(spec.runs, spec.folds, reasons, [], spec.references, by_one_pca)
+    notes = footnotes(spec.runs, spec.folds, evaluations, [], spec.references, by_one_pca)
     return {
         "name": spec.name,
-        "reopened": reopened,
-        "compared": compared(record),
+        "compared": compared(study),
         "verdict": two_sentences(rows, spec),
         "columns": columns,
         "table": table,
         "notes": [
-            *(note for note in notes if note != reopened),
+            *notes,
             *warnings.values(),
-            *mixed_lines(record),
+            *origin_lines(study),
             *gap_lines(changed),
         ],
         "caveat": CAVEAT,
         "comparisons": _verdicts(spec, rows),
-        "retrieval": retrieval_of(record, rows),
+        "retrieval": retrieval_of(study, rows),
         "many": MANY,
         "few": FEW,
         "conditions": differing_conditions(spec),
-        "budget": f"{spec.search.trials} trials a method ({spec.search.sampler}), each on all {folds} folds"
-        + f"; of each the best {spec.search.final} trained again with other seeds" * bool(spec.search.final),
-        "searches": _searches(record) if spec.search.trials else [],
-        "costs": costs(record),
-        "commands": commands(record, list(rows)),
+        "budget": f"{spec.search.trials} trials a method ({spec.search.sampler}), each on all {folds} folds",
+        "searches": _searches(study) if spec.search.trials else [],
+        "costs": costs(study),
+        "commands": commands(study, list(rows)),
         "failed_runs": [(str(job), why) for job, why in state.failures("run").items()],
         "without_setting": state.without_setting(),
-        "ledger": _openings(ledger),
-        "origin": origin(record),
+        "ledger": evaluations,
+        "origin": origin(study),
         "jobs_done": (len(state.jobs) - len(state.to_do), len(state.jobs)),
     }
 
@@ -165,7 +157,7 @@ def _verdicts(spec: StudySpec, rows: Sequence[ResultRow]) -> list[dict[str, Any]
     for metric, title in SHOWN_METRICS.items():
         sentences: dict[tuple[str, str], list[str]] = defaultdict(list)
         for embedding in EMBEDDING_KINDS:
-            comparisons = compare_all(rows, list(spec.methods), metric=metric, embedding=embedding)
+            comparisons = compare_all(rows, list(spec.methods), metric, embedding, spec.baselines)
             for comparison, sentence in zip(comparisons, all_in_words(comparisons), strict=True):
                 sentences[comparison.kind, embedding].append(sentence)
         kinds = []
@@ -179,20 +171,13 @@ def _verdicts(spec: StudySpec, rows: Sequence[ResultRow]) -> list[dict[str, Any]
     return found
 
 
-def _searches(record: StudyRecord) -> list[dict[str, Any]]:
+def _searches(study: StudyFolder) -> list[dict[str, Any]]:
     return [
         {
             **vars(selection),
             "setting": said_setting(selection.parameters),
             "value": None if selection.value is None else f"{100 * selection.value:.1f}",
         }
-        for selection in selected(record).values()
-        if record.spec.trials(selection.method)
+        for selection in selected(study).values()
+        if study.spec.trials(selection.method)
     ]
-
-
-def _openings(ledger: Ledger) -> list[dict[str, Any]]:
-    """Each opening of the test classes with when it ended."""
-    entries = ledger.entries()
-    ended = {entry["opening"]: entry["time"] for entry in entries if entry["event"] == "finished"}
-    return [{**entry, "ended": ended.get(entry["opening"])} for entry in entries if entry["event"] == "opened"]

@@ -6,17 +6,16 @@ from typing import Any
 
 from levelfield.analysis.ranks import rank_methods
 from levelfield.analysis.results import EMBEDDING_KINDS, SummaryRow, collect_rows, summarise
+from levelfield.analysis.written_config import class_name
 from levelfield.errors import UserError
 from levelfield.metrics.table import SELECTED_BY
 from levelfield.report.figures.style import style, to_svg
 from levelfield.report.ranks_figure import ranks_figure
-from levelfield.report.table import percent, reopening
+from levelfield.report.table import evaluated, percent
 from levelfield.report.template import inside, render
 from levelfield.storage.atomic import write_atomically
-from levelfield.study.definition.search_settings import first_search
-from levelfield.study.definition.spec import STUDY, StudySpec
-from levelfield.study.jobs.written_config import class_name
-from levelfield.study.record import StudyRecord
+from levelfield.study.folder import StudyFolder
+from levelfield.study.spec import STUDY, StudySpec, first_search
 
 
 def write_ranks(folders: Sequence[Path], destination: Path) -> Path:
@@ -31,20 +30,19 @@ def write_ranks(folders: Sequence[Path], destination: Path) -> Path:
     """
     specs: dict[str, StudySpec] = {}
     summaries: dict[str, list[SummaryRow]] = {}
-    reopened: dict[str, str] = {}
+    evaluations: dict[str, str] = {}
     for folder in folders:
         if not (folder / STUDY).exists():
             raise UserError(f"{folder} holds no study; give the output folders of finished studies")
-        record = StudyRecord.begun(folder)
-        spec = record.spec
+        study = StudyFolder.begun(folder)
+        spec = study.spec
         if spec.name in specs:
             raise UserError(f"{folder}: there is another study named {spec.name!r}; ranks need one a data set")
         specs[spec.name] = spec
-        summaries[spec.name] = [row for row in summarise(collect_rows(record)) if row.metric == SELECTED_BY]
+        summaries[spec.name] = [row for row in summarise(collect_rows(study)) if row.metric == SELECTED_BY]
         if not summaries[spec.name]:
             raise UserError(f"{folder} has no test scores yet; resume the study first")
-        if notice := reopening([opening["reason"] for opening in record.ledger.openings]):
-            reopened[spec.name] = notice
+        evaluations[spec.name] = evaluated(study.evaluations())
     methods = _common_methods(specs)
     sections = []
     for embedding in EMBEDDING_KINDS:
@@ -53,7 +51,7 @@ def write_ranks(folders: Sequence[Path], destination: Path) -> Path:
             for name, summary in summaries.items()
         }
         sections.append(_section(embedding, found, destination))
-    page = render("ranks.html.j2", specs=specs, sections=sections, reopened=reopened)
+    page = render("ranks.html.j2", specs=specs, sections=sections, evaluations=evaluations)
     write_atomically(destination / "ranks.html", page.encode())
     return destination / "ranks.html"
 

@@ -11,10 +11,8 @@ from levelfield.errors import UserError
 from levelfield.metrics.table import SELECTED_BY
 from levelfield.report.scored_samples import ScoredSamples, scored_samples
 from levelfield.report.thumbnails import Thumbnails
-from levelfield.study.definition.search_settings import first_search
-from levelfield.study.definition.spec import is_baseline, reference_of
-from levelfield.study.record import StudyRecord
-from levelfield.study.tested import distance_of
+from levelfield.study.folder import StudyFolder
+from levelfield.study.spec import PCA, first_search, is_baseline
 
 QUERIES = 3  # of the best, of the median and of the worst
 NEIGHBOURS = {"image": 8, "text": 4}
@@ -23,19 +21,19 @@ THUMBNAIL_SIDE = 96  # pixels
 LONGEST = 160  # letters of a text
 
 
-def retrieval_of(record: StudyRecord, rows: Sequence[ResultRow]) -> dict[str, Any] | None:
-    """All of it, for the template and the page's program; None before the test classes were opened.
+def retrieval_of(study: StudyFolder, rows: Sequence[ResultRow]) -> dict[str, Any] | None:
+    """All of it, for the template and the page's program; None before the test classes were evaluated.
 
     Raises:
-        UserError: a file is damaged, or the ledger does not hold its opening as it was.
+        UserError: a file is damaged, or the ledger has no line of its evaluation.
     """
-    models = one_model_each(record)
+    models = one_model_each(study)
     trained = [method for method in models if not is_baseline(method)]
     if not trained:
         return None
-    shown = _order(record, rows, list(models))
-    found = scored_samples(record, models[shown[0]].data)
-    retrievals = {method: Retrieval(embedded, distance_of(record, method)) for method, embedded in models.items()}
+    shown = _order(study, rows, list(models))
+    found = scored_samples(study, models[shown[0]].data)
+    retrievals = {method: Retrieval(embedded, study.distance_of(method)) for method, embedded in models.items()}
     contents: dict[str, Any] = {
         "run": SHOWN_RUN,
         "fold": SHOWN_FOLD,
@@ -76,16 +74,16 @@ def retrieval_of(record: StudyRecord, rows: Sequence[ResultRow]) -> dict[str, An
     return contents
 
 
-def _order(record: StudyRecord, rows: Sequence[ResultRow], there: Sequence[str]) -> list[str]:
+def _order(study: StudyFolder, rows: Sequence[ResultRow], there: Sequence[str]) -> list[str]:
     """The best method, the one after it and the trunk without training, as far as they are there."""
     means = {
         row.method: row.mean for row in summarise(rows) if (row.embedding, row.metric) == ("separated", SELECTED_BY)
     }
     trained = [method for method in there if not is_baseline(method) and method in means]
-    best = best_method(rows, record.spec)
+    best = best_method(rows, study.spec)
     ranked = sorted(trained, key=lambda method: (method != best, -means[method]))
     others = [method for method in ranked if first_search(method) != first_search(ranked[0])]
-    without = [method for method in there if is_baseline(method) and reference_of(method) is None]
+    without = [method for method in there if is_baseline(method) and study.spec.reference_of(method) == PCA]
     without = sorted(without, key=lambda method: -means.get(method, 0.0))
     return [ranked[0], *others[:1], *without[:1]]
 

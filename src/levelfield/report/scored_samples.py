@@ -1,4 +1,4 @@
-"""The pictures or texts of an opened study's test samples, where they are at hand."""
+"""The pictures or texts of a tested study's test samples, where they are at hand."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +9,7 @@ from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.index import SampleIndex
 from levelfield.errors import UserError
-from levelfield.study.record import StudyRecord
+from levelfield.study.folder import StudyFolder
 from levelfield.training.instantiation import instantiate, restrict_parser
 from levelfield.training.parser import LevelfieldParser
 
@@ -46,16 +46,16 @@ class ScoredSamples:
         return self.dataset.load(self.index.keys[position])
 
 
-def scored_samples(record: StudyRecord, fingerprint: str) -> ScoredSamples | str:
+def scored_samples(study: StudyFolder, fingerprint: str) -> ScoredSamples | str:
     """The samples that were scored, or a sentence why they are not shown.
 
-    They are looked up by a study's settings; this is asked for an opening that the ledger holds, and opens nothing.
+    They are looked up by a study's settings; this is asked for an evaluation that the ledger holds, and scores nothing.
 
     Args:
         fingerprint: Of the samples that were scored.
     """
     try:
-        data = _datamodule(record)
+        data = _datamodule(study)
         index = data.dataset.read_index()
         test = index.select(np.isin(index.labels, data.dataset.test_classes(index, data.split)))
         if data.dataset.fingerprint(test) != fingerprint:
@@ -66,8 +66,8 @@ def scored_samples(record: StudyRecord, fingerprint: str) -> ScoredSamples | str
     return ScoredSamples(data.dataset, test, names)
 
 
-def _datamodule(record: StudyRecord) -> MetricDataModule:
+def _datamodule(study: StudyFolder) -> MetricDataModule:
     restrict_parser()
     parser = LevelfieldParser(exit_on_error=False)
     parser.add_class_arguments(MetricDataModule, "data", fail_untyped=False)
-    return instantiate(parser, parser.parse_object({"data": record.spec.baseline_config["data"]})).data
+    return instantiate(parser, parser.parse_object({"data": study.spec.config_of(study.spec.rows[0])["data"]})).data

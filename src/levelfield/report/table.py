@@ -2,27 +2,24 @@
 
 import io
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from levelfield.analysis.conditions import collapsed, differing_conditions
+from levelfield.analysis.integrity import changed_files, gap_lines
 from levelfield.analysis.results import EMBEDDING_KINDS, SummaryRow, collect_rows, embedding_kinds, summarise
 from levelfield.analysis.statistics import TOO_FEW_RUNS
 from levelfield.metrics.table import SELECTED_BY, SHOWN_METRICS
-from levelfield.study.definition.conditions import differing_conditions
-from levelfield.study.definition.references import said
-from levelfield.study.definition.spec import BASELINE, ONE_PCA, is_baseline, one_pca
-from levelfield.study.definition.sweep import without_value
-from levelfield.study.environment import mixed_lines
-from levelfield.study.integrity import changed_files, gap_lines
-from levelfield.study.record import StudyRecord
-from levelfield.study.tested import collapsed
+from levelfield.study.folder import StudyFolder
+from levelfield.study.same_study import differing_origins, kept_lines
+from levelfield.study.spec import BASELINE, FEATURES, LDA, ONE_PCA, is_baseline, one_pca, without_value
 
 COLLAPSED = " (collapsed)"
 TABLE_WIDTH = 120  # where there is no terminal to say it
@@ -84,7 +81,7 @@ def comparison_table(
     """Test scores in percent, one row a method, separated above concatenated; it fits a terminal of 80 columns.
 
     Args:
-        test: Test scores; none before the test classes were opened.
+        test: Test scores; none before the test classes were evaluated.
         validation: Scores on the validation folds, shown beside the separated test scores.
         kinds: `separated` and `concatenated`, or the former alone.
         collapsed: Methods whose embeddings have collapsed.
@@ -105,7 +102,7 @@ def comparison_table(
 def footnotes(
     runs: int,
     folds: int,
-    openings: Sequence[str],
+    evaluations: Sequence[Mapping[str, Any]],
     conditions: Sequence[str],
     references: Sequence[str] = (),
     with_one_pca: bool = False,
@@ -114,7 +111,7 @@ def footnotes(
 
     Args:
         folds: Folds of each run; 1 for the whole training half.
-        openings: The reason of each opening of the test classes.
+        evaluations: The ledger's line of each evaluation of the test classes.
         conditions: In what the methods differ besides the method.
         references: What else the baseline's features are read by.
         with_one_pca: Whether there is a row of the baseline by one PCA.
@@ -132,43 +129,49 @@ def footnotes(
         kinds,
         f"{BASELINE}: the trunk's features without training, reduced by a PCA of the training classes.",
         *([f"{ONE_PCA}: these features by one PCA to folds x size, as in the Reality Check."] if with_one_pca else []),
-        *said(references, BASELINE),
+        *map(_said, references),
+        evaluated(evaluations),
     ]
-    if not openings:
-        notes.append("The test classes have not been opened.")
-    elif notice := reopening(openings):
-        notes.insert(0, notice)
-    else:
-        notes.append("The test classes were opened once.")
     notes += [f"Unequal conditions: {sentence}." for sentence in conditions]
     return notes
 
 
-def reopening(openings: Sequence[str]) -> str | None:
-    """What the first line says if the test classes were opened more than once, given the reason of each opening."""
-    if len(openings) < 2:
-        return None
-    times = Counter(openings[1:])
-    again = "; ".join(f"{why} ({n} times)" if n > 1 else why for why, n in times.items())
-    return f"THE TEST CLASSES WERE OPENED {len(openings)} TIMES. Why again: {again}."
+def evaluated(evaluations: Sequence[Mapping[str, Any]]) -> str:
+    """How often the test classes have been evaluated, by whom, and why where a person said so.
+
+    Example:
+        >>> evaluated([{"by": "study smoke", "reason": ""}, {"by": "levelfield test", "reason": "a better crop"}])
+        'The test classes have been evaluated 2 times: study smoke; levelfield test (a better crop).'
+    """
+    if not evaluations:
+        return "The test classes have not been evaluated."
+    why = (f"{each['by']} ({each['reason']})" if each.get("reason") else each["by"] for each in evaluations)
+    counts = Counter(why)
+    listed = "; ".join(f"{who}, {n} times" if n > 1 else who for who, n in counts.items())
+    times = "once" if len(evaluations) == 1 else f"{len(evaluations)} times"
+    return f"The test classes have been evaluated {times}: {listed}."
+
+
+def _said(reference: str) -> str:
+    """What an untrained row besides the PCA to the methods' size does to the features."""
+    what = {
+        FEATURES: "the features as they are",
+        LDA: "projected by a linear discriminant analysis of the training classes (shrunk covariances)",
+    }
+    size = f"reduced by a PCA to {reference.removeprefix('pca')} instead, or as many as there are"
+    return f"{BASELINE}[{reference}]: {what.get(reference, size)}."
 
 
 @dataclass(frozen=True, repr=False)
 class StudyTable:
-    """The comparison table with its footnotes: a notebook shows it, `str` makes text of it, rich prints it.
-
-    Of the `notes`, which stand below, a repeated opening of the test classes comes first, above the table.
-    """
+    """The comparison table with its footnotes: a notebook shows it, `str` makes text of it, rich prints it."""
 
     table: Table
     notes: Sequence[str]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        reopened = self.notes[0].startswith("THE TEST")
-        if reopened:
-            yield Text(self.notes[0], style="bold red")
         yield self.table
-        yield from map(Text, self.notes[reopened:])
+        yield from map(Text, self.notes)
 
     def __repr__(self) -> str:
         text = io.StringIO()
@@ -179,12 +182,18 @@ class StudyTable:
         return f"<pre>{escape(repr(self))}</pre>"
 
 
-def study_table(record: StudyRecord) -> StudyTable:
+def origin_lines(study: StudyFolder) -> list[str]:
+    """Rows that were kept though their sources have changed, and versions and devices in which the results differ."""
+    return [*kept_lines(study), *differing_origins(study)]
+
+
+def study_table(study: StudyFolder) -> StudyTable:
     """What a study has scored so far."""
-    spec, rows = record.spec, collect_rows(record)
-    validation, warnings = summarise(rows, stage="run"), collapsed(record)
+    spec, rows = study.spec, collect_rows(study)
+    validation, warnings = summarise(rows, stage="run"), collapsed(study)
     table = comparison_table(spec.name, spec.rows, summarise(rows), validation, embedding_kinds(spec), warnings)
-    openings = [entry["reason"] for entry in record.ledger.openings]
     by_one_pca = any(without_value(row.method) == ONE_PCA for row in rows)
-    notes = footnotes(spec.runs, spec.folds, openings, differing_conditions(spec), spec.references, by_one_pca)
-    return StudyTable(table, [*notes, *warnings.values(), *mixed_lines(record), *gap_lines(changed_files(record))])
+    notes = footnotes(
+        spec.runs, spec.folds, study.evaluations(), differing_conditions(spec), spec.references, by_one_pca
+    )
+    return StudyTable(table, [*notes, *warnings.values(), *origin_lines(study), *gap_lines(changed_files(study))])

@@ -7,29 +7,29 @@ from typing import Any
 
 from levelfield.analysis.results import SummaryRow, collect_rows, summarise
 from levelfield.analysis.verdicts import verdict_lines
+from levelfield.core.configuration import init_args
 from levelfield.storage.lock import Lock
-from levelfield.study.definition.configuration import init_args
-from levelfield.study.record import StudyRecord
+from levelfield.study.folder import StudyFolder
 from levelfield.training.trackers import QUIET, TENSORBOARD, WANDB
 
 
-def track_summary(record: StudyRecord) -> None:
+def track_summary(study: StudyFolder) -> None:
     """Tell the trackers of a study's methods how it ended; nothing where it has none, or where they know already."""
-    trackers = _trackers(record)
+    trackers = _trackers(study)
     if not trackers:
         return
-    rows = collect_rows(record)
-    summary, verdicts = summarise(rows), verdict_lines(rows, record.spec)
-    with Lock(record.folder, "report", "report"):
+    rows = collect_rows(study)
+    summary, verdicts = summarise(rows), verdict_lines(rows, study.spec)
+    with Lock(study.folder, "report", "report"):
         for logger in (trackers[name] for name in WANDB if name in trackers):
-            _to_wandb(record, logger, summary, verdicts)
+            _to_wandb(study, logger, summary, verdicts)
         if set(TENSORBOARD) & set(trackers):
-            _to_tensorboard(record, summary, verdicts)
+            _to_tensorboard(study, summary, verdicts)
 
 
-def _trackers(record: StudyRecord) -> dict[str, Any]:
+def _trackers(study: StudyFolder) -> dict[str, Any]:
     """The trackers of the first method that has any, by the names of their classes."""
-    for config in record.spec.methods.values():
+    for config in study.spec.methods.values():
         given = config["trainer"].get("logger")
         loggers = given if isinstance(given, list) else [given] if isinstance(given, dict | str) else []
         named = {str(each["class_path"] if isinstance(each, dict) else each): each for each in loggers}
@@ -38,19 +38,19 @@ def _trackers(record: StudyRecord) -> dict[str, Any]:
     return {}
 
 
-def _to_wandb(record: StudyRecord, logger: Any, summary: Sequence[SummaryRow], verdicts: Sequence[str]) -> None:
+def _to_wandb(study: StudyFolder, logger: Any, summary: Sequence[SummaryRow], verdicts: Sequence[str]) -> None:
     import wandb
 
-    spec = record.spec
+    spec = study.spec
     identity = f"{spec.name} {spec.configuration_hash()} {[*map(astuple, summary)]} {[*verdicts]}"
     number = hashlib.sha256(identity.encode()).hexdigest()[:16]
-    if list(record.folder.glob(f"wandb/*run-*-{number}")):
+    if list(study.folder.glob(f"wandb/*run-*-{number}")):
         return
     arguments = init_args(logger)
     run = wandb.init(
         project=arguments.get("project"),
         entity=arguments.get("entity"),
-        dir=record.folder,
+        dir=study.folder,
         mode="offline" if arguments.get("offline") else None,
         id=number,
         group=spec.name,
@@ -67,10 +67,10 @@ def _to_wandb(record: StudyRecord, logger: Any, summary: Sequence[SummaryRow], v
     run.finish()
 
 
-def _to_tensorboard(record: StudyRecord, summary: Sequence[SummaryRow], verdicts: Sequence[str]) -> None:
+def _to_tensorboard(study: StudyFolder, summary: Sequence[SummaryRow], verdicts: Sequence[str]) -> None:
     from torch.utils.tensorboard import SummaryWriter
 
-    with SummaryWriter(str(record.folder / "tensorboard")) as writer:
+    with SummaryWriter(str(study.folder / "tensorboard")) as writer:
         for key, value in scores_by_key(summary).items():
             writer.add_scalar(key, value)
         writer.add_text("verdicts", "\n\n".join(verdicts))

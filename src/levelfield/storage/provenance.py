@@ -19,54 +19,6 @@ if TYPE_CHECKING:
 
 # What a training and a search compute with; a package whose classes a learner holds is recorded beside them.
 LIBRARIES = ("torch", "torchvision", "lightning", "timm", "numpy", "scipy", "optuna", "pillow")
-# Files of levelfield in which no number of a study is made.
-NO_NUMBERS = (
-    "__init__.py",
-    "__main__.py",
-    "analysis",
-    "cli",
-    "data/download.py",
-    "errors.py",
-    "metrics/hierarchy.py",
-    "metrics/reranking.py",
-    "metrics/verification.py",
-    "report",
-    "runtime",
-    "storage",
-    "study/archive.py",
-    "study/begun.py",
-    "study/definition/conditions.py",
-    "study/dry_run",
-    "study/environment.py",
-    "study/execution/executor.py",
-    "study/execution/executors",
-    "study/execution/pool.py",
-    "study/execution/share.py",
-    "study/jobs/live_view.py",
-    "study/jobs/standing.py",
-    "study/progress.py",
-    "study/integrity.py",
-    "study/same_study.py",
-    "training/active_pairs.py",
-    "training/callbacks/asked_rates.py",
-    "training/callbacks/track_training.py",
-    "training/contradictions.py",
-    "training/batched_tensorboard.py",
-    "training/batched_wandb.py",
-    "training/interruption.py",
-    "training/mistakes.py",
-    "training/neighbour_gallery.py",
-    "training/no_profiler.py",
-    "training/notices.py",
-    "training/parser.py",
-    "training/run_claim.py",
-    "training/stored_options.py",
-    "training/trackers.py",
-    "training/trust.py",
-    "training/unused.py",
-    "training/words.py",
-    "use",
-)
 SOURCE_SUFFIXES = (".py", ".csv")
 
 
@@ -94,13 +46,12 @@ def code_version() -> dict[str, Any]:
 
 
 @cache  # as above: called when a process begins to work
-def computing_files(package: Path = Path(levelfield.__file__).parent) -> str:
-    """SHA-256 over the files of levelfield that make a study's numbers, their names among them."""
+def computing_files(package: Path) -> str:
+    """SHA-256 over the source files of a package, their names among them."""
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*")):
         name = path.relative_to(package)
-        silent = any(name.is_relative_to(other) for other in NO_NUMBERS)
-        if path.suffix in SOURCE_SUFFIXES and not silent and not any(part.startswith(".") for part in name.parts):
+        if path.suffix in SOURCE_SUFFIXES and not any(part.startswith(".") for part in name.parts):
             digest.update(f"{name.as_posix()}\n{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
     return digest.hexdigest()
 
@@ -132,7 +83,6 @@ def software() -> dict[str, Any]:
     """Code, libraries and processor of this process."""
     return {
         "code": code_version(),
-        "files": computing_files(),
         "libraries": library_versions(),
         "processor": processor(),
     }

@@ -1,0 +1,1 @@
+"""A study: from its YAML file to jobs, workers, results and the evaluation on the test classes."""

@@ -1,4 +1,4 @@
-"""A finished study as one small file: its definition, ledger, results and tables, without weights and embeddings."""
+"""A finished study as one small file: what it takes to add a method to it, without weights and embeddings."""
 
 import io
 import json
@@ -7,34 +7,35 @@ import os
 import re
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import yaml
 
+from levelfield.core.configuration import Config, init_args, read_yaml
+from levelfield.core.ledger import LEDGER
 from levelfield.errors import UserError
 from levelfield.storage.atomic import write_atomically
-from levelfield.storage.ledger import LEDGER
-from levelfield.study.definition.configuration import Config, init_args, read_yaml
-from levelfield.study.definition.spec import STUDY, StudySpec
-from levelfield.study.environment import MIXED
-from levelfield.study.jobs.job import CONFIG, RESULT, folds_of, method_runs
-from levelfield.study.record import ARCHIVED, StudyRecord
-from levelfield.study.tested import read_tests, tested_path
+from levelfield.study.folder import ARCHIVED, KEPT, RESULTS_FILE, SUMMARY_FILE, StudyFolder
+from levelfield.study.jobs import CONFIG, RESULT, folds_of, row_runs
+from levelfield.study.spec import STUDY, StudySpec
 
 SUFFIX = ".tar.xz"
-# Thousands of results name the same hundreds of classes: they shrink to a 250th.
-MOST_BYTES = 1 << 30
-# All that an archive may hold.
-MEMBER = rf"({STUDY}|{LEDGER}|{ARCHIVED}|{MIXED}|results\.csv|summary\.csv|jobs/[^/]+/[^/]+/[^/]+/({RESULT}|{CONFIG}))"
+# All that an archive may hold, and how much of it: thousands of results name the same classes and shrink to a 250th.
+PART = r"(?!\.)[A-Za-z0-9_.=,@-]+"
+MEMBER = (
+    rf"({STUDY}|{LEDGER}|{ARCHIVED}|{KEPT}|{RESULTS_FILE}|{SUMMARY_FILE}|jobs/{PART}/{PART}/{PART}/({RESULT}|{CONFIG}))"
+)
+MOST_BYTES, MOST_MEMBERS = 1 << 30, 200_000
 
 
 def is_archive(path: Path) -> bool:
+    """Whether a path is an archive of a study."""
     return path.name.endswith(SUFFIX) and path.is_file()
 
 
-def write_archive(record: StudyRecord, file: Path) -> Path:
+def write_archive(study: StudyFolder, file: Path) -> Path:
     """Write the archive of a finished study: sorted, without times, owners or the way to the data.
 
     The same folder gives the same bytes with the same version of liblzma.
@@ -42,15 +43,15 @@ def write_archive(record: StudyRecord, file: Path) -> Path:
     Raises:
         UserError: jobs are to do, a run is not tested, or a table is missing.
     """
-    if to_do := record.read_again().to_do:
-        raise UserError(f"{record.folder}: {to_do[0]} is not done; resume the study, then archive it")
-    tests = read_tests(record)
-    for method, run in record.state.tested_runs():
-        if (method, run) not in tests:
-            raise UserError(f"{record.folder}: {method} run {run} is not tested; resume the study, then archive it")
+    if to_do := study.read_again().to_do:
+        raise UserError(f"{study.folder}: {to_do[0]} is not done; resume the study, then archive it")
+    tests = study.tests()
+    for row, run in study.state.tested_runs():
+        if (row, run) not in tests:
+            raise UserError(f"{study.folder}: {row} run {run} is not tested; resume the study, then archive it")
     stored = io.BytesIO()
     with tarfile.open(fileobj=stored, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for name, content in sorted(_contents(record)):
+        for name, content in sorted(_contents(study)):
             entry = tarfile.TarInfo(name)
             entry.size, entry.mode = len(content), 0o644
             archive.addfile(entry, io.BytesIO(content))
@@ -58,28 +59,25 @@ def write_archive(record: StudyRecord, file: Path) -> Path:
     return file
 
 
-def _contents(record: StudyRecord) -> Iterator[tuple[str, bytes]]:
-    folder, spec = record.folder, record.spec
-    methods = {job.method for job in record.state.results} | set(record.archived)
-    methods |= {name for name, other in spec.trained_as.items() if other in methods}
-    yield STUDY, yaml.safe_dump(_without_root(spec), sort_keys=False).encode()
-    yield ARCHIVED, json.dumps({"methods": sorted(methods)}, indent=1).encode()
-    tables = [record.ledger.path, record.results_file, record.summary_file]
-    tested = [folder / tested_path(*each) for each in record.state.tested_runs()]
-    results = [folder / job.path / RESULT for job in record.state.results]
-    # One configuration a method, for what a page says of it.
-    configs = [
-        folder / job.path / CONFIG for each in method_runs(spec) if each[1] == 0 for job in folds_of(spec, *each)
-    ]
-    mixed = [path for path in (folder / MIXED,) if path.is_file()]
-    for path in {*tables, *tested, *results, *mixed, *filter(_is_anybodys, configs)}:
+def _contents(study: StudyFolder) -> Iterator[tuple[str, bytes]]:
+    folder, spec = study.folder, study.spec
+    yield STUDY, replace(spec, methods={row: _without_root(c) for row, c in spec.methods.items()}).to_yaml().encode()
+    rows = {job.method for job in study.state.results} | set(study.archived)
+    yield ARCHIVED, json.dumps({"rows": {row: {} for row in sorted(rows)}}, indent=1).encode()
+    files = {study.ledger_file, study.results_file, study.summary_file}
+    files |= {study.test_file(*each) for each in study.state.tested_runs()}
+    files |= {folder / job.path / RESULT for job in study.state.results}
+    # One configuration a row, for what a page says of it, and the rows that a person has kept.
+    first_runs = [job for each in row_runs(spec) if each[1] == 0 for job in folds_of(spec, *each)]
+    optional = [folder / KEPT, *filter(_is_anybodys, (folder / job.path / CONFIG for job in first_runs))]
+    for path in files | {path for path in optional if path.is_file()}:
         if not path.is_file():
             raise UserError(f"{path} is missing; `levelfield study report` writes a study's tables")
         yield path.relative_to(folder).as_posix(), path.read_bytes()
 
 
 def _is_anybodys(config: Path) -> bool:
-    """Whether a job's configuration is there and does not say where the data lie on this machine."""
+    """Whether a job's configuration is there and does not say where the data are on this machine."""
     return config.is_file() and not any(place.get("root") for place in _data_places(read_yaml(config)))
 
 
@@ -87,17 +85,20 @@ def _data_places(config: Config) -> list[Config]:
     return [config["data"], init_args(config["data"].get("dataset"))]
 
 
-def _without_root(spec: StudySpec) -> dict[str, Any]:
-    """The definition without the way to the data, which is a machine's own."""
-    plain = spec.to_dict()
-    for config in plain["methods"].values():
-        for place in _data_places(config):
-            place.pop("root", None)
-    return plain
+def _without_root(config: Config) -> Config:
+    """A configuration without the way to the data, which differs from machine to machine."""
+    data = {key: value for key, value in config["data"].items() if key != "root"}
+    if arguments := init_args(data.get("dataset")):
+        kept = {key: value for key, value in arguments.items() if key != "root"}
+        data["dataset"] = {**data["dataset"], "init_args": kept}
+    return {**config, "data": data}
 
 
-def unpack_study(archive: Path, folder: Path) -> None:
-    """Begin a study's folder with what an archive holds.
+def unpack_study(archive: Path, folder: Path, check: Callable[[StudySpec], None] = lambda spec: None) -> None:
+    """Begin a study's folder with what an archive holds; a refused archive leaves nothing behind.
+
+    Args:
+        check: Raises a UserError where the archive is of another study than the one that is started.
 
     Raises:
         UserError: no such file, no archive of a study, a file in it that none has, or a folder that is not empty.
@@ -107,20 +108,51 @@ def unpack_study(archive: Path, folder: Path) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} is not empty: choose another --output to unpack {archive} into")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    from levelfield.data.extract import unpack  # with torch, which `study status` can spare
-
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".unpacking") as aside:
         whole = Path(aside, "study")
-        whole.mkdir()
-        unpack(archive, whole, "", lambda there, all_bytes: None, always_allowed=MOST_BYTES)
-        for path in sorted(path for path in whole.rglob("*") if path.is_file()):
-            name = path.relative_to(whole).as_posix()
-            if not re.fullmatch(MEMBER, name):
-                raise UserError(f"{archive} holds {name}, which no archive of a study has: refused")
+        for name, content in _members(archive):
+            write_atomically(whole / name, content)
         for needed in (STUDY, LEDGER, ARCHIVED):
             if not (whole / needed).is_file():
                 raise UserError(f"{archive} is no archive of a study: it has no {needed}")
-        StudyRecord.begun(whole)
+        study = StudyFolder.begun(whole)
+        check(study.spec)
+        study.read_again(), study.tests()  # refuse damaged results
         if folder.is_dir():
             folder.rmdir()
         os.replace(whole, folder)
+
+
+def _members(archive: Path) -> Iterator[tuple[str, bytes]]:
+    """Name and content of each file in an archive.
+
+    Raises:
+        UserError: it is damaged, or holds what no archive of a study has.
+    """
+    number, size = 0, 0
+    try:
+        with tarfile.open(archive, mode="r:xz") as tar:
+            for member in tar:
+                number, size = number + 1, size + member.size
+                if not member.isreg() or not re.fullmatch(MEMBER, member.name):
+                    raise UserError(f"{archive} holds {member.name}, which no archive of a study has: refused")
+                if size > MOST_BYTES or number > MOST_MEMBERS:
+                    raise UserError(f"{archive} holds more than an archive of a study: refused")
+                file = tar.extractfile(member)
+                content = b"" if file is None else file.read()
+                if member.name.endswith(".yaml"):
+                    _refuse_aliases(archive, member.name, content)
+                yield member.name, content
+    except (tarfile.TarError, lzma.LZMAError, EOFError, OSError) as error:
+        raise UserError(f"{archive} is damaged, or no archive: {error}") from None
+
+
+def _refuse_aliases(archive: Path, name: str, content: bytes) -> None:
+    """A few aliases of aliases in YAML fill the memory; what we write has none."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        found = any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(content, Loader=loader))
+    except yaml.YAMLError:
+        found = True
+    if found:
+        raise UserError(f"{archive}: {name} is not as levelfield writes it: refused")

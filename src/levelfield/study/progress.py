@@ -1,23 +1,23 @@
-"""What a study is doing and how long is left: a live view on a terminal, plain lines or lines of JSON elsewhere."""
+"""What a study does and how long is left: a bar on a terminal, a line every ten seconds or lines of JSON elsewhere."""
 
 import json
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from statistics import fmean
 from typing import Any, TextIO
 
 from rich.console import Console
-from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import Progress as Bar
 
 from levelfield.metrics.table import SELECTED_BY
-from levelfield.study.definition.spec import is_baseline
-from levelfield.study.jobs.job import Job, failed
-from levelfield.study.jobs.live_view import Doing, StudyView
-from levelfield.study.jobs.standing import method_standings
-from levelfield.study.jobs.state import StudyState
+from levelfield.study.jobs import Job, failed
+from levelfield.study.spec import is_baseline
+from levelfield.study.state import StudyState
 
-# A refresh takes some milliseconds of the process that may be training.
-REFRESHES_A_SECOND = 2
+# Where there is no terminal.
+SECONDS_A_LINE = 10.0
 
 
 def duration(seconds: float) -> str:
@@ -28,147 +28,99 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def seconds_left(
-    to_do: Iterable[Job], done: Mapping[Job, float], elapsed: float = 0.0, workers: int = 1
-) -> float | None:
-    """Expected time of the jobs to do: each as long as its method's mean so far, or else the mean of all.
-
-    Args:
-        to_do: Jobs, the running one included.
-        done: Seconds of each finished job.
-        elapsed: Seconds the running jobs have taken.
+def seconds_left(to_do: Iterable[Job], done: Mapping[Job, float], workers: int = 1) -> float | None:
+    """Expected time of the jobs to do: each as long as its row's mean so far, or else the mean of all.
 
     Returns:
-        Seconds; None before any training is done, for the baseline's jobs say nothing about one.
+        Seconds; None before any training is done, for the untrained rows' jobs say nothing about one.
     """
     trained = [seconds for job, seconds in done.items() if not is_baseline(job.method)]
     if not trained:
         return None
-    overall = sum(trained) / len(trained)
-    by_method: dict[str, list[float]] = {}
+    by_row: dict[str, list[float]] = {}
     for job, seconds in done.items():
-        by_method.setdefault(job.method, []).append(seconds)
-    means = {method: sum(values) / len(values) for method, values in by_method.items()}
-    return max(sum(means.get(job.method, overall) for job in to_do) - elapsed, 0.0) / workers
+        by_row.setdefault(job.method, []).append(seconds)
+    means = {row: fmean(values) for row, values in by_row.items()}
+    overall = fmean(trained)
+    return sum(means.get(job.method, overall) for job in to_do) / workers
 
 
-class StudyProgress:
+class Progress:
     """Shows the progress of a study's jobs.
 
     Args:
-        console: Where to show it; a live view if it is a terminal.
-        done: Seconds of each job that was finished before.
-        workers: How many processes do jobs.
-        machine: Where a line of JSON is written for each job and each remark, in place of all that is for people.
+        console: Where to show it.
+        state: Where the study stands; a job is in it before `finished` is called.
+        workers: How many jobs run side by side.
+        machine: Gets a line of JSON for each job and each remark, instead of all that is for people.
     """
 
-    def __init__(
-        self,
-        console: Console,
-        name: str,
-        state: StudyState,
-        done: Mapping[Job, float],
-        workers: int = 1,
-        machine: TextIO | None = None,
-    ) -> None:
-        self.console = console
-        self.state = state
-        self.done = dict(done)
-        self.workers = workers
-        self._machine = machine
-        self._started = time.monotonic()
-        self._view = StudyView(name)
-        self._live: Live | None = None
+    def __init__(self, console: Console, state: StudyState, workers: int, machine: TextIO | None = None) -> None:
+        self.console, self.state, self.workers, self._machine = console, state, workers, machine
+        self._seconds = {job: result["seconds"] for job, result in state.results.items()}
+        self._last_line = time.monotonic()
+        self._bar: Bar | None = None
         if console.is_terminal and machine is None:
-            self._live = Live(
-                self._view, console=console, transient=True, refresh_per_second=REFRESHES_A_SECOND, auto_refresh=True
-            )
-            self._look()
+            left = TextColumn("{task.fields[left]}")
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), left)
+            self._bar = Bar(*columns, console=console, transient=True, refresh_per_second=2)
+            self._task = self._bar.add_task(state.spec.name, total=len(state.jobs), completed=self._done(), left="")
 
-    def __enter__(self) -> "StudyProgress":
-        if self._live is not None:
-            self._live.start()
+    def __enter__(self) -> "Progress":
+        if self._bar is not None:
+            self._bar.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._live is not None:
-            self._live.stop()
+        if self._bar is not None:
+            self._bar.stop()
 
-    @property
-    def shows_steps(self) -> bool:
-        """Whether the steps of the running job are shown: on a terminal."""
-        return self._live is not None
+    def finished(self, job: Job, result: dict[str, Any]) -> None:
+        """A job is done."""
+        self._seconds[job] = result["seconds"]
+        to_do = self.state.to_do
+        left = seconds_left(to_do, self._seconds, self.workers) if to_do else 0.0
+        in_words = "" if left is None else f"about {duration(left)} left" if to_do else "testing"
+        if self._machine is not None:
+            counts = {"done": self._done(), "jobs": self._done() + len(to_do), "seconds_left": left if to_do else None}
+            self._write({"event": "job", **asdict(job), **_numbers(result), **counts})
+        elif self._bar is not None:
+            self._bar.update(self._task, completed=self._done(), total=self._done() + len(to_do), left=in_words)
+        elif time.monotonic() - self._last_line >= SECONDS_A_LINE or not to_do:
+            self._last_line = time.monotonic()
+            rest = f"; {in_words}" if in_words else ""
+            self.line(f"[{self._done()}/{self._done() + len(to_do)}] {job}{_score(result)}{rest}")
+            return
+        if failed(result) and self._machine is None:
+            self.line(f"{job}: failed, {result['failure']}")
 
-    def start(self, title: str) -> None:
-        """A job, or a step of the test stage, begins."""
-        self._started = time.monotonic()
-        if self._live is not None:
-            self._view.doing = [Doing(title)]
-            self._view.note = self._note(0.0)
-
-    def advance(self, done: int, total: int) -> None:
-        """Steps of the running job; ignored when not on a terminal."""
-        if self._live is not None:
-            elapsed = time.monotonic() - self._started
-            own = f"{duration(elapsed * (total - done) / done)} left" if done else ""
-            self._view.doing = [Doing(each.title, done, total, own) for each in self._view.doing]
-            if self.done:
-                self._view.note = self._note(elapsed)
-
-    def note_finished(self, jobs: Iterable[Job]) -> None:
-        """Jobs that were done, here or by another process."""
-        for job in jobs:
-            result = self.state.results[job]
-            self.done[job] = result["seconds"]
-            if self._machine is not None:
-                self._tell(self._finished(job, result))
-                continue
-            note = self._note(0.0)
-            if failed(result):
-                text = f"{job}: failed, {result['failure']}"
-            else:
-                score = result["validation"].get(SELECTED_BY)  # none where all classes train
-                said = "trained for" if score is None else f"validation MAP@R {100 * score:.1f} after"
-                text = f"{job}: {said} {duration(result['seconds'])}"
-            if self._live is not None:
-                self._look()
-                self._view.note = note
-                style = "red" if failed(result) else None
-                self.console.print(text, highlight=False, markup=False, style=style)
-            else:
-                self.line(f"[{len(self.done)}/{len(self.state.jobs)}] {text}{f'; {note}' if note else ''}")
+    def testing(self, done: int, runs: int) -> None:
+        """So many runs are scored on the test classes."""
+        if self._bar is not None:
+            self._bar.update(self._task, description="test", completed=done, total=runs, left="")
 
     def line(self, text: str) -> None:
+        """Tell a person something."""
         if self._machine is not None:
-            self._tell({"event": "note", "note": text})
+            self._write({"event": "note", "note": text})
         else:
             self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    def _finished(self, job: Job, result: dict[str, Any]) -> dict[str, Any]:
-        left = seconds_left(self.state.to_do, self.done, 0.0, self.workers)
-        return {
-            "event": "job",
-            **asdict(job),
-            "seconds": result["seconds"],
-            "parameters": result["parameters"],
-            **({"failure": result["failure"]} if failed(result) else {"validation": result["validation"]}),
-            "done": len(self.done),
-            "jobs": len(self.state.jobs),
-            "seconds_left": left,
-        }
+    def _done(self) -> int:
+        return len(self.state.results)
 
-    def _tell(self, line: Mapping[str, Any]) -> None:
+    def _write(self, line: Mapping[str, Any]) -> None:
         print(json.dumps(line), file=self._machine, flush=True)
 
-    def _look(self) -> None:
-        """What the live view shows of the jobs that are done."""
-        self._view.methods = method_standings(self.state)
-        stages = ("trial", "final", "run")
-        self._view.failures = {str(job): why for stage in stages for job, why in self.state.failures(stage).items()}
 
-    def _note(self, elapsed: float) -> str:
-        to_do = self.state.to_do
-        if not to_do:
-            return "testing"
-        left = seconds_left(to_do, self.done, elapsed, self.workers)
-        return "" if left is None else f"about {duration(left)} left"
+def _numbers(result: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers of a job for a line of JSON."""
+    what = "failure" if failed(result) else "validation"
+    return {"seconds": result["seconds"], "parameters": result["parameters"], what: result[what]}
+
+
+def _score(result: Mapping[str, Any]) -> str:
+    if failed(result):
+        return f": failed, {result['failure']}"
+    score = result["validation"].get(SELECTED_BY)  # none where all classes train
+    return "" if score is None else f": validation MAP@R {100 * score:.1f}"

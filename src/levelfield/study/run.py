@@ -1,201 +1,195 @@
-"""Runs a study: the jobs that are to do, here or in worker processes, then the test stage; it ends with results."""
+"""Runs a study: its jobs on slots, then the evaluation on the test classes. It ends with results, without tables."""
 
-import tempfile
-from collections.abc import Collection
-from dataclasses import replace
-from functools import partial
-from pathlib import Path
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, TextIO
 
-import numpy as np
-import torch
-from jaxtyping import Int
 from rich.console import Console
 
-from levelfield.data.datamodule import MetricDataModule
 from levelfield.errors import UserError
+from levelfield.runtime.launchers import launched_together
 from levelfield.storage.atomic import write_atomically
-from levelfield.storage.lock import LOCKS, Lock
-from levelfield.storage.lock_kind import check_locks
-from levelfield.storage.provenance import provenance
-from levelfield.study.definition.spec import BASELINE, STUDY, StudySpec, is_baseline
-from levelfield.study.environment import check_environment
-from levelfield.study.execution.executor import Executor
-from levelfield.study.execution.executors.local import Local
-from levelfield.study.execution.group import refuse_to_be_one_of_many
-from levelfield.study.execution.worker import fixed_threads
-from levelfield.study.jobs.job import Job, job_config
-from levelfield.study.jobs.state import first_config
-from levelfield.study.progress import StudyProgress
-from levelfield.study.record import StudyRecord
-from levelfield.study.same_study import MethodsAdded, check_same_study
-from levelfield.study.sealed_test.opening import open_test_classes
-from levelfield.study.tested import check_ledger
-from levelfield.training.build import TrainingCLI, build
-from levelfield.training.kept_parts import KeptParts
-from levelfield.training.learner import MetricLearner
-from levelfield.training.objective import objective
-from levelfield.training.unused import can_be_unused, unused_settings
-
-# What a study does itself.
-OF_STUDY = {"trainer.enable_progress_bar": "a study shows its own"}
+from levelfield.study.folder import StudyFolder
+from levelfield.study.jobs import Job, Task, write_result
+from levelfield.study.progress import Progress
+from levelfield.study.same_study import Sources, check_same, check_seen, own_rows, row_sources, with_rows_of
+from levelfield.study.spec import STUDY, StudySpec, is_baseline
+from levelfield.study.suggest import suggest
+from levelfield.study.workers import GivenUp, Here, Slots, Unit, do_all
 
 
 def run_study(
-    record: StudyRecord,
+    study: StudyFolder,
+    slots: Slots | None = None,
     console: Console | None = None,
-    reopen: str | None = None,
-    executor: Executor | None = None,
-    mixed_versions: bool = False,
-    without_failed_runs: bool = False,
+    *,
+    recompute: Collection[str] = (),
+    keep: Collection[str] = (),
+    retest: str | None = None,
+    without_failed: bool = False,
     machine: TextIO | None = None,
-) -> StudyRecord:
-    """Begin a study, join another process that runs it, or continue it where it stopped.
+    debug: bool = False,
+) -> StudyFolder:
+    """Begin a study, or continue it where it stopped, and score its runs on the test classes.
 
-    A job with a `result.json` is done; any other is done from its last good state. What a job is given depends on the
-    results alone, so a study that was killed or shared on a machine ends with the same bytes as one that was not
-    (docs/reproducibility.md).
+    A job with a `result.json` is done; any other begins again. What a job is given depends on the results only, so a
+    study that was killed ends with the same bytes as one that was not.
 
     Args:
-        record: The study; it must be the one that its folder was begun with, or that one with methods added.
-        reopen: Why the test classes are opened another time.
-        executor: Who does the jobs; by default `Local()`, with as many processes as its `auto` says.
-        mixed_versions: Whether to go on though other versions, or another kind of device, computed what is done.
-        without_failed_runs: Open the test classes though runs failed, and leave those out.
-        machine: Where each job that ends is told as a line of JSON.
+        slots: Where jobs run; by default in this process.
+        recompute: Rows or methods whose stale results are computed again.
+        keep: Rows or methods whose results stay though a source has changed.
+        retest: Why the runs are scored again though all are.
+        without_failed: Score the other runs though some failed.
+        machine: Gets a line of JSON for each job that ends.
+        debug: Whether to show the traceback of a user's code.
 
     Returns:
-        The study as it ended: with the methods that others added while it ran.
+        The study as it ended: with the rows that its folder had besides.
 
     Raises:
-        UserError: another study lies in the folder, or a setting, the data or a result is not usable; a launcher has
-            started this process as one of several; jobs are left that processes die over; or runs failed.
+        UserError: another process runs the study, another study is in the folder, a setting, the data or a result is
+            not usable, jobs are left that nothing helps, or runs failed.
     """
-    refuse_to_be_one_of_many()
-    console, executor = console or Console(), executor or Local()
-    while True:
-        try:
-            with fixed_threads(record.spec.threads), executor.ready(record) as do_jobs:
-                begin(record, reopen, mixed_versions, console)
-                seconds = {job: result["seconds"] for job, result in record.state.results.items()}
-                workers = executor.side_by_side(record)
-                with StudyProgress(console, record.spec.name, record.state, seconds, workers, machine) as progress:
-                    do_jobs(record, progress)
-                    progress.start("test")
-                    with Lock(record.folder, "test", "test"):
-                        helped = partial(executor.testing, record)
-                        open_test_classes(record, reopen, progress, helped, mixed_versions, without_failed_runs)
-            return record
-        except MethodsAdded as added:
-            console.print(f"{added}: added while this study ran; done here too", highlight=False, markup=False)
-            now = StudyRecord.begun(record.folder).spec
-            methods = {**now.methods, **record.spec.methods}  # ours say where the data lie
-            record = StudyRecord(record.folder, replace(now, methods=methods).with_own_code())
+    slots, console = slots or Here(), console or Console()
+    if (launched := launched_together()) is not None:
+        raise UserError(f"{launched[0]} started this study as {launched[2]}: start it once (srun --ntasks=1)")
+    try:
+        if study.is_foreign():
+            raise UserError(f"{study.folder} is not empty and holds no {STUDY}; choose another --output")
+        with study.only_one():
+            if study.spec_file.is_file():
+                study = StudyFolder(study.folder, with_rows_of(study.spec, StudySpec.read(study.spec_file)))
+            sources = row_sources(study.spec)
+            decisions = check_same(study, sources, recompute, keep)
+            write_atomically(study.spec_file, study.spec.to_yaml().encode())
+            _print(console, decisions)
+            study.had_work = retest is not None or not study.is_finished()
+            if study.had_work:
+                running = _Running(study, slots, console, sources, machine, debug)
+                running.run(recompute, keep, retest, without_failed)
+    finally:
+        slots.stop()
+    return study
 
 
-def begin(
-    record: StudyRecord, reopen: str | None = None, mixed_versions: bool = False, console: Console | None = None
-) -> None:
-    """Write `study.yaml`, after a look at everything that can be wrong before a job is begun.
-
-    Raises:
-        UserError: see `run_study`.
-    """
-    folder, path = record.folder, record.definition_file
-    if not path.exists() and folder.exists() and any(map(_is_foreign, folder.iterdir())):
-        raise UserError(f"{folder} is not empty and holds no {STUDY}; choose another --output")
-    _refuse_another_study(record, reopen)
-    check_ledger(record)
-    if record.read_again().to_do:
-        data, origins = check_methods(record.spec)
-        record.check_data(data.identity())
-        check_environment(record, origins.items(), mixed_versions)
-        if console is not None:
-            console.print("\n".join(data.overview()), highlight=False, markup=False, soft_wrap=True)
-    check_locks(folder / LOCKS)
-    with Lock(folder, "study", "study"):  # two that begin at once
-        _refuse_another_study(record, reopen)
-        write_atomically(path, record.spec.to_yaml().encode())
+def _print(console: Console, lines: Collection[str]) -> None:
+    if lines:
+        console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
 
-def _is_foreign(entry: Path) -> bool:
-    """Whether a file is not what another process that begins this study is just writing."""
-    return entry.name not in (LOCKS, STUDY) and not entry.name.startswith(".")
+class _Running:
+    """One start of a study that has something to do."""
+
+    def __init__(
+        self,
+        study: StudyFolder,
+        slots: Slots,
+        console: Console,
+        sources: Sources,
+        machine: TextIO | None,
+        debug: bool,
+    ) -> None:
+        self.study, self.slots, self.console, self.sources, self.machine = study, slots, console, sources, machine
+        self.given_up = GivenUp(self._line, debug)
+        self.progress: Progress | None = None
+
+    def run(self, recompute: Collection[str], keep: Collection[str], retest: str | None, without_failed: bool) -> None:
+        """Do what is to do, then score the runs on the test classes."""
+        from levelfield.study.first_look import look_at_rows  # these import torch, and a finished study needs none
+        from levelfield.study.seal import evaluate
+        from levelfield.study.training_job import fixed_threads
+
+        study = self.study
+        with fixed_threads(study.spec.threads):
+            data, weights = "", dict[str, str | None]()
+            if study.state.to_do:
+                for slot in range(self.slots.number):
+                    self.slots.ready(slot)  # workers start while the rows are looked at
+                seen = look_at_rows(study.spec, own_rows(self.sources), self.given_up)
+                decisions = check_seen(study, seen.data, seen.weights, self.sources, recompute, keep)
+                _print(self.console, [*decisions, *seen.overview] if self.machine is None else [])
+                data, weights = seen.data["fingerprint"], dict(seen.weights)
+            with Progress(self.console, study.state, self.slots.number, self.machine) as progress:
+                self.progress = progress
+                jobs = _Jobs(study, self.sources, data, weights, progress)
+                do_all(jobs, self.slots, self._line, self.given_up)
+                self.given_up.refuse()
+                evaluate(study, self.slots, progress, retest, without_failed)
+
+    def _line(self, text: str) -> None:
+        if self.progress is not None:
+            self.progress.line(text)
+        elif self.machine is None:
+            _print(self.console, [text])
 
 
-def _refuse_another_study(record: StudyRecord, reopen: str | None) -> None:
-    if record.definition_file.exists():
-        check_same_study(record)
-        begun = StudyRecord.begun(record.folder).spec
-        if reopen is None and record.spec.configuration_hash() != begun.configuration_hash():
-            record.ledger.refuse_reopening()
+class _Jobs:
+    """The jobs of a study, as work to do. To find a trial's setting takes seconds: it is a unit, too."""
+
+    def __init__(
+        self,
+        study: StudyFolder,
+        sources: Sources,
+        data: str,
+        weights: Mapping[str, str | None],
+        progress: Progress,
+    ) -> None:
+        self.study, self.state, self.progress = study, study.state, progress
+        self.sources, self.data, self.weights = sources, data, weights
+        self.units: dict[str, Unit] = {}
+        untrained = {row: study.spec.features_hash(row) for row in study.spec.rows if is_baseline(row)}
+        # Untrained rows that share the features are done together.
+        self.together = {row: [each for each in untrained if untrained[each] == untrained[row]] for row in untrained}
+
+    def ready(self) -> Iterator[Unit]:
+        given = set[str]()
+        for job in self.state.ready():
+            name = self._name(job)
+            if name not in given:
+                given.add(name)
+                if name not in self.units:
+                    self.units[name] = self._unit(name, job)
+                yield self.units[name]
+
+    def _name(self, job: Job) -> str:
+        if is_baseline(job.method):
+            return self.together[job.method][0]
+        asks = self.state.parameters(job) is None
+        return f"{job.method} trial {job.number}: what to try" if asks else str(job)
+
+    def _unit(self, name: str, job: Job) -> Unit:
+        from levelfield.study.baseline import run_untrained
+        from levelfield.study.training_job import run_job
+
+        if is_baseline(job.method):
+            rows = self.together[job.method]
+            same = [each for each in self.state.jobs if each.method in rows and each not in self.state.results]
+            return Unit(name, job.method, run_untrained, ([self._task(each) for each in same],))
+        if self.state.parameters(job) is None:
+            return Unit(name, job.method, _suggest, (self.state.suggest_arguments(job),))
+        return Unit(name, job.method, run_job, (self._task(job),))
+
+    def _task(self, job: Job) -> Task:
+        return self.study.task(job, self.sources[job.method], self.data, self.weights.get(job.method))
+
+    def add(self, unit: Unit, value: Any) -> None:
+        del self.units[unit.name]
+        if unit.function is _suggest:
+            (_, _, number, _, row, _) = unit.arguments[0]
+            self.state.suggested[row, number] = value
+            return
+        for result in value if isinstance(value, list) else [value]:
+            job = Job(*(result[key] for key in ("method", "stage", "number", "fold")))
+            self.state.add(job, result)
+            self.progress.finished(job, result)
+
+    def fail(self, unit: Unit, reasons: tuple[str, ...]) -> bool:
+        if not isinstance(unit.arguments[0], Task):
+            return False
+        found = {"failure": f"{reasons[-1]}; again with no other job beside it", "seconds": 0.0}
+        self.add(unit, write_result(unit.arguments[0], found, reasons[:-1]))
+        return True
 
 
-def check_methods(spec: StudySpec) -> tuple[MetricDataModule, dict[str, dict[str, Any]]]:
-    """Build every method and read the data's index once, so that a mistake shows before anything is computed.
-
-    Returns:
-        The data, which all methods share; and of each method, and the baseline, what its results will say of their
-        origin.
-
-    Raises:
-        UserError: a method that cannot be built, a loss of one's own that gives none, or a data set that could not be
-            trained on or, in the end, tested.
-    """
-    origins, datamodules, own, kept = {}, list[MetricDataModule](), list[TrainingCLI](), KeptParts()
-    with tempfile.TemporaryDirectory() as folder:
-        for method in spec.methods:
-            if spec.whole_half and spec.trials(method):  # the runs take other settings than the trials
-                build(job_config(spec, Job(method, "run", 0, 0), {}), Path(folder), progress=False, kept=kept)
-            training = build(first_config(spec, method), Path(folder), progress=False, kept=kept)
-            origins[method] = provenance(training.trainer, training.model)
-            if not is_baseline(method):
-                datamodules.append(training.datamodule)
-            if method in spec.own_code and type(training.model).training_step is MetricLearner.training_step:
-                own.append(training)
-        training.datamodule.check_test_half()
-        training.datamodule.identity()
-        assert training.datamodule.train_subset is not None
-        for datamodule in datamodules:
-            datamodule.training_batches(training.datamodule.train_subset.labels)
-        for mine in own:
-            _try_loss(mine, training.datamodule.train_subset.labels)
-        return training.datamodule, {BASELINE: origins[next(iter(spec.methods))], **origins}
-
-
-def _try_loss(training: TrainingCLI, labels: Int[np.ndarray, " samples"]) -> None:
-    """Call one's own loss once, on noise, before its method becomes part of a study.
-
-    On the CPU, for a GPU may be the workers' own; what fails there may do without, where a GPU trains.
-
-    Raises:
-        UserError: it gives no number, or one without a gradient.
-    """
-    learner = training.model
-    batch = labels[next(iter(training.datamodule.training_batches(labels)))]
-    with torch.random.fork_rng(devices=[]):
-        learner.build_loss(len(np.unique(labels)))
-        learner.check_parts()
-        embeddings = torch.nn.functional.normalize(torch.randn(len(batch), learner.embedding_size)).requires_grad_()
-        try:
-            objective(learner, embeddings, torch.from_numpy(batch))
-        except UserError:
-            raise
-        except (torch.OutOfMemoryError, MemoryError):
-            pass  # of this moment: a job that lacks memory is tried again
-        except Exception:
-            if training.trainer.strategy.root_device.type == "cpu":
-                raise
-
-
-def options_in_vain(spec: StudySpec, given: Collection[str]) -> list[str]:
-    """A line for each of the dotted settings that no method of the study uses."""
-    why, keys, kept = dict(OF_STUDY), {key for key in given if can_be_unused(key)}, KeptParts()
-    with tempfile.TemporaryDirectory() as folder:
-        for method in spec.methods:
-            if keys and not is_baseline(method):
-                config = job_config(spec, Job(method, "run", 0, 0), {})
-                training = build(config, Path(folder), progress=False, kept=kept)
-                unused = unused_settings(keys, training.config_dump, training.model)
-                why, keys = why | unused, keys & set(unused)
-    return [f"note: --{key} is not used: {why[key]}" for key in given if key in {*keys, *OF_STUDY}]
+def _suggest(arguments: tuple[Any, ...], earlier: tuple[str, ...] = ()) -> dict[str, Any]:
+    return suggest(*arguments)

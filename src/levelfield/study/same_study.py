@@ -1,104 +1,232 @@
-"""Whether a study that is asked for is the one that a folder holds: its settings, its methods, one's own code."""
+"""Whether a folder's results are of the study that is started: each row's settings, data, weights and sources.
 
-from dataclasses import dataclass
+A row whose results differ in one of these is stale. The study refuses to mix: a person has it computed again, keeps it,
+or chooses another folder. Versions and devices are shown where they differ, and refuse nothing.
+"""
 
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from levelfield.core.configuration import first_difference
+from levelfield.core.source_identity import sources_of
 from levelfield.errors import UserError
-from levelfield.study.definition.configuration import first_difference
-from levelfield.study.definition.spec import BASELINE, StudySpec
-from levelfield.study.jobs.job import RESULT, Job
-from levelfield.study.record import StudyRecord
+from levelfield.study.folder import StudyFolder
+from levelfield.study.jobs import folds_of, row_runs
+from levelfield.study.spec import StudySpec, named_rows
 
-
-class MethodsAdded(Exception):  # noqa: N818  # it says what happened to a study
-    """Another process has added methods to a study while this one worked on it."""
-
-
-def check_same_study(asked: StudyRecord) -> None:
-    """Refuse to mix two studies in one folder; methods may be added to those that it was begun with.
-
-    Raises:
-        UserError: names the first key, or file of one's own, that differs, and the remedy.
-    """
-    begun = StudyRecord.begun(asked.folder)
-    old, new = begun.spec.identity(), asked.spec.identity()
-    for identity in (old, new):
-        identity.pop("own_code", None)
-    if set(old["methods"]) <= set(new["methods"]):
-        for part in ("methods", "spaces", "trained_as"):
-            if part in new:
-                new[part] = {name: config for name, config in new[part].items() if name in old["methods"]}
-        if not new.get("trained_as"):
-            new.pop("trained_as", None)
-    elif missing := [name for name in old["methods"] if name not in new["methods"]]:
-        raise UserError(
-            f"{asked.definition_file} has the method {missing[0]!r}, and the study asked for has not: ask for it too "
-            "(--add-method), choose another --output, or take it out of that file if it has no results"
-        )
-    difference = first_difference(old, new)
-    if difference is not None:
-        key, before, now = difference
-        raise UserError(
-            f"{asked.definition_file}: {key} is {before!r} there and {now!r} in the study asked for; "
-            "choose another --output, or ask for the old value again"
-        )
-    for change in changed_code(begun.spec, asked.spec):
-        jobs = asked.folder / Job(change.method, "run", 0, 0).path.parents[1]
-        if any(jobs.glob(f"*/*/{RESULT}")):
-            raise UserError(
-                f"{jobs} was computed with another {change.file} ({change}); restore it, choose another --output, or "
-                "delete that folder to compute it again"
-            )
+Sources = dict[str, dict[str, str]]  # row to file to digest
 
 
 @dataclass(frozen=True)
-class CodeChange:
-    """A file of one's own that is not what a study was begun with.
+class Stale:
+    """Why the results of a row are not of this study.
+
+    Attributes:
+        may_keep: Whether a person may keep them; not those of other settings or data, and not half of a row.
+    """
+
+    why: str
+    may_keep: bool
+
+
+def with_rows_of(spec: StudySpec, begun: StudySpec) -> StudySpec:
+    """A study with the rows that its folder has besides: a method that was added stays."""
+    methods = {row: config for row, config in begun.methods.items() if row not in spec.methods}
+    references = [name for name in begun.references if name not in spec.references]
+    spaces = {row: space for row, space in begun.spaces.items() if row in methods}
+    return replace(
+        spec,
+        methods={**spec.methods, **methods},
+        spaces={**spec.spaces, **spaces},
+        references=[*spec.references, *references],
+    )
+
+
+def check_archived(asked: StudySpec, archived: StudySpec) -> None:
+    """Refuse an archive that is not of the study that is started.
+
+    Raises:
+        UserError: names what differs.
+    """
+    pairs = [(key, getattr(archived, key), getattr(asked, key)) for key in ("runs", "metrics")]
+    for row in archived.rows:
+        if row in asked.rows and archived.row_hashes[row] != asked.row_hashes[row]:
+            pairs.append(first_difference(archived.settings(row), asked.settings(row)) or (row, "another", "this"))
+    if not {*archived.rows} & {*asked.rows}:
+        pairs.append(("methods", list(archived.methods), list(asked.methods)))
+    for key, there, here in pairs:
+        if there != here:
+            raise UserError(f"--from: {key} is {there!r} in the archive and {here!r} in the study asked for")
+
+
+def row_sources(spec: StudySpec) -> Sources:
+    """Row to the sources of the classes that it is made of."""
+    return sources_of({row: spec.class_settings(row) for row in spec.rows})
+
+
+def own_rows(sources: Sources) -> set[str]:
+    """Rows that have a class of the user."""
+    return {row for row, files in sources.items() if any(not file.startswith("levelfield/") for file in files)}
+
+
+def check_same(study: StudyFolder, sources: Sources, recompute: Collection[str], keep: Collection[str]) -> list[str]:
+    """Refuse results of other settings or sources, or do what a person has decided about them.
 
     Args:
-        method: Which uses it.
-        file: Its name, as a module's.
-        before: SHA-256 when the study was begun; None where that is not recorded.
-        now: SHA-256 here; None where the file is not here, or not used.
-    """
+        recompute: Rows or methods whose stale results are removed; `all` for every row.
+        keep: Rows or methods whose results stay though a source has changed.
 
-    method: str
-    file: str
-    before: str | None
-    now: str | None
-
-    def __str__(self) -> str:
-        if self.now is None:
-            return "not found here"
-        return "not recorded then" if self.before is None else f"SHA-256 {self.before[:12]} then, {self.now[:12]} now"
-
-
-def changed_code(begun: StudySpec, now: StudySpec) -> list[CodeChange]:
-    """All code of one's own that the methods of `begun` use and that `now` has otherwise."""
-    changes = []
-    for method in (BASELINE, *begun.methods):
-        before, after = begun.own_code.get(method, {}), now.own_code.get(method, {})
-        both = (CodeChange(method, file, before.get(file), after.get(file)) for file in sorted({*before, *after}))
-        changes += [change for change in both if change.before != change.now]
-    return changes
-
-
-def check_whole_study(record: StudyRecord) -> None:
-    """Refuse to open the test classes for fewer methods than the folder's `study.yaml` has by now.
+    Returns:
+        What was done, one line each.
 
     Raises:
-        MethodsAdded: there are more.
+        UserError: names every stale row, why, and the remedies.
     """
-    if added := [name for name in StudyRecord.begun(record.folder).spec.methods if name not in record.spec.methods]:
-        raise MethodsAdded(", ".join(added))
+    begun = StudySpec.read(study.spec_file) if study.spec_file.is_file() else study.spec
+    if study.stored:
+        for key in ("runs", "metrics"):
+            before, now = getattr(begun, key), getattr(study.spec, key)
+            if before != now:
+                raise UserError(
+                    f"{study.spec_file}: {key} is {before!r} there and {now!r} in the study asked for; choose another "
+                    "--output, or ask for the old value again"
+                )
+    stale = {row: found for row in study.spec.rows if (found := _stale(study, begun, row, sources[row])) is not None}
+    return settle(study, stale, sources, recompute, keep)
 
 
-def check_code_here(spec: StudySpec) -> None:
-    """Refuse to work on a study with other code of one's own than its `study.yaml` records.
+def check_seen(
+    study: StudyFolder,
+    data: Mapping[str, Any],
+    weights: Mapping[str, str | None],
+    sources: Sources,
+    recompute: Collection[str],
+    keep: Collection[str],
+) -> list[str]:
+    """`check_same` for the data and the trunks' weights, which are known once the rows were built."""
+    stale: dict[str, Stale] = {}
+    for job, result in study.state.results.items():
+        before = result.get("data", data)
+        if before["fingerprint"] != data["fingerprint"]:
+            old, now = ({*each["train_classes"], *each["val_classes"]} for each in (before, data))
+            what = f"class {min(old ^ now)!r} is in one training half only" if old ^ now else "a sample or its class"
+            stale[job.method] = Stale(f"the data have changed on disk ({what})", False)
+        known, here = result.get("provenance", {}).get("weights"), weights.get(job.method)
+        if None not in (known, here) and known != here and job.method not in study.kept:
+            stale.setdefault(job.method, Stale(f"weights {known} there, {here} here", _is_whole(study, job.method)))
+    return settle(study, stale, sources, recompute, keep)
 
-    Raises:
-        UserError: names the file and the remedy.
-    """
-    for change in changed_code(spec, spec.with_own_code()):
-        raise UserError(
-            f"{change.file}, which {change.method} uses, has changed since the study was started ({change}); restore it"
-        )
+
+def settle(
+    study: StudyFolder,
+    stale: Mapping[str, Stale],
+    sources: Sources,
+    recompute: Collection[str],
+    keep: Collection[str],
+) -> list[str]:
+    """Do what a person has decided about stale rows, and refuse to go on with the others."""
+    again = {*stale} if "all" in recompute else {*named_rows(study.spec, recompute)} & {*stale}
+    kept = {*named_rows(study.spec, keep)} & {*stale} - again
+    for row in kept:
+        if not stale[row].may_keep:
+            raise UserError(f"--keep {row}: {stale[row].why}, and its results would mix with others; --recompute {row}")
+    if left := {row: found for row, found in stale.items() if row not in again | kept}:
+        raise UserError(_refusal(study, left))
+    for row in again:
+        study.remove_row(row)
+    for row in kept:
+        study.keep_row(row, sources[row])
+    return [
+        *(f"{row}: computed again, for {stale[row].why}" for row in stale if row in again),
+        *(f"{row}: kept, though {stale[row].why}; reports say so" for row in stale if row in kept),
+    ]
+
+
+def _refusal(study: StudyFolder, stale: Mapping[str, Stale]) -> str:
+    by_reason: dict[str, list[str]] = defaultdict(list)
+    for row, found in stale.items():
+        by_reason[found.why].append(row)
+    reasons = "; ".join(f"{', '.join(rows)}: {why}" for why, rows in by_reason.items())
+    every = set(stale) >= set(study.spec.methods)
+    remedies = [f"compute them again: {_options('--recompute', ['all'] if every else stale)}"]
+    if can_stay := [row for row, found in stale.items() if found.may_keep]:
+        remedies.append(f"keep them, which reports show: {_options('--keep', can_stay)}")
+    remedies.append("restore what has changed, or choose another --output")
+    return f"{study.folder} has results that are not of this study: {reasons}. {'; '.join(remedies)}"
+
+
+def _options(option: str, rows: Collection[str]) -> str:
+    return " ".join(f"{option} {row}" for row in rows)
+
+
+def _stale(study: StudyFolder, begun: StudySpec, row: str, sources: Mapping[str, str]) -> Stale | None:
+    """Why a row's results are of other settings or sources; None where they are not, or there are none."""
+    results = [result for job, result in study.stored.items() if job.method == row]
+    if any(result["configuration"] != study.spec.row_hashes[row] for result in results):
+        known = row in begun.rows
+        difference = first_difference(begun.settings(row), study.spec.settings(row)) if known else None
+        key, before, now = difference or ("its configuration", "another", "this")
+        return Stale(f"{key} is {before!r} there and {now!r} here", False)
+    if row in study.archived or (study.kept.get(row) == dict(sources) and _is_whole(study, row)):
+        return None
+    changed = {file for result in results for file in _differing(result.get("sources", {}), sources)}
+    if not changed:
+        return None
+    whole = _is_whole(study, row)
+    half = "" if whole else " before the row was finished"
+    return Stale(f"{', '.join(sorted(changed))} has changed{half}", whole)
+
+
+def _differing(before: Mapping[str, str], now: Mapping[str, str]) -> set[str]:
+    return {file for file in {*before, *now} if before.get(file) != now.get(file)}
+
+
+def _is_whole(study: StudyFolder, row: str) -> bool:
+    """Whether every run of a row is trained and tested, so that nothing of it is computed any more."""
+    runs = [each for each in row_runs(study.spec) if each[0] == row]
+    trained = all(job in study.stored for each in runs for job in folds_of(study.spec, *each))
+    return trained and all(study.test_file(*each).is_file() for each in runs)
+
+
+# What reports show.
+
+
+def changed_sources(study: StudyFolder) -> list[tuple[str, list[str]]]:
+    """Rows whose sources here are others than those of their results, with the files; not those of an archive."""
+    now, found = row_sources(study.spec), []
+    for row in study.spec.rows:
+        results = [result for job, result in study.stored.items() if job.method == row]
+        files = {file for result in results for file in _differing(result.get("sources", {}), now[row])}
+        if files and row not in study.archived and study.kept.get(row) != now[row]:
+            found.append((row, sorted(files)))
+    return found
+
+
+def kept_lines(study: StudyFolder) -> list[str]:
+    """A sentence for each row that a person has kept though its sources have changed."""
+    lines = []
+    for row, accepted in study.kept.items():
+        of_row = [result for job, result in study.stored.items() if job.method == row]
+        before: dict[str, str] = of_row[0].get("sources", {}) if of_row else {}
+        files = ", ".join(sorted(_differing(before, accepted))) or "the trunk's weights"
+        lines.append(f"{row}: computed before {files} changed, and kept (--keep).")
+    return lines
+
+
+def differing_origins(study: StudyFolder) -> list[str]:
+    """A sentence for each library, version or device in which the results differ."""
+    values: dict[str, Counter[str]] = defaultdict(Counter)
+    for result in (*study.stored.values(), *study.tests().values()):
+        origin = result.get("provenance") or {}
+        named = {"levelfield": origin.get("code", {}).get("levelfield"), **origin.get("libraries", {})}
+        if "device" in origin:
+            named["device"] = origin.get("gpu") or "cpu"
+        for key, value in named.items():
+            values[key][str(value)] += 1
+    return [
+        f"{key}: {', '.join(f'{value} in {n} results' for value, n in sorted(counts.items()))}."
+        for key, counts in sorted(values.items())
+        if len(counts) > 1
+    ]

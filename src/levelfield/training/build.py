@@ -24,7 +24,7 @@ from levelfield.data.splits import NO_FOLD
 from levelfield.errors import UserError, refuse_below
 from levelfield.runtime.own_modules import find_own_modules
 from levelfield.storage.atomic import write_atomically
-from levelfield.storage.provenance import computing_files, library_versions
+from levelfield.storage.provenance import library_versions
 from levelfield.storage.without_places import without_places
 from levelfield.training.callbacks import FinishTracking, RetrievalValidation, TrackTraining
 from levelfield.training.instantiation import instantiate, restrict_parser
@@ -193,13 +193,12 @@ class TrainingCLI(LightningCLI):
         section.pop("resume", None)  # of the command, not of the training
         return section
 
-    def identity(self, config: Mapping[str, Any], own_code: Mapping[str, str]) -> dict[str, Any]:
+    def identity(self, config: Mapping[str, Any], sources: Mapping[str, str]) -> dict[str, Any]:
         """What determines a training's numbers: its configuration wherever it lies, the data, the code, the machine."""
         return {
             "configuration": determining(config),
             "data": self.datamodule.identity(),
-            "files": computing_files(),
-            "own_code": dict(own_code),
+            "sources": dict(sources),
             "libraries": library_versions(),
             "device": self.trainer.strategy.root_device.type,
         }

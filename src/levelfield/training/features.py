@@ -11,9 +11,9 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from levelfield.core.source_identity import sources
 from levelfield.errors import UserError
 from levelfield.models.trunks import ModuleTrunk, Trunk
-from levelfield.runtime.own_code import own_code
 from levelfield.storage.provenance import library_versions, package_versions, processor, source_hash
 from levelfield.storage.without_places import without_places
 from levelfield.training.batches import as_weights
@@ -65,7 +65,7 @@ class TrunkExtractor:
             "trunk": trunk_hash(trunk),
             "class": name,
             "arguments": [without_places(arguments), dict(trunk.checkpoint_args), trunk.mean, trunk.std],
-            "own_code": own_code(name),
+            "sources": sources(name),
             "files": [
                 source_hash(each.__module__) for each in kind.__mro__ if each.__module__.startswith("levelfield.")
             ],

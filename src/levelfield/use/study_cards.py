@@ -1,18 +1,17 @@
-"""The cards of a study's runs, when its test classes have been opened: one in the folder of each run."""
+"""The cards of a study's runs, when its test classes have been evaluated: one in the folder of each run."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
 import levelfield.models
-from levelfield.study.definition.spec import is_baseline
-from levelfield.study.jobs.job import folds_of
-from levelfield.study.record import StudyRecord
-from levelfield.study.tested import read_tests, tested_path
+from levelfield.study.folder import StudyFolder
+from levelfield.study.jobs import folds_of
+from levelfield.study.spec import is_baseline
 from levelfield.training.checkpoint import read_checkpoint
 from levelfield.use.card import CARD, write_card
 
 
-def write_study_cards(record: StudyRecord) -> list[Path]:
+def write_study_cards(study: StudyFolder) -> list[Path]:
     """Write `jobs/METHOD/runN/README.md` of each tested run whose checkpoints are here.
 
     Those that are newer than the run's scores stay. No result and no table follows from a card.
@@ -24,12 +23,12 @@ def write_study_cards(record: StudyRecord) -> list[Path]:
         UserError: a test result or a checkpoint is damaged.
     """
     written = []
-    for method, run in read_tests(record):
-        paths = [record.folder / job.checkpoint for job in folds_of(record.spec, method, run)]
-        folder = (record.folder / tested_path(method, run)).parent.parent
+    for method, run in study.tests():
+        paths = [study.checkpoint(job) for job in folds_of(study.spec, method, run)]
+        folder = study.test_file(method, run).parent.parent
         if is_baseline(method) or not all(path.is_file() and folder in path.parents for path in paths):
             continue
-        scored = (record.folder / tested_path(method, run)).stat().st_mtime_ns
+        scored = study.test_file(method, run).stat().st_mtime_ns
         if (folder / CARD).is_file() and (folder / CARD).stat().st_mtime_ns >= scored:
             continue
         checkpoints = [read_checkpoint(path) for path in paths]

@@ -6,12 +6,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from levelfield.core.ledger import EVALUATED, LEDGER, read_lines
 from levelfield.metrics.table import title_of
 from levelfield.storage.atomic import read_json
-from levelfield.storage.ledger import Ledger
-from levelfield.study.definition.spec import STUDY
-from levelfield.study.jobs.job import RESULT
-from levelfield.study.record import SUMMARY
+from levelfield.study.folder import SUMMARY_FILE
+from levelfield.study.jobs import RESULT
+from levelfield.study.spec import STUDY
 
 
 def study_scores(paths: Sequence[Path], hashes: Sequence[str]) -> str | None:
@@ -32,22 +32,23 @@ def study_scores(paths: Sequence[Path], hashes: Sequence[str]) -> str | None:
     test = read_json(run / "test" / RESULT)
     if not (study / STUDY).is_file() or test is None or any(fold.parent != run for fold in folds):
         return None
-    opened = next((each for each in Ledger(study).openings if each["hash"] == test.get("ledger")), None)
+    lines = (line for line in read_lines(study / LEDGER) if line["event"] == EVALUATED)
+    found_line = next((line for line in lines if line["id"] == test.get("evaluation")), None)
     asked = {fold.relative_to(study).as_posix(): content for fold, content in zip(folds, hashes, strict=True)}
-    if opened is None or not asked.items() <= opened["checkpoints"].items():
+    if found_line is None or not asked.items() <= found_line["checkpoints"].items():
         return None
     found = [test["separated"][int(fold.name.removeprefix("fold"))] for fold in folds]
     columns: dict[str, Mapping[str, str]] = {_named(len(found)): _percent(found)}
     whole = len(found) == len(test["separated"]) > 1
     if whole:
         columns["embeddings side by side"] = _percent([test["concatenated"]])
-    columns |= _of_all_runs(study / SUMMARY, run.parent.name, whole)
+    columns |= _of_all_runs(study / SUMMARY_FILE, run.parent.name, whole)
     rows = [[title_of(metric), *(column.get(metric, "") for column in columns.values())] for metric in found[0]]
     table = "\n".join(f"| {' | '.join(row)} |" for row in [["", *columns], ["---"] * (len(columns) + 1), *rows])
     return (
         f"Percent, {run.name} of `{run.parent.name}` in the study `{study.name}`; ± is half a 95% interval over the "
-        f"study's runs.\n\n{table}\n\nThe test classes were opened for this on {opened['time']}: opening "
-        f"{opened['opening']}, {opened['reason']}."
+        f"study's runs.\n\n{table}\n\nThese are the scores of the evaluation of {found_line['time']} "
+        f"({found_line['reason']})."
     )
 
 

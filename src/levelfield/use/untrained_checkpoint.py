@@ -5,18 +5,17 @@ from pathlib import Path
 import torch
 
 from levelfield.models import LinearEmbedder
-from levelfield.study.definition.spec import baseline_of
-from levelfield.study.definition.sweep import method_folder
-from levelfield.study.jobs.job import CHECKPOINT, Job, job_config
-from levelfield.study.jobs.projection import Projection
-from levelfield.study.record import StudyRecord
+from levelfield.study.folder import StudyFolder
+from levelfield.study.jobs import CHECKPOINT, Job, job_config
+from levelfield.study.projection import Projection
+from levelfield.study.spec import row_folder
 from levelfield.training.build import build
 from levelfield.training.frozen_trunk import TRUNKS
 
 FOLDER = "untrained"
 
 
-def write_untrained_checkpoint(record: StudyRecord, row: str) -> Path:
+def write_untrained_checkpoint(study: StudyFolder, row: str) -> Path:
     """Write `untrained/<row>/best.ckpt` into a study's folder: the trunk, with fold 0's projection as its embedder.
 
     Apart from the jobs' folders, because `levelfield predict` writes beside the checkpoint.
@@ -25,10 +24,10 @@ def write_untrained_checkpoint(record: StudyRecord, row: str) -> Path:
         row: A baseline or a reference whose jobs are finished.
     """
     job = Job(row, "run", 0, 0)
-    of_row = Projection.load(record.folder / job.checkpoint)
-    of_pca = Projection.load(record.folder / Job(baseline_of(row), "run", 0, 0).checkpoint)
+    of_row = Projection.load(study.checkpoint(job))
+    of_pca = Projection.load(study.checkpoint(Job(study.spec.baseline_of(row), "run", 0, 0)))
     assert of_pca.components_FC is not None
-    config = job_config(record.spec, job, {})
+    config = job_config(study.spec, job, {})
     config["model"] = {key: config["model"][key] for key in ("trunk", "num_features") if key in config["model"]} | {
         "freeze_trunk": True,
         "loss": "levelfield.losses.ContrastiveLoss",  # a learner has one
@@ -40,8 +39,8 @@ def write_untrained_checkpoint(record: StudyRecord, row: str) -> Path:
         config["model"] |= {"embedder": "levelfield.models.LinearEmbedder", "embedding_size": size}
     accelerator = config["trainer"].get("accelerator", "auto")
     config["trainer"] = {"accelerator": accelerator, "devices": 1, "limit_predict_batches": 0}
-    folder = record.folder / FOLDER / method_folder(row)
-    training = build(config, folder, progress=False, trunks=record.folder / TRUNKS)
+    folder = study.folder / FOLDER / row_folder(row)
+    training = build(config, folder, progress=False, trunks=study.folder / TRUNKS)
     embedder = training.model.embedder
     if isinstance(embedder, LinearEmbedder) and of_row.components_FC is not None and of_row.mean_F is not None:
         with torch.no_grad():

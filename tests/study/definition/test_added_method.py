@@ -9,8 +9,8 @@ import pytest
 import levelfield.losses
 from levelfield.cli.study import main
 from levelfield.errors import UserError
-from levelfield.study.definition.added_method import added_methods, method_of_loss
-from levelfield.study.definition.configuration import read_yaml
+from levelfield.study.added_method import added_methods, method_of_loss
+from levelfield.core.configuration import read_yaml
 
 REPOSITORY = Path(__file__).parents[3]
 BASES = {"MetricLoss", "PairLoss", "ClassificationLoss"}

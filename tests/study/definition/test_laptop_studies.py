@@ -8,7 +8,7 @@ from tiny_fit import REPOSITORY
 from levelfield.study.definition.conditions import differing_conditions
 from levelfield.study.definition.search_settings import first_search
 from levelfield.study.definition.study_file import find_study, load_spec
-from levelfield.study.jobs.job import Job, job_config, study_jobs
+from levelfield.study.jobs import Job, job_config, study_jobs
 from levelfield.training.build import build
 
 IMAGES = ("glyphs", "typefaces", "omniglot", "grocery_store")

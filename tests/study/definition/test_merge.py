@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from levelfield.study.definition.configuration import merge, parse_value, set_dotted
+from levelfield.core.configuration import merge, parse_value, set_dotted
 from levelfield.training.build import TrainingCLI
 
 ARCFACE = {"model": {"loss": {"class_path": "ArcFaceLoss", "init_args": {"margin": 20, "scale": 10}}}}

@@ -10,7 +10,7 @@ from toy_study import run_study
 
 from levelfield.cli.study import main
 from levelfield.study.definition.conditions import differing_conditions
-from levelfield.study.definition.spec import BASELINE, ONE_PCA
+from levelfield.study.spec import BASELINE, ONE_PCA
 from levelfield.study.definition.study_file import load_spec
 from levelfield.study.run import check_methods
 

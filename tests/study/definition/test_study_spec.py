@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from levelfield.errors import UserError
-from levelfield.study.definition.configuration import first_difference, merge, parse_value, set_dotted
+from levelfield.core.configuration import first_difference, merge, parse_value, set_dotted
 from levelfield.study.definition.study_file import load_spec, spec_from_yaml
 from levelfield.study.record import StudyRecord
 from levelfield.study.same_study import check_same_study

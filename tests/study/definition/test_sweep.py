@@ -14,9 +14,9 @@ from levelfield.errors import UserError
 from levelfield.experiment import Study
 from levelfield.study.archive import unpack_study, write_archive
 from levelfield.study.definition.conditions import differing_conditions
-from levelfield.study.definition.spec import StudySpec
+from levelfield.study.spec import StudySpec
 from levelfield.study.definition.study_file import load_spec, spec_from_yaml
-from levelfield.study.jobs.job import Job, method_runs, study_jobs
+from levelfield.study.jobs import Job, method_runs, study_jobs
 from levelfield.study.record import StudyRecord
 
 BASE = TOY.partition("methods:")[0]

@@ -15,7 +15,7 @@ from levelfield.cli.study import main
 from levelfield.study.definition.study_file import load_spec
 from levelfield.study.dry_run.costs import MethodCost, method_costs, summary, training_steps
 from levelfield.study.dry_run.step_time import network_step
-from levelfield.study.jobs.job import Job, job_config
+from levelfield.study.jobs import Job, job_config
 from levelfield.training.build import build
 
 STUDIES = REPOSITORY / "papers" / "reality_check"

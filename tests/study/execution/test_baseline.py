@@ -15,7 +15,7 @@ from levelfield.analysis.results import collect_rows
 from levelfield.data.subset import ClassSubset
 from levelfield.report.table import study_table
 from levelfield.study.definition.study_file import load_spec
-from levelfield.study.jobs.job import Job, job_config
+from levelfield.study.jobs import Job, job_config
 from levelfield.study.record import StudyRecord
 from levelfield.training.build import build
 

@@ -23,12 +23,12 @@ from levelfield.cli.study_output import _devices_in_vain
 from levelfield.errors import UserError
 from levelfield.runtime.processes import end, is_running
 from levelfield.storage.lock import Lock, running
-from levelfield.study.definition.spec import StudySpec
+from levelfield.study.spec import StudySpec
 from levelfield.study.definition.study_file import load_spec
 from levelfield.study.execution.executors import local
 from levelfield.study.execution.executors.local import Local
 from levelfield.study.execution.pool import Worker
-from levelfield.study.jobs.job import study_jobs
+from levelfield.study.jobs import study_jobs
 from levelfield.study.progress import StudyProgress
 from levelfield.study.record import StudyRecord
 

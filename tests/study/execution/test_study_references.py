@@ -18,8 +18,8 @@ from levelfield.metrics import retrieval_metrics
 from levelfield.report.page import write_report
 from levelfield.report.table import study_table
 from levelfield.study.definition.study_file import load_spec
-from levelfield.study.execution.references import linear_discriminants
-from levelfield.study.jobs.job import Job, job_config
+from levelfield.study.projection import linear_discriminants
+from levelfield.study.jobs import Job, job_config
 from levelfield.study.record import StudyRecord
 from levelfield.training.build import build
 from levelfield.training.embed import embed

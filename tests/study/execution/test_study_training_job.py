@@ -20,11 +20,11 @@ from torch import Tensor, nn
 
 from levelfield.errors import TrainingFailed, UserError
 from levelfield.runtime.signals import Stopped
-from levelfield.study.definition.configuration import merge
-from levelfield.study.definition.spec import StudySpec
+from levelfield.core.configuration import merge
+from levelfield.study.spec import StudySpec
 from levelfield.study.execution import train as training_job
 from levelfield.study.execution.train import train
-from levelfield.study.jobs.job import Job
+from levelfield.study.jobs import Job
 from levelfield.study.record import StudyRecord
 from levelfield.training.build import build
 from levelfield.training.callbacks.last_checkpoint import LAST

@@ -12,10 +12,10 @@ from rich.console import Console
 
 from levelfield.storage.lock import Lock
 from levelfield.study.definition.search_settings import SearchSettings
-from levelfield.study.definition.spec import StudySpec
+from levelfield.study.spec import StudySpec
 from levelfield.study.execution import worker
 from levelfield.study.jobs.attempts import part_of
-from levelfield.study.jobs.job import Job
+from levelfield.study.jobs import Job
 from levelfield.study.progress import StudyProgress
 from levelfield.study.record import StudyRecord
 

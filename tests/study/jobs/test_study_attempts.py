@@ -17,7 +17,7 @@ from levelfield.storage.ledger import Ledger
 from levelfield.study.definition.study_file import load_spec
 from levelfield.study.execution.worker import _Worker
 from levelfield.study.jobs.attempts import Attempts
-from levelfield.study.jobs.job import Job
+from levelfield.study.jobs import Job
 from levelfield.study.progress import StudyProgress
 from levelfield.study.record import StudyRecord
 from levelfield.study.run import begin

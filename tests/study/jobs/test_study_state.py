@@ -9,10 +9,10 @@ from levelfield.analysis.results import collect_rows
 from levelfield.analysis.selection import selected
 from levelfield.errors import UserError
 from levelfield.study.definition.search_settings import SearchSettings, search_settings
-from levelfield.study.definition.spec import StudySpec
-from levelfield.study.jobs.job import Job, job_seed, study_jobs
+from levelfield.study.spec import StudySpec
+from levelfield.study.jobs import Job, job_seed, study_jobs
 from levelfield.study.record import StudyRecord
-from levelfield.study.search.suggest import suggest
+from levelfield.study.suggest import suggest
 
 SPACE = {"model.loss.init_args.margin": {"low": 0.0, "high": 1.0}}
 

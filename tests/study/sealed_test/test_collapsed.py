@@ -10,7 +10,7 @@ from levelfield.report.page import write_report
 from levelfield.report.table import study_table
 from levelfield.study import tested
 from levelfield.study.record import StudyRecord
-from levelfield.study.sealed_test.scores import EmbeddedTest, score_run
+from levelfield.study.test_scores import EmbeddedTest, score_run
 from levelfield.training.embed import EmbeddedSet
 
 

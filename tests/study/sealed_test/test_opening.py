@@ -12,7 +12,7 @@ from toy_study import TOY, run_study
 
 from levelfield.analysis.verify import verify_study
 from levelfield.cli.main import main
-from levelfield.study.definition.spec import StudySpec
+from levelfield.study.spec import StudySpec
 from levelfield.study.definition.study_file import load_spec
 from levelfield.study.record import StudyRecord
 from levelfield.study.sealed_test import opening

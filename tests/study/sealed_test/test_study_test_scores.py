@@ -14,7 +14,7 @@ from levelfield.errors import UserError
 from levelfield.study import tested
 from levelfield.study.begun import with_options
 from levelfield.study.definition.study_file import load_spec
-from levelfield.study.sealed_test.scores import EmbeddedTest, score_run
+from levelfield.study.test_scores import EmbeddedTest, score_run
 from levelfield.training.embed import EmbeddedSet
 
 

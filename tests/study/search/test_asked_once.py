@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from levelfield.study.definition.search_settings import SearchSettings
-from levelfield.study.definition.spec import StudySpec
-from levelfield.study.jobs.job import Job
+from levelfield.study.spec import StudySpec
+from levelfield.study.jobs import Job
 from levelfield.study.record import StudyRecord
 from levelfield.study.search import asked_once
-from levelfield.study.search.space import Range
-from levelfield.study.search.suggest import suggest
+from levelfield.study.search_space import Range
+from levelfield.study.suggest import suggest
 
 SPACE = {"model.loss.init_args.margin": {"low": 0.0, "high": 1.0}}
 

@@ -9,11 +9,11 @@ import torch
 import yaml
 
 from levelfield.errors import UserError
-from levelfield.study.definition.configuration import read_yaml
+from levelfield.core.configuration import read_yaml
 from levelfield.study.definition.study_file import load_spec, spec_from_yaml
-from levelfield.study.jobs.job import Job, job_config
-from levelfield.study.search.space import coordinates, read_space
-from levelfield.study.search.suggest import Trial, at_bound, suggest
+from levelfield.study.jobs import Job, job_config
+from levelfield.study.search_space import coordinates, read_space
+from levelfield.study.suggest import Trial, at_bound, suggest
 from levelfield.training.build import build
 
 SGD = {"class_path": "torch.optim.SGD", "init_args": {"momentum": 0.9}}

@@ -15,9 +15,9 @@ import torch
 from scipy.stats.qmc import Sobol
 
 from levelfield.errors import UserError
-from levelfield.study.definition.configuration import read_yaml
-from levelfield.study.search.space import Range, read_space
-from levelfield.study.search.suggest import Trial, at_bound, best_trial, is_unpromising, suggest
+from levelfield.core.configuration import read_yaml
+from levelfield.study.search_space import Range, read_space
+from levelfield.study.suggest import Trial, at_bound, best_trial, is_unpromising, suggest
 
 METHODS = sorted((Path(__file__).parents[3] / "configs" / "method").glob("*.yaml"))
 SPACE = {
@@ -118,8 +118,8 @@ def test_a_suggestion_is_the_same_in_another_process_with_more_threads(eight: li
     told = [[trial.number, trial.parameters, trial.value, trial.failure, trial.pruned] for trial in eight]
     program = (
         "import json, sys, torch; torch.set_num_threads(3); torch.manual_seed(1)\n"
-        "from levelfield.study.search.space import Range\n"
-        "from levelfield.study.search.suggest import Trial, suggest\n"
+        "from levelfield.study.search_space import Range\n"
+        "from levelfield.study.suggest import Trial, suggest\n"
         "space, told = json.load(sys.stdin)\n"
         "space = {key: Range(*place) for key, place in space.items()}\n"
         "trials = [Trial(*trial) for trial in told]\n"

@@ -7,7 +7,7 @@ from torch.nn.functional import normalize
 from levelfield.losses import ContrastiveLoss
 from levelfield.metrics import RetrievalMetrics, retrieval_metrics
 from levelfield.models import TimmTrunk
-from levelfield.study.sealed_test.scores import score_samples
+from levelfield.study.test_scores import score_samples
 from levelfield.training.learner import MetricLearner
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from levelfield.analysis.results import ResultRow
-    from levelfield.study.record import StudyRecord
+    from levelfield.study.folder import StudyFolder
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Results:
         changed: Files that a result no longer stands for, with what became of them.
     """
 
-    record: "StudyRecord"
+    study: "StudyFolder"
     rows: "Sequence[ResultRow]"
     changed: Mapping[Path, str]
 

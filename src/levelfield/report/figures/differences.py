@@ -20,7 +20,7 @@ LOOKS = {SHOWN: (BLUE, "o", BLUE), NOT_SHOWN: (INK, "o", "white"), SEARCHES: (VE
 
 
 def _draw(results: Results) -> "Figure | None":
-    methods = list(results.record.spec.methods)
+    methods = list(results.study.spec.methods)
     found = [c for embedding in EMBEDDING_KINDS for c in compare_all(results.rows, methods, embedding=embedding)]
     comparisons = [c for c in found if c.kind != OVER_BASELINE]
     return differences_figure(comparisons) if comparisons else None

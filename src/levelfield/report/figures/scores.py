@@ -7,7 +7,7 @@ from levelfield.analysis.results import EMBEDDING_KINDS, SummaryRow, run_scores,
 from levelfield.metrics.table import SHOWN_METRICS
 from levelfield.report.figures import ReportFigure, Results
 from levelfield.report.figures.style import BLUE, INK, VERMILION, new_figure, rows_of_methods
-from levelfield.study.definition.spec import BASELINE, ONE_PCA
+from levelfield.study.spec import BASELINE, ONE_PCA
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,7 +20,7 @@ RUNS_ASIDE = 0.14
 
 def _draw(results: Results) -> "Figure | None":
     runs = run_scores(results.rows)
-    methods = results.record.spec.rows
+    methods = results.study.spec.rows
     return scores_figure(methods, summarise(results.rows), runs) if runs else None
 
 

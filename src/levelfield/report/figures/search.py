@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from levelfield.report.figures import ReportFigure, Results
-from levelfield.report.figures.style import BLUE, FAINT, INK, VERMILION, small_panels, whole_numbers
-from levelfield.study.search.suggest import Trial
+from levelfield.report.figures.style import BLUE, FAINT, VERMILION, small_panels, whole_numbers
+from levelfield.study.suggest import Trial
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def _draw(results: Results) -> "Figure | None":
-    state = results.record.state
+    state = results.study.state
     searches = {method: trials for method in state.spec.methods if (trials := state.trials(method))}
     chosen = {method: trial.number for method in searches if (trial := state.chosen(method)) is not None}
     return search_figure(searches, chosen) if searches else None
@@ -49,7 +49,6 @@ def search_figure(searches: Mapping[str, Sequence[Trial]], chosen: Mapping[str, 
             if number == chosen.get(method):
                 axes.plot([number], [100 * value], "o", color=BLUE, markerfacecolor="none", markersize=7)
         _without_value(axes, [t.number for t in trials if t.failure is not None], "x", VERMILION)
-        _without_value(axes, [t.number for t in trials if t.pruned], "v", INK)
         whole_numbers(axes)
     figure.legend(handles=_legend(searches), loc="outside upper center", ncols=5, fontsize=8.5, handletextpad=0.3)
     return figure
@@ -73,6 +72,4 @@ def _legend(searches: Mapping[str, Sequence[Trial]]) -> list:
     ]
     if any(trial.failure is not None for trial in trials):
         handles.append(Line2D([], [], color=VERMILION, marker="x", markersize=4, linewidth=0, label="failed"))
-    if any(trial.pruned for trial in trials):
-        handles.append(Line2D([], [], color=INK, marker="v", markersize=4, linewidth=0, label="given up after a fold"))
     return handles

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def _draw(results: Results) -> "Figure | None":
     from levelfield.analysis.importance import importances
 
-    state, spec = results.record.state, results.record.spec
+    state, spec = results.study.state, results.study.spec
     searches = {method: importances(spec.space(method), state.trials(method)) for method in spec.methods}
     searches = {method: found for method, found in searches.items() if found}
     return importance_figure(searches) if searches else None

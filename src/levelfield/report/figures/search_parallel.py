@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from levelfield.report.figures import ReportFigure, Results
 from levelfield.report.figures.search_slices import short
 from levelfield.report.figures.style import BLUE, FAINT, VERMILION, new_figure
-from levelfield.study.search.space import Choice, Space
-from levelfield.study.search.suggest import Trial
+from levelfield.study.search_space import Choice, Space
+from levelfield.study.suggest import Trial
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,7 +18,7 @@ BEST = 0.2  # share of the trials that is drawn above the others
 
 
 def _draw(results: Results) -> "Figure | None":
-    state, spec = results.record.state, results.record.spec
+    state, spec = results.study.state, results.study.spec
     searches = {method: (spec.space(method), state.trials(method)) for method in spec.methods if spec.trials(method)}
     searches = {
         method: (space, trials)

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from levelfield.report.figures import ReportFigure, Results
 from levelfield.report.figures.style import BLUE, FAINT, VERMILION, new_figure
-from levelfield.study.search.space import Choice, Range, Space, coordinates
-from levelfield.study.search.suggest import Trial
+from levelfield.study.search_space import Choice, Range, Space, coordinates
+from levelfield.study.suggest import Trial
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,7 +16,7 @@ COLUMNS = 4
 
 
 def _draw(results: Results) -> "Figure | None":
-    state, spec = results.record.state, results.record.spec
+    state, spec = results.study.state, results.study.spec
     searches = {method: (spec.space(method), state.trials(method)) for method in spec.methods if spec.trials(method)}
     searches = {method: each for method, each in searches.items() if any(t.value is not None for t in each[1])}
     chosen = {method: best.number for method in searches if (best := state.chosen(method)) is not None}

@@ -18,7 +18,7 @@ def _draw(results: Results) -> "Figure | None":
     from levelfield.analysis.stored_embeddings import one_model_each
 
     found = {}
-    for method, embedded in one_model_each(results.record).items():
+    for method, embedded in one_model_each(results.study).items():
         labels = embedded.samples.labels.numpy()
         drawn = draw_samples(labels)
         found[method] = pair_similarities(embedded.samples.embeddings[drawn], labels[drawn])

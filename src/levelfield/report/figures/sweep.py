@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from levelfield.analysis.results import SummaryRow, summarise
 from levelfield.metrics.table import SHOWN_METRICS
 from levelfield.report.figures import ReportFigure, Results
 from levelfield.report.figures.style import PALETTE, new_figure
-from levelfield.study.definition.spec import reference_of
-from levelfield.study.definition.sweep import value_of, without_value
+from levelfield.study.spec import BASELINE, value_of, without_value
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,12 +21,23 @@ SWEPT_EMBEDDING = "separated"
 
 
 def _draw(results: Results) -> "Figure | None":
-    sweep = results.record.spec.sweep
-    rows = [row for row in summarise(results.rows) if row.embedding == SWEPT_EMBEDDING]
-    shown = [method for method in results.record.spec.rows if reference_of(method) is None]
-    order = {method: place for place, method in enumerate(shown)}
-    rows = sorted((row for row in rows if row.method in order), key=lambda row: order[row.method])
+    spec = results.study.spec
+    sweep = ", ".join(spec.sweep)
+    found: dict[str, list[SummaryRow]] = {}
+    for row in summarise(results.rows):
+        if row.embedding == SWEPT_EMBEDDING:
+            found.setdefault(row.method, []).append(row)
+    names = {_of_value(spec.baseline_of(method), method): spec.baseline_of(method) for method in spec.methods}
+    names |= {method: method for method in spec.methods}
+    rows = [replace(row, method=name) for name, method in names.items() for row in found.get(method, [])]
     return sweep_figure(sweep, rows) if sweep and any(value_of(row.method) for row in rows) else None
+
+
+def _of_value(baseline: str, method: str) -> str:
+    """A baseline by the value of the method that it is compared with, where it depends on the value."""
+    if value_of(baseline) is None or value_of(method) is None:
+        return baseline
+    return f"{BASELINE}[{value_of(method)}]"
 
 
 FIGURE = ReportFigure(

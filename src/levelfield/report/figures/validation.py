@@ -6,23 +6,23 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
+from levelfield.analysis.integrity import validation_scores
 from levelfield.report.figures import ReportFigure, Results
 from levelfield.report.figures.style import INK, PALETTE, small_panels, whole_numbers
-from levelfield.study.definition.spec import is_baseline
-from levelfield.study.integrity import validation_scores
-from levelfield.study.jobs.job import METRICS_FILE, failed
+from levelfield.study.jobs import METRICS_FILE, failed
+from levelfield.study.spec import is_baseline
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
 def _draw(results: Results) -> "Figure | None":
-    record, curves = results.record, defaultdict(list)
-    for job, result in record.state.results.items():
+    study, curves = results.study, defaultdict(list)
+    for job, result in study.state.results.items():
         if job.stage == "run" and not is_baseline(job.method) and not failed(result) and result["validation"]:
             metrics = job.path / METRICS_FILE
             if metrics not in results.changed:
-                curves[job.method].append(read_curve(record.folder / metrics, job.fold, result["best_epoch"]))
+                curves[job.method].append(read_curve(study.folder / metrics, job.fold, result["best_epoch"]))
     return validation_figure(curves) if curves else None
 
 

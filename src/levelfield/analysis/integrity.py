@@ -1,0 +1,78 @@
+"""Whether what a study's jobs left is what they wrote."""
+
+import csv
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from levelfield.errors import UserError
+from levelfield.metrics.table import SELECTED_BY
+from levelfield.storage.file_hash import file_hash
+from levelfield.study.folder import StudyFolder
+from levelfield.study.jobs import LOGS, METRICS_FILE, RESULT, failed
+from levelfield.study.spec import is_baseline
+
+# What became of a file of a study that was unpacked from an archive.
+NOT_ARCHIVED = "is in no archive"
+
+
+def changed_files(study: StudyFolder) -> dict[Path, str]:
+    """Path in the study's folder of each `config.yaml` and `metrics.csv` that is not as its job left it, and why."""
+    found = {}
+    for job, result in study.state.results.items():
+        for name in LOGS:
+            path = study.folder / job.path / name
+            recorded = result.get("files", {}).get(name)
+            # A training of few steps that validates nothing logs nothing.
+            may_lack = name == METRICS_FILE and (is_baseline(job.method) or not result.get("validation"))
+            expected = recorded or not (failed(result) or may_lack)
+            if not path.is_file():
+                if expected:
+                    found[job.path / name] = NOT_ARCHIVED if job.method in study.archived else "is missing"
+            elif path.stat().st_size == 0:
+                found[job.path / name] = "is empty"
+            elif recorded and file_hash(path) != recorded:
+                found[job.path / name] = "has changed since its job ended"
+    return found
+
+
+def gap_lines(changed: Mapping[Path, str]) -> list[str]:
+    """What a report says of `changed_files`."""
+    absent = sum(what == NOT_ARCHIVED for what in changed.values())
+    lines = [
+        f"{path} {what}: what it would show is left out." for path, what in changed.items() if what != NOT_ARCHIVED
+    ]
+    unpacked = "Unpacked from an archive, which has no curves of the trainings: they are left out."
+    return [*lines, unpacked] if absent else lines
+
+
+def changed_scores(study: StudyFolder) -> Iterator[str]:
+    """Trainings whose validation score is not the best one in their `metrics.csv`."""
+    damaged = changed_files(study)
+    for job, result in study.state.results.items():
+        path = job.path / METRICS_FILE
+        if failed(result) or is_baseline(job.method) or path in damaged or not result["validation"]:
+            continue
+        scores = validation_scores(study.folder / path)
+        stored, best = result["validation"][SELECTED_BY], max(scores.values(), default=None)
+        if best != stored or scores.get(result["best_epoch"]) != stored:
+            yield f"{job.path}: validation {SELECTED_BY} {stored} is stored, {best} is the best in its {METRICS_FILE}"
+
+
+def validation_scores(metrics: Path, metric: str = SELECTED_BY) -> dict[int, float]:
+    """Epoch, from 0, to the validation score in a job's `metrics.csv`.
+
+    Args:
+        metrics: The file.
+        metric: MAP@R unless another is named.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    try:
+        with open(metrics, newline="", encoding="utf-8") as file:
+            column = f"val/{metric}"
+            return {int(row["epoch"]): float(row[column]) for row in csv.DictReader(file) if row.get(column)}
+    except (OSError, ValueError, KeyError, csv.Error) as error:
+        raise UserError(
+            f"{metrics} cannot be read ({error}); restore it, or delete its job's {RESULT} and resume"
+        ) from None

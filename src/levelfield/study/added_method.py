@@ -1,0 +1,107 @@
+"""`--add-method`: a loss, `my_loss.MyLoss`, or a file of `configs/method`, as a further method of a study."""
+
+import inspect
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from levelfield.core.configuration import Config, read_yaml
+from levelfield.errors import UserError, nearest
+from levelfield.runtime.import_path import import_named
+from levelfield.runtime.shipped import find_configuration, nearest_configuration, shipped_files
+from levelfield.study.search_space import read_space
+
+
+def added_methods(given: Sequence[str]) -> dict[str, Config]:
+    """The methods of `--add-method`, by name.
+
+    A shipped method (`ntxent_koleo`) or another file (`my_method.yaml`) has the file's name. A loss has its class's
+    name, in small letters.
+
+    Raises:
+        UserError: a loss cannot be imported, a file is missing, or two have one name.
+    """
+    found: dict[str, Config] = {}
+    for words in given:
+        file = _method_file(words)
+        name, config = (file.stem, read_yaml(file)) if file is not None else method_of_loss(words)
+        if name in found:
+            raise UserError(f"--add-method {words}: another added method is named {name!r} too; rename one")
+        found[name] = config
+    return found
+
+
+def _method_file(words: str) -> Path | None:
+    """The file of a method that is named by its file; None where a loss is named."""
+    if (shipped := _shipped_methods().get(words)) is not None:
+        return shipped
+    if not words.endswith((".yaml", ".yml")):
+        return None
+    file = find_configuration(words, "method")
+    if file is None:
+        raise UserError(f"--add-method {words}: there is no such file{nearest_configuration(words)}")
+    return file
+
+
+def method_of_loss(path: str) -> tuple[str, Config]:
+    """Name and configuration of a method that is a loss: `my_loss.MyLoss`, or `ArcFaceLoss` for a shipped one.
+
+    A shipped loss has the configuration of its file in `configs/method`. A loss with class weights draws one sample of
+    a class, as the shipped ones do. The file's `search:` is searched, or the class attribute `search_space`, arguments
+    to ranges: `search_space = {"margin": {"low": 0.0, "high": 1.0}}`.
+
+    Raises:
+        UserError: it cannot be imported, or the attribute is not a space.
+    """
+    from levelfield.training.loss_factory import supplied_arguments
+
+    kind = _loss_class(path)
+    file = _file_of_shipped(kind)
+    config: Config = {"model": {"loss": {"class_path": f"{_module(path)}.{path.rpartition('.')[2]}"}}}
+    if file is not None:
+        config = read_yaml(file)
+    elif "num_classes" in supplied_arguments(kind):
+        config["data"] = {"samples_per_class": 1}
+    space = getattr(kind, "search_space", None)
+    if space is not None:
+        read_space(space, f"--add-method {path}: search_space")
+        config["search"] = {f"model.loss.init_args.{argument}": place for argument, place in space.items()}
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind.__name__).lower(), config
+
+
+def _shipped_methods() -> dict[str, Path]:
+    return {name.removeprefix("method/").removesuffix(".yaml"): file for name, file in shipped_files("method").items()}
+
+
+def _file_of_shipped(loss: type) -> Path | None:
+    """The file of a shipped loss; of several the one with the shortest name, which has no miner."""
+    if not loss.__module__.startswith("levelfield."):
+        return None
+    wanted = f"levelfield.losses.{loss.__name__}"
+    files = [file for file in _shipped_methods().values() if _loss_of(read_yaml(file)) == wanted]
+    return min(files, key=lambda file: (len(file.name), file.name), default=None)
+
+
+def _loss_of(config: Config) -> str | None:
+    model = config.get("model")
+    loss = model.get("loss") if isinstance(model, dict) else None  # the file may be another program's
+    return loss.get("class_path") if isinstance(loss, dict) else loss
+
+
+def _loss_class(path: str) -> Any:
+    option = f"--add-method {path}"
+    if "." not in path:
+        from levelfield import losses  # with torch, which --help does without
+
+        if not hasattr(losses, path):
+            near = nearest(path, [*_shipped_methods(), *losses.__all__], otherwise="")
+            raise UserError(f"{option}: neither a loss of levelfield nor a method of configs/method{near}")
+    kind = import_named(f"{_module(path)}.{path.rpartition('.')[2]}", option)
+    if not inspect.isclass(kind):
+        raise UserError(f"{option}: {path} is no class")
+    return kind
+
+
+def _module(path: str) -> str:
+    return path.rpartition(".")[0] or "levelfield.losses"

@@ -1,0 +1,92 @@
+"""The untrained rows: features of a trunk, projected by what the fold's training classes say."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from levelfield.data.index import SampleIndex
+from levelfield.data.subset import ClassSubset
+from levelfield.metrics import retrieval_metrics
+from levelfield.metrics.table import SELECTED_BY
+from levelfield.storage.provenance import provenance
+from levelfield.study.jobs import Task, write_result
+from levelfield.study.projection import fit_projection
+from levelfield.study.spec import PCA
+from levelfield.study.training_job import check_sources, fixed_threads, memory_errors
+from levelfield.training.build import TrainingCLI, build
+from levelfield.training.embed import embed
+from levelfield.training.features import TrunkExtractor
+
+
+def run_untrained(tasks: Sequence[Task], earlier: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    """Do the jobs of one trunk and data: fit each fold's projection, score its validation classes.
+
+    All folds and references share the features. The first fold's job fits the PCA of the concatenated embedding too, on
+    the whole training half. Where all classes train there is nothing to score.
+
+    Args:
+        earlier: What ended earlier attempts.
+    """
+    features = _Features()
+    with fixed_threads(tasks[0].threads), memory_errors():
+        return [_fit(task, features, earlier) for task in tasks]
+
+
+def _fit(task: Task, features: "_Features", earlier: Sequence[str]) -> dict[str, Any]:
+    started = time.monotonic()
+    check_sources(task)
+    training = build(task.config, task.empty_folder(), progress=False)
+    training.write_config()
+    module, size = training.datamodule, training.model.embedding_size
+    module.setup("fit")
+    train_NF, val_NF = features.of(training)
+    train_labels, val_labels = (torch.from_numpy(part.labels) for part in (module.train_subset, module.val_subset))
+    one, folds = None, task.config["data"].get("num_folds", 1)
+    kind = task.projection
+    project = fit_projection(kind, train_NF, train_labels, size)
+    if kind == PCA and folds > 1 and task.job.fold == 0:
+        whole, labels = torch.cat([train_NF, val_NF]), torch.cat([train_labels, val_labels])
+        one = fit_projection(PCA, whole, labels, folds * size)
+    project.save(task.checkpoint, one)
+    scores = retrieval_metrics(project(val_NF), val_labels, metrics=(SELECTED_BY,)) if len(val_labels) else {}
+    found = {
+        "validation": {key: value for key, value in scores.items() if key == SELECTED_BY},
+        "seconds": time.monotonic() - started,
+        "data": module.identity(),
+        "provenance": provenance(training.trainer, training.model),
+    }
+    return write_result(task, found, earlier)
+
+
+class _Features:
+    """Features of a trunk's training half, made once, in an order that no fold changes.
+
+    float32 features differ with the composition of a batch, and a resumed study must get the same ones.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[int, str], int] = {}
+        self._features: Float[Tensor, "samples features"] = torch.empty(0, 0)
+
+    def of(self, training: TrainingCLI) -> tuple[Float[Tensor, "n features"], Float[Tensor, "m features"]]:
+        """Those of the training and of the validation samples of a fold."""
+        data, device = training.datamodule, training.trainer.strategy.root_device
+        if data.features is not None:
+            data.use_features(TrunkExtractor(training.model.trunk, device))
+            return data.evaluated(data.train_subset), data.evaluated(data.val_subset)
+        indices = [subset.index for subset in (data.train_subset, data.val_subset)]
+        samples = [[(int(c), key) for c, key in zip(i.labels, i.keys, strict=True)] for i in indices]
+        ordered = sorted({each for part in samples for each in part})
+        if list(self._rows) != ordered:
+            labels = np.array([c for c, _ in ordered], dtype=np.int64)
+            index = SampleIndex(tuple(key for _, key in ordered), labels, indices[0].class_names)
+            subset = ClassSubset(data.train_subset.dataset, index, data.transform())
+            self._features = embed(training.model.trunk, data.eval_dataloader(subset), device=device).embeddings
+            self._rows = {each: row for row, each in enumerate(ordered)}
+        train, val = ([self._rows[each] for each in part] for part in samples)
+        return self._features[train], self._features[val]

@@ -1,0 +1,39 @@
+"""`--dry-run`: the jobs of a study, before or while it runs; nothing is built, read or trained."""
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from levelfield.study.folder import StudyFolder
+from levelfield.study.jobs import Job, study_jobs
+from levelfield.study.spec import is_baseline
+
+
+def print_jobs(console: Console, study: StudyFolder) -> None:
+    """A line for each row with the jobs of its search and of its runs, and how many have a result already."""
+    spec = study.spec
+    jobs = study_jobs(spec)
+    table = Table(title=Text(spec.name), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    table.add_column("", no_wrap=True)
+    for heading in ("trials\nx folds", "runs\nx folds", "jobs", "done"):
+        table.add_column(heading, justify="right", vertical="bottom")
+    of_row: dict[str, list[Job]] = {row: [] for row in spec.rows}
+    for job in jobs:
+        of_row[job.method].append(job)
+    for row, mine in of_row.items():
+        trials, runs = spec.trials(row), 1 if is_baseline(row) else spec.runs
+        searched = f"{trials:,} x {spec.folds_of('trial')}" if trials else ""
+        done = sum(job in study.stored for job in mine)
+        table.add_row(Text(row), searched, f"{runs:,} x {spec.folds}", f"{len(mine):,}", f"{done:,}")
+    console.print(table)
+    untrained = sum(is_baseline(job.method) for job in jobs)
+    in_search = sum(job.stage == "trial" for job in jobs)
+    runs_in_all = len(jobs) - untrained - in_search
+    lines = [
+        f"{len(jobs):,} jobs in {study.folder}: {in_search:,} trainings in the search, {runs_in_all:,} in the runs, "
+        f"{untrained} fits of the untrained rows"
+    ]
+    if unsearched := [row for row in spec.methods if spec.search.trials and not spec.trials(row)]:
+        lines.append(f"trained as they are, for nothing says what to search: {', '.join(unsearched)}")
+    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)

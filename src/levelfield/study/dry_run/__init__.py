@@ -1,1 +1,0 @@
-"""What a study would cost, without a job."""

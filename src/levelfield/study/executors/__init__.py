@@ -1,0 +1,55 @@
+"""Where a study's units run: on this machine or on a Ray cluster. An executor changes no number.
+
+To add one: a class with the methods of `workers.Slots`, whose first argument is the study's spec and whose others are
+its options. `--executor my_slots.MySlots --executor.queue long` takes one of your own.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any
+
+from levelfield.errors import UserError, nearest
+from levelfield.runtime.import_path import import_named
+from levelfield.study.spec import StudySpec
+from levelfield.study.workers import Slots
+
+
+def make_slots(spec: StudySpec, name: str = "local", options: Mapping[str, Any] | None = None) -> Slots:
+    """The slots of `--executor NAME` with `--executor.<key> value`.
+
+    Args:
+        name: A file of this package (`local`, `ray`), or the import path of a class.
+
+    Raises:
+        UserError: no such executor, an unknown key or a value that is not accepted.
+    """
+    from levelfield.training.mistakes import OneLineParser
+
+    path = name
+    if "." not in name:
+        shipped = [module.name for module in iter_modules([str(Path(__file__).parent)])]
+        if name.lower() not in shipped:
+            raise UserError(f"--executor {name}: no such executor{nearest(name, shipped)}")
+        path = f"{__package__}.{name.lower()}.{name.capitalize()}"
+    kind = import_named(path, f"--executor {name}")
+    parser = OneLineParser()
+    parser.add_class_arguments(kind, "executor", skip={"spec"}, instantiate=False)
+    return kind(spec, **parser.parse_object({"executor": dict(options or {})}).executor.as_dict())
+
+
+def on_cpu(spec: StudySpec) -> bool:
+    """Whether all rows of a study say that they train on the CPU."""
+    return all(config["trainer"].get("accelerator") == "cpu" for config in spec.methods.values())
+
+
+def devices_of_a_job(spec: StudySpec) -> int:
+    """The most devices that a job of a study trains on."""
+    return max(config["trainer"].get("devices", 1) for config in spec.methods.values())
+
+
+def refuse_below_one(**options: Any) -> None:
+    """Refuse an option of an executor that is not positive; None and `auto` are not given."""
+    for key, value in options.items():
+        if value not in (None, "auto") and not value > 0:
+            raise UserError(f"--executor.{key} {value}: give a positive number")

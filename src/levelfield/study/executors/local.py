@@ -1,0 +1,134 @@
+"""Slots on this machine: one warm process each, or this process."""
+
+import os
+import signal
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from importlib import import_module
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, Literal
+
+from loky import ProcessPoolExecutor
+from loky.process_executor import BrokenProcessPool, TerminatedWorkerError
+
+from levelfield.runtime.freed_memory import keep_freed_memory
+from levelfield.runtime.imports import quick_imports
+from levelfield.runtime.own_modules import find_own_modules
+from levelfield.runtime.processes import SIDE_BY_SIDE, end_with_parent
+from levelfield.study.executors import devices_of_a_job, on_cpu, refuse_below_one
+from levelfield.study.jobs import study_jobs
+from levelfield.study.spec import StudySpec
+from levelfield.study.workers import Here
+
+# Imports all that a worker needs.
+WORK = "levelfield.study.seal"
+# `auto`: a worker has as many jobs at least, for to start one takes as long as several short ones, ...
+JOBS_EACH = 32
+# ... and as much memory, twice of what a training on features takes.
+BYTES_EACH = 2 << 30
+OF_A_WORKER = {
+    "PYTHONSAFEPATH": "1",  # `python -m` starts it, and would look for each module in the working directory first
+    "LOKY_MAX_MEMORY_LEAK_SIZE": "1e18",  # loky would replace a worker that has grown by 300 MB
+}
+# What of `CUDA_VISIBLE_DEVICES` hides all devices that follow.
+NO_DEVICE = ("-1", "NoDevFiles")
+
+
+class Local:
+    """Processes of this machine.
+
+    Args:
+        workers: How many; 1 is this process. `auto` is one for each core where a job has one thread, or for each of the
+            GPUs times `jobs_per_device`, as far as cores, memory and jobs go; one where a job has several threads.
+        devices: GPUs that the workers take in turn, each as many as a job has; None takes all that CUDA shows.
+        jobs_per_device: How many workers `auto` lets share a GPU.
+
+    Raises:
+        UserError: a number that is not positive.
+    """
+
+    died = (TerminatedWorkerError, BrokenProcessPool)
+
+    def __init__(
+        self,
+        spec: StudySpec,
+        workers: int | Literal["auto"] = "auto",
+        devices: int | Sequence[int] | None = None,
+        jobs_per_device: int = 1,
+    ) -> None:
+        refuse_below_one(workers=workers, jobs_per_device=jobs_per_device)
+        each = devices_of_a_job(spec)
+        self._devices = [] if on_cpu(spec) else _groups(_visible(devices), each)
+        self.number = _auto(spec, len(self._devices) * jobs_per_device) if workers == "auto" else workers
+        self._here = Here() if self.number == 1 and devices is None else None
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(spec.threads))
+        self._environment = {**threads, SIDE_BY_SIDE: str(self.number), **OF_A_WORKER}
+        self._pools: dict[int, ProcessPoolExecutor] = {}
+
+    def ready(self, slot: int) -> bool:
+        if self._here is None and slot not in self._pools:
+            group = self._devices[slot % len(self._devices)] if self._devices else None
+            shown = {} if group is None else {"CUDA_VISIBLE_DEVICES": group}
+            environment = {**self._environment, **shown}
+            pool = ProcessPoolExecutor(1, initializer=_begin, initargs=(os.getpid(),), env=environment)
+            pool.submit(int)  # starts the process: its imports take as long as the study's first look
+            self._pools[slot] = pool
+        return True
+
+    def submit(self, slot: int, function: Callable[..., Any], *arguments: Any) -> Future:
+        if self._here is not None:
+            return self._here.submit(slot, function, *arguments)
+        return self._pools[slot].submit(function, *arguments)
+
+    def drop(self, slot: int) -> None:
+        self._pools.pop(slot).shutdown(wait=False, kill_workers=True)
+
+    def check(self) -> None:
+        """This machine can always start another process."""
+
+    def stop(self) -> None:
+        for slot in list(self._pools):
+            self.drop(slot)
+
+
+def _begin(parent: int) -> None:
+    """What a worker does before its first unit."""
+    end_with_parent(parent)
+    os.setsid()  # Linux shares a busy machine by session: without one of its own a worker gets half
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the study's process, which ends this one
+    os.dup2(2, 1)  # standard output may be for machines: nothing that a job prints belongs there
+    keep_freed_memory()
+    find_own_modules()
+    with quick_imports():
+        import_module(WORK)
+
+
+def _auto(spec: StudySpec, on_devices: int) -> int:
+    """As many workers as cores, memory, devices and jobs go round."""
+    if spec.threads > 1:
+        return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    most = [cores, len(study_jobs(spec)) // JOBS_EACH, *([on_devices] if on_devices else [])]
+    with suppress(OSError, StopIteration):  # a system that does not say
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        available = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+        most.append(available * 1024 // BYTES_EACH)
+    return max(min(most), 1)
+
+
+def _visible(devices: int | Sequence[int] | None) -> list[str]:
+    """The GPUs that a study may use, as `CUDA_VISIBLE_DEVICES` names them."""
+    if devices is not None:
+        return [str(device) for device in (devices if isinstance(devices, Sequence) else [devices])]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [device for device in takewhile(lambda each: each not in NO_DEVICE, visible.split(",")) if device]
+    return [str(number) for number, _ in enumerate(Path("/proc/driver/nvidia/gpus").glob("*"))]  # needs no torch
+
+
+def _groups(devices: list[str], each: int) -> list[str]:
+    """The devices of the slots in turn, as many at once as a job has."""
+    groups = [devices[first : first + each] for first in range(0, len(devices) - each + 1, each)]
+    return [",".join(group) for group in groups]

@@ -1,0 +1,92 @@
+"""The look before the first job: every row is built once, so that a mistake shows before anything is computed."""
+
+import tempfile
+import traceback
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from levelfield.errors import UserError
+from levelfield.study.jobs import Job, job_config
+from levelfield.study.spec import StudySpec, is_baseline
+from levelfield.study.state import first_config
+from levelfield.study.workers import GivenUp, in_words
+from levelfield.training.build import TrainingCLI, build
+from levelfield.training.kept_parts import KeptParts
+from levelfield.training.learner import MetricLearner
+from levelfield.training.objective import objective
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the study's results will follow from, as it is now.
+
+    Attributes:
+        data: The training half, by `MetricDataModule.identity()`; all rows share it.
+        weights: Row to where its trunk's weights come from.
+        overview: Lines with the counts of the data set.
+    """
+
+    data: dict[str, Any]
+    weights: Mapping[str, str | None]
+    overview: list[str]
+
+
+def look_at_rows(spec: StudySpec, own: Collection[str], given_up: GivenUp) -> Seen:
+    """Build every row and read the data's index once.
+
+    Args:
+        own: Rows with classes of the user. One that raises is given up, so that the other rows are computed.
+
+    Raises:
+        UserError: a row cannot be built, a loss gives no loss, or the data could not be trained on or tested.
+    """
+    kept, seen = KeptParts(), dict[str, TrainingCLI]()
+    with tempfile.TemporaryDirectory() as folder:
+        for row in spec.methods:
+            try:
+                if spec.folds == 1 and spec.trials(row):  # the runs have other settings than the trials
+                    build(job_config(spec, Job(row, "run", 0, 0), {}), Path(folder), progress=False, kept=kept)
+                seen[row] = build(first_config(spec, row), Path(folder), progress=False, kept=kept)
+            except UserError:
+                raise
+            except (Exception, SystemExit) as error:
+                if row not in own:
+                    raise
+                given_up.add(f"{row}, when it is built", in_words(error), row, traceback.format_exc())
+        if not seen:
+            given_up.refuse()
+        data = next(reversed(seen.values())).datamodule
+        data.check_test_half()
+        identity = data.identity()
+        for row, training in seen.items():
+            if not is_baseline(row):
+                training.datamodule.training_batches(data.train_subset.labels)
+            if row in own and type(training.model).training_step is MetricLearner.training_step:
+                _try_loss(row, training, data.train_subset.labels, given_up)
+    trunks = {row: training.model.trunk for row, training in seen.items()}
+    weights = {row: getattr(trunk, "weights_origin", None) for row, trunk in trunks.items()}  # a user's may know none
+    return Seen(identity, {row: weights.get(spec.source_row(row)) for row in spec.rows}, data.overview())
+
+
+def _try_loss(row: str, training: TrainingCLI, labels: np.ndarray, given_up: GivenUp) -> None:
+    """Call a loss once, on noise and on the CPU; what fails there may do where a GPU trains."""
+    learner = training.model
+    batch = labels[next(iter(training.datamodule.training_batches(labels)))]
+    try:
+        with torch.random.fork_rng(devices=[]):
+            learner.build_loss(len(np.unique(labels)))
+            learner.check_parts()
+            noise = torch.nn.functional.normalize(torch.randn(len(batch), learner.embedding_size)).requires_grad_()
+            objective(learner, noise, torch.from_numpy(batch))
+    except UserError:
+        raise
+    except (torch.OutOfMemoryError, MemoryError):
+        pass  # of this moment: a job that lacks memory is tried again
+    except (Exception, SystemExit) as error:
+        if training.trainer.strategy.root_device.type == "cpu":
+            given_up.add(f"{row}, when its loss is called on noise", in_words(error), row, traceback.format_exc())

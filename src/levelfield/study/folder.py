@@ -1,0 +1,329 @@
+"""A study's folder: its spec, results, test scores and ledger, and the one lock that a running study holds."""
+
+import os
+import shutil
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from levelfield.core.configuration import Config
+from levelfield.core.ledger import EVALUATED, LEDGER, evaluations_beside, finished_evaluation, read_lines
+from levelfield.core.source_identity import names_in
+from levelfield.errors import UserError
+from levelfield.storage.atomic import read_json, storing, write_json
+from levelfield.storage.file_hash import file_hash
+from levelfield.study.jobs import (
+    RESULT,
+    Job,
+    Task,
+    checkpoint_name,
+    failed,
+    folds_of,
+    job_config,
+    read_result,
+    row_runs,
+    study_jobs,
+)
+from levelfield.study.spec import STUDY, StudySpec, digest, is_baseline, row_folder
+from levelfield.study.state import StudyState
+
+# What a job's numbers are and follow from, without when and where it was done.
+NUMBERS = ("configuration", "parameters", "seed", "checkpoint", "validation", "best_epoch", "failure")
+# What the test scores of a run are.
+SCORES = ("separated", "concatenated", "one_pca", "num_skipped")
+RESULTS_FILE, SUMMARY_FILE = "results.csv", "summary.csv"
+# The rows of an archive, whose weights and logs are not here; the rows that are kept though their sources changed.
+ARCHIVED, KEPT = "archived.json", "kept.json"
+LOCK, HOLDER = ".lock", ".running.json"
+# How long what a killed process leaves behind may hold its lock: its workers see its end after half a second.
+LEFT_SECONDS = 5.0
+AGAIN = "delete that result.json and resume to do this job again"
+
+
+class StudyFolder:
+    """A study's folder, which need not exist yet, and its spec.
+
+    Attributes:
+        had_work: Whether the last `run_study` found anything to do.
+    """
+
+    had_work = False
+
+    def __init__(self, folder: Path, spec: StudySpec) -> None:
+        self.folder, self.spec = folder.absolute(), spec
+        self.spec_file = self.folder / STUDY
+        self.ledger_file = self.folder / LEDGER
+        self.results_file, self.summary_file = self.folder / RESULTS_FILE, self.folder / SUMMARY_FILE
+        self.report_folder = self.folder / "report"
+
+    @classmethod
+    def begun(cls, folder: Path) -> "StudyFolder":
+        """The study that a folder holds.
+
+        Raises:
+            UserError: it holds none.
+        """
+        if not (folder / STUDY).exists():
+            raise UserError(f"{folder} holds no study; begin it with `levelfield study run`, or name it with --output")
+        return cls(folder, StudySpec.read(folder / STUDY))
+
+    # Results.
+
+    @cached_property
+    def stored(self) -> dict[Job, dict[str, Any]]:
+        """The content of every `result.json`, whatever computed it.
+
+        Raises:
+            UserError: one is damaged.
+        """
+        found = {job: self._read_job(job) for job in study_jobs(self.spec)}
+        return {job: result for job, result in found.items() if result is not None}
+
+    @cached_property
+    def state(self) -> StudyState:
+        """Where the study stands, by the results on disk when it is first asked for.
+
+        Raises:
+            UserError: a `result.json` is damaged, or of another job or configuration.
+        """
+        for job, result in self.stored.items():
+            if result["configuration"] != self.spec.row_hashes[job.method]:
+                raise UserError(f"{self.folder / job.path / RESULT} is of another configuration; {AGAIN}")
+        return StudyState(self.spec, self.stored)
+
+    def read_again(self) -> StudyState:
+        """Read every result again: a person may have deleted or damaged one since."""
+        for name in ("stored", "state", "archived", "kept"):
+            vars(self).pop(name, None)
+        return self.state
+
+    def _read_job(self, job: Job) -> dict[str, Any] | None:
+        path = self.folder / job.path / RESULT
+        result = read_result(path, ("parameters", "seed", "seconds"))
+        if result is None:
+            return None
+        place = asdict(job)
+        if place != {key: result.get(key) for key in place}:
+            raise UserError(f"{path} is the result of another job; {AGAIN}")
+        if not failed(result):
+            read_result(path, ("checkpoint", "validation"))
+            needed = job.stage == "run" and job.method not in self.archived
+            if needed and not self.checkpoint(job).is_file():
+                raise UserError(f"{self.checkpoint(job)} is missing beside a finished {RESULT}; {AGAIN}")
+        return result
+
+    def remove_row(self, row: str) -> None:
+        """Forget all results of a row."""
+        shutil.rmtree(self.folder / "jobs" / row_folder(row), ignore_errors=True)
+        self._write_rows(KEPT, {key: value for key, value in self.kept.items() if key != row})
+        for name in ("stored", "state"):
+            vars(self).pop(name, None)
+
+    def checkpoint(self, job: Job) -> Path:
+        """What a job learnt."""
+        return self.folder / job.path / checkpoint_name(job, self.spec.reference_of(job.method))
+
+    def checkpoint_hash(self, job: Job) -> str:
+        """SHA-256 of a finished job's checkpoint.
+
+        Raises:
+            UserError: the file is not the one that the job wrote.
+        """
+        stored = self.state.results[job]["checkpoint"]
+        if job.method not in self.archived and file_hash(self.checkpoint(job)) != stored:
+            raise UserError(
+                f"{self.checkpoint(job)} has changed since its job ended; delete {self.folder / job.path / RESULT} and "
+                "resume to do this job again"
+            )
+        return stored
+
+    def checkpoint_hashes(self) -> dict[str, str]:
+        """Path in the folder to SHA-256 of everything that is tested."""
+        jobs = [job for each in self.state.tested_runs() for job in folds_of(self.spec, *each)]
+        return {str(job.path): self.checkpoint_hash(job) for job in jobs}
+
+    def result_hashes(self) -> dict[str, str]:
+        """Row to SHA-256 of what all its jobs found, for the ledger."""
+        found: dict[str, list[Any]] = {job.method: [] for job in self.state.results}
+        for job, result in sorted(self.state.results.items(), key=lambda item: str(item[0].path)):
+            found[job.method].append([str(job.path), {key: result[key] for key in NUMBERS if key in result}])
+        return {row: digest(results) for row, results in found.items()}
+
+    def task(self, job: Job, sources: Mapping[str, str], data: str, weights: str | None) -> Task:
+        """What a process needs to do a job that is ready.
+
+        Args:
+            sources: Of the row.
+            data: Fingerprint of the training half.
+            weights: Where those of the trunk come from.
+        """
+        parameters = self.state.parameters(job)
+        assert parameters is not None, "the search has not said what to try"
+        row = job.method
+        return Task(
+            study=self.spec.name,
+            folder=self.folder,
+            job=job,
+            config=job_config(self.spec, job, parameters),
+            parameters=parameters,
+            configuration=self.spec.row_hashes[row],
+            classes=names_in(self.spec.class_settings(row)),
+            sources=dict(sources),
+            data=data,
+            weights=weights,
+            threads=self.spec.threads,
+            projection=self.spec.reference_of(row),
+        )
+
+    # Rows whose results were not computed here, or by other sources than those that are here now.
+
+    @cached_property
+    def archived(self) -> frozenset[str]:
+        """The rows of an archive: of their jobs the results are here, and nothing else."""
+        return frozenset(self._read_rows(ARCHIVED))
+
+    @cached_property
+    def kept(self) -> dict[str, dict[str, str]]:
+        """Row to the sources that a person has accepted in place of those of its results."""
+        return self._read_rows(KEPT)
+
+    def keep_row(self, row: str, sources: Mapping[str, str]) -> None:
+        """Accept a row's results though its sources are others now."""
+        self._write_rows(KEPT, {**self.kept, row: dict(sources)})
+
+    def _read_rows(self, name: str) -> dict[str, dict[str, str]]:
+        path = self.folder / name
+        content = read_json(path) if path.is_file() else {"rows": {}}
+        if not isinstance(content, dict) or not isinstance(content.get("rows"), dict):
+            raise UserError(f"{path} is damaged; restore it from a copy of the study")
+        return content["rows"]
+
+    def _write_rows(self, name: str, rows: Mapping[str, Mapping[str, str]]) -> None:
+        if rows or (self.folder / name).is_file():
+            write_json(self.folder / name, {"rows": dict(rows)})
+        vars(self).pop("kept", None)
+
+    # Test scores.
+
+    def test_file(self, row: str, run: int) -> Path:
+        """Where the test scores of one run are."""
+        return (self.folder / Job(row, "run", run, 0).path).with_name("test") / RESULT
+
+    def test_hash(self, row: str) -> str:
+        """What the test scores of a row follow from besides its checkpoints."""
+        return digest([self.spec.row_hashes[row], self.spec.metrics])
+
+    def test_config(self, row: str) -> Config:
+        """A row's configuration with what its search chose."""
+        searched = not is_baseline(row) and self.spec.trials(row) > 0
+        chosen = self.state.chosen(row) if searched else None
+        return job_config(self.spec, Job(row, "run", 0, 0), {} if chosen is None else chosen.parameters)
+
+    def distance_of(self, row: str) -> str:
+        """By what a row's neighbours are ranked."""
+        return "cosine" if row not in self.spec.methods else self.test_config(row)["model"].get("distance", "cosine")
+
+    def read_test(self, row: str, run: int) -> dict[str, Any] | None:
+        """The test scores of one run, None before they exist.
+
+        Raises:
+            UserError: they are damaged, of another configuration, or of an evaluation that the ledger has not.
+        """
+        return self._read_test(row, run, self._evaluations())
+
+    def tests(self) -> dict[tuple[str, int], dict[str, Any]]:
+        """Test scores by (row, run), those of the last evaluation that has any.
+
+        Raises:
+            UserError: see `read_test`.
+        """
+        ids = self._evaluations()
+        found = {each: test for each in row_runs(self.spec) if (test := self._read_test(*each, ids)) is not None}
+        last = max((ids.index(test["evaluation"]) for test in found.values()), default=0)
+        return {each: test for each, test in found.items() if ids.index(test["evaluation"]) == last}
+
+    def _evaluations(self) -> list[str]:
+        return [line["id"] for line in read_lines(self.ledger_file) if line["event"] == EVALUATED]
+
+    def evaluations(self) -> list[dict[str, Any]]:
+        """Every evaluation of the study's test classes, by whatever command, as far as this user's ledger and the
+        folder's copy know; the earliest first."""
+        return sorted(evaluations_beside(self.folder), key=lambda line: (line["time"], line["id"]))
+
+    def _read_test(self, row: str, run: int, ids: list[str]) -> dict[str, Any] | None:
+        path = self.test_file(row, run)
+        result = read_result(path, ("evaluation", "separated", "concatenated"))
+        if result is not None and result["configuration"] != self.test_hash(row):
+            raise UserError(f"{path} is of another configuration; delete it and resume to test this run again")
+        if result is not None and result["evaluation"] not in ids:
+            raise UserError(f"{self.ledger_file} has no line of the evaluation that {path} is of; restore it")
+        return result
+
+    def is_finished(self) -> bool:
+        """Whether all is done and scored by one evaluation, so that nothing that computes has to be imported."""
+        if self.state.to_do:
+            return False
+        evaluation = finished_evaluation(self.folder)
+        if evaluation is None or evaluation["configuration"] != self.spec.configuration_hash():
+            return False
+        if evaluation["checkpoints"] != self.checkpoint_hashes():
+            return False
+        tests = [self.read_test(*each) for each in self.state.tested_runs()]
+        return all(test is not None and test["evaluation"] == evaluation["id"] for test in tests)
+
+    def is_foreign(self) -> bool:
+        """Whether the folder holds something else than a study."""
+        if not self.folder.is_dir() or self.spec_file.exists():
+            return self.folder.exists() and not self.folder.is_dir()
+        return any(not path.name.startswith(".") for path in self.folder.iterdir())  # a killed study leaves those
+
+    # The lock.
+
+    def holder(self) -> dict[str, Any] | None:
+        """Who runs the study now: `process`, `host` and `since`; None where nobody does."""
+        lock = FileLock(self.folder / LOCK)
+        if not (self.folder / LOCK).exists():
+            return None
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            return read_json(self.folder / HOLDER) or {}
+        lock.release()
+        return None
+
+    @contextmanager
+    def only_one(self) -> Iterator[None]:
+        """No other process runs the study meanwhile; the lock of a killed one is free.
+
+        Raises:
+            UserError: another does; says which, and since when.
+        """
+        with storing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        lock, holder = FileLock(self.folder / LOCK), self.folder / HOLDER
+        try:
+            with storing(self.folder / LOCK):
+                lock.acquire(timeout=LEFT_SECONDS, poll_interval=0.1)
+        except Timeout:
+            known = read_json(holder) or {}
+            who = f"process {known.get('process')} on {known.get('host')}, since {known.get('since')}"
+            raise UserError(f"{self.folder}: another process runs this study ({who}); wait for it, or end it") from None
+        try:
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            write_json(holder, {"process": os.getpid(), "host": socket.gethostname(), "since": now})
+            yield
+        finally:
+            holder.unlink(missing_ok=True)
+            lock.release()
+
+
+def scores_hash(test: Mapping[str, Any]) -> str:
+    """SHA-256 of the test scores of a run, for the ledger."""
+    return digest({key: test[key] for key in SCORES if key in test})

@@ -1,0 +1,213 @@
+"""The jobs of a study: their order, folders, seeds and configurations, and the `result.json` that ends each."""
+
+import copy
+import json
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from levelfield.core.configuration import Config, set_dotted
+from levelfield.errors import UserError
+from levelfield.seeds import seed_of
+from levelfield.storage.atomic import make_durable, storing, write_json
+from levelfield.storage.file_hash import file_hash
+from levelfield.study.spec import PCA, WHOLE_HALF, StudySpec, is_baseline, row_folder, second_search
+
+RESULT = "result.json"
+CONFIG, METRICS_FILE = "config.yaml", "metrics.csv"
+LOGS = (CONFIG, METRICS_FILE)
+CHECKPOINT, PCA_FILE, PROJECTION_FILE = "best.ckpt", "pca.safetensors", "projection.safetensors"
+EMBEDDINGS_FILE = "embeddings.safetensors"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training, or one fit of an untrained row's projection: a row in one trial or run on one fold.
+
+    Args:
+        method: The row.
+        stage: What `number` counts: `trial` (of the search) or `run` (of the setting that it found).
+        number: From 0.
+        fold: Which fold is validated, from 0; 0 too where all classes train.
+    """
+
+    method: str
+    stage: str
+    number: int
+    fold: int
+
+    @property
+    def path(self) -> Path:
+        """Folder of the job, relative to the study's."""
+        return Path("jobs", row_folder(self.method), f"{self.stage}{self.number}", f"fold{self.fold}")
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.stage} {self.number} fold {self.fold}"
+
+
+@dataclass(frozen=True)
+class Task:
+    """A job with all that it needs: plain values that any process, on any node, can take.
+
+    Args:
+        study: The study's name, for trackers.
+        folder: The study's folder.
+        config: What `levelfield fit --config` would take.
+        parameters: What the search gives the job, dotted key to value.
+        configuration: SHA-256 of the row's settings.
+        classes: Names of the classes that the row is made of.
+        sources: File to digest of their source.
+        data: Fingerprint of the training half.
+        weights: Where the trunk's weights come from; None where nobody knows.
+        threads: CPU threads.
+        projection: What an untrained row does to the features.
+    """
+
+    study: str
+    folder: Path
+    job: Job
+    config: Config
+    parameters: dict[str, Any]
+    configuration: str
+    classes: list[str]
+    sources: dict[str, str]
+    data: str
+    weights: str | None
+    threads: int
+    projection: str = PCA
+
+    @property
+    def job_folder(self) -> Path:
+        return self.folder / self.job.path
+
+    @property
+    def checkpoint(self) -> Path:
+        """What the job learns."""
+        return self.job_folder / checkpoint_name(self.job, self.projection)
+
+    def empty_folder(self) -> Path:
+        """The job's folder, with nothing of an earlier attempt."""
+        with storing(self.job_folder):
+            if self.job_folder.exists():
+                shutil.rmtree(self.job_folder)
+            self.job_folder.mkdir(parents=True)
+        return self.job_folder
+
+
+def checkpoint_name(job: Job, projection: str = PCA) -> str:
+    """The file that holds what a job learns."""
+    if not is_baseline(job.method):
+        return CHECKPOINT
+    return PCA_FILE if projection == PCA else PROJECTION_FILE
+
+
+def study_jobs(spec: StudySpec) -> list[Job]:
+    """All jobs in the order they are done: the untrained rows, then trial by trial and run by run through all rows."""
+    trained = [row for row in spec.methods if not is_baseline(row)]
+    searched = [row for row in trained if spec.trials(row)]
+
+    def stage(name: str, count: int, rows: list[str]) -> list[Job]:
+        return [Job(row, name, n, fold) for n in range(count) for fold in range(spec.folds_of(name)) for row in rows]
+
+    untrained = [job for row in spec.rows if is_baseline(row) for job in folds_of(spec, row, 0)]
+    return [*untrained, *stage("trial", spec.search.trials, searched), *stage("run", spec.runs, trained)]
+
+
+def row_runs(spec: StudySpec) -> list[tuple[str, int]]:
+    """Every (row, run) that is tested; an untrained row has one run, for nothing in it is random."""
+    return [(row, run) for row in spec.rows for run in range(1 if is_baseline(row) else spec.runs)]
+
+
+def folds_of(spec: StudySpec, row: str, number: int, stage: str = "run") -> list[Job]:
+    """The jobs of one run, or trial, of a row."""
+    return [Job(row, stage, number, fold) for fold in range(spec.folds_of(stage))]
+
+
+def job_config(spec: StudySpec, job: Job, parameters: Mapping[str, Any]) -> Config:
+    """The configuration that `levelfield fit --config` would take to do the job.
+
+    Args:
+        parameters: What the search gives it, dotted key to value; laid over the row's own.
+    """
+    config = copy.deepcopy(spec.config_of(job.method))
+    if is_baseline(job.method):
+        config["model"].setdefault("loss", "levelfield.losses.ContrastiveLoss")  # a learner has one; nothing trains it
+    for key, value in parameters.items():
+        config = set_dotted(config, key, value)
+    folds = spec.folds_of(job.stage)
+    config["data"] |= {"fold": job.fold, "num_folds": folds} if folds > 1 else {"fold": WHOLE_HALF}
+    config["trainer"].setdefault("devices", 1)  # whatever the machine has
+    config["seed_everything"] = job_seed(spec, job)
+    if config["data"].get("features"):  # views are those of the study, for all its jobs
+        config["data"]["features"] = {"seed": spec.seed, **config["data"]["features"]}
+    return config
+
+
+def job_seed(spec: StudySpec, job: Job) -> int:
+    """Seed of a job; folds and rows share it, for equal conditions, and a second search has its own."""
+    again = second_search(job.method)
+    return seed_of(spec.seed, job.stage, job.number, *([again] if again else []), bits=32)
+
+
+# result.json
+
+
+def write_result(task: Task, found: Mapping[str, Any], earlier: Sequence[str] = ()) -> dict[str, Any]:
+    """Write `result.json`, the job's last file: from here on the job is done.
+
+    Args:
+        found: What the job found, or `failure` and why.
+        earlier: What ended earlier attempts.
+
+    Raises:
+        UserError: the data or the weights have changed since the study's process looked at them.
+    """
+    folder = task.job_folder
+    data = found.get("data", {}).get("fingerprint", task.data)
+    weights = found.get("provenance", {}).get("weights", task.weights)
+    for what, before, now in (("data", task.data, data), ("trunk's weights", task.weights, weights)):
+        if before not in (now, None):
+            raise UserError(f"{folder}: the {what} have changed on disk while the study ran; restore them and resume")
+    result: dict[str, Any] = {
+        **asdict(task.job),
+        "configuration": task.configuration,
+        "sources": task.sources,
+        "parameters": task.parameters,
+        "seed": task.config["seed_everything"],
+    }
+    if "failure" not in found:
+        make_durable(task.checkpoint)
+        result["checkpoint"] = file_hash(task.checkpoint)
+    logs = [path for path in (folder / name for name in LOGS) if path.is_file()]
+    for path in logs:
+        make_durable(path)
+    result["files"] = {path.name: file_hash(path) for path in logs}
+    result |= {**found, **({"earlier_attempts": list(earlier)} if earlier else {})}
+    write_json(folder / RESULT, result)
+    if task.job.stage != "run":  # nothing is tested with it, and hundreds of them fill a disk
+        task.checkpoint.unlink(missing_ok=True)
+    return result
+
+
+def read_result(path: Path, needed: Iterable[str]) -> dict[str, Any] | None:
+    """Read a `result.json`; None where the job is still to do.
+
+    Raises:
+        UserError: the file is damaged. It was written whole, so the disk or a person changed it.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        content = None
+    if not isinstance(content, dict) or not {*needed, "configuration"} <= set(content):
+        raise UserError(f"{path} is damaged; delete it and resume the study to do this job again")
+    return content
+
+
+def failed(result: Mapping[str, Any]) -> bool:
+    """Whether a job ended without a model; `failure` says why."""
+    return "failure" in result

@@ -1,0 +1,295 @@
+"""Which rows a study has: methods, the values of a sweep and second searches, each with its whole configuration."""
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from levelfield.core.configuration import Config, merge, set_dotted, stack
+from levelfield.errors import UserError, nearest
+from levelfield.metrics.table import METRICS, named
+from levelfield.study.search_space import read_space
+from levelfield.study.spec import (
+    BASELINE,
+    COUNTS,
+    NAME,
+    ONE_PCA,
+    SECTIONS,
+    SearchSettings,
+    StudySpec,
+    is_baseline,
+    is_reference,
+    without_value,
+)
+from levelfield.study.study_file import PER_JOB, as_list, mapping, read_study_file, sort_options, whole_number
+from levelfield.study.suggest import SAMPLERS
+
+ALL = "all"
+# Settings of a Trainer with which nothing is trained, validated or kept.
+WITHOUT_CHECKPOINT = {
+    "enable_checkpointing": (False,),
+    "fast_dev_run": (True, *range(1, 100)),
+    **dict.fromkeys(("max_epochs", "max_steps", "limit_train_batches", "limit_val_batches"), (0,)),
+}
+Values = list[tuple[str | None, Config]]  # name of a value of the sweep, or of one of each key, and its settings
+
+
+@dataclass(frozen=True)
+class Row:
+    """One trained row, while the study file is read."""
+
+    config: Config
+    space: Config
+
+
+def load_spec(
+    path: Path, options: Mapping[str, Any] | None = None, added: Mapping[str, Config] | None = None
+) -> StudySpec:
+    """Read a study file and resolve it.
+
+    Args:
+        options: Dotted keys and values for all methods (`data.dataset.table`) or the study itself (`runs`).
+        added: Further methods, laid over the same base; one without a `search:` is not searched.
+
+    Raises:
+        UserError: a missing file, an unknown key, a value or a space that is not accepted.
+    """
+    content = read_study_file(path)
+    own, sections, of_methods = sort_options(options or {})
+    content |= own
+    name = content.get("name", path.stem)
+    if name is None or isinstance(name, list | dict):
+        raise UserError(f"{path}: name must be text, not {name!r}")
+    base = stack(content.get("base", []), path.parent, f"base of {path}")
+    for layer in as_list(content.get("overrides") or {}):
+        base = merge(base, mapping(layer, f"{path}: overrides"))
+    metrics = content.get("metrics", base.pop("metrics", None))
+    layers = _layers(path, content.get("methods"), added or {})
+    search = read_search(path, content.get("search") or {}, sections["search"])
+    sweep, values = read_sweep(path, content.get("sweep"))
+    rows = dict(_rows(path, content, base, layers, search, (sweep, values), of_methods))
+    for row, number in _second_searches(path, content.get("second_searches"), sections["second_searches"], list(rows)):
+        rows[f"{row}@{number}"] = rows[row]
+    return StudySpec(
+        name=str(name),
+        **_counts(path, {key: content.get(key, usual) for key, usual in COUNTS.items()}),
+        methods={row: found.config for row, found in rows.items()},
+        search=search,
+        spaces={row: found.space for row, found in rows.items() if found.space},
+        metrics=read_metrics(path, metrics),
+        sweep=sweep,
+        references=_references(path, content.get("references"), any(map(is_baseline, rows))),
+    )
+
+
+def with_options(spec: StudySpec, options: Mapping[str, Any]) -> StudySpec:
+    """A begun study with dotted options over it; whether it is still the same study is checked later.
+
+    Raises:
+        UserError: an unknown key or a value that is not accepted.
+    """
+    path = Path("options")
+    own, sections, of_methods = sort_options(options)
+    if sections["second_searches"]:
+        raise UserError("--second_searches: a study that was begun keeps its searches; choose another --output")
+    methods = dict(spec.methods)
+    for key, value in of_methods.items():
+        methods = {row: set_dotted(config, key, value) for row, config in methods.items()}
+    metrics = read_metrics(path, own.pop("metrics")) if "metrics" in own else spec.metrics
+    search = read_search(path, asdict(spec.search), sections["search"])
+    return replace(spec, **_counts(path, own), metrics=metrics, methods=methods, search=search)
+
+
+def _counts(path: Path, given: Config) -> dict[str, Any]:
+    return {key: whole_number(f"{path}: {key}", value, int(key != "seed")) for key, value in given.items()}
+
+
+def _layers(path: Path, methods: Any, added: Mapping[str, Config]) -> dict[str, Config]:
+    """Method to what it lays over the base; a method of an extended file that is null here is left out."""
+    for name in mapping(methods, f"{path}: methods"):
+        if not isinstance(name, str) or not re.fullmatch(f"(?![_.-]){NAME}", name) or name == ONE_PCA:
+            raise UserError(
+                f"{path}: method name {name!r}: use letters, digits, '_', '-' and '.', between quotes if it is no text"
+            )
+    kept = {name: stack(m, path.parent, f"method {name} of {path}") for name, m in methods.items() if m is not None}
+    if not kept:
+        raise UserError(f"{path}: 'methods' has no method; keep one")
+    for name in added:
+        if name in kept:
+            raise UserError(f"--add-method: the study has a method named {name!r} already; rename the class")
+    for name, layer in kept.items():
+        if "metrics" in layer:
+            raise UserError(f"method {name} of {path}: 'metrics' are the study's; name them there")
+    return {**kept, **added}
+
+
+def _rows(
+    path: Path,
+    content: Config,
+    base: Config,
+    layers: dict[str, Config],
+    search: SearchSettings,
+    swept: tuple[list[str], Values],
+    options: Config,
+) -> Iterator[tuple[str, Row]]:
+    """Every row: a method, or one for each value of the sweep."""
+    spaces, (sweep, values) = mapping(content.get("spaces") or {}, f"{path}: spaces", layers), swept
+    for name, layer in layers.items():
+        config = merge(base, layer)
+        space = _space(path, name, spaces, config.pop("search", None), search)
+        of_row: Values = values
+        if "sweep" in config:
+            own = config.pop("sweep")
+            if not sweep:
+                raise UserError(f"{path}: method {name}: its own sweep needs one of the study")
+            of_row = read_sweep(path, own, sweep)[1]
+        for value, settings in of_row:
+            each = config
+            for setting in (*settings.items(), *options.items()):
+                each = set_dotted(each, *setting)
+            row = name if value is None else f"{name}[{value}]"
+            if row == BASELINE:
+                raise UserError(f"{path}: {row!r} is the name of the untrained row; as a method, sweep model.trunk")
+            _refuse_without_effect(path, row, options, sweep if value is not None else [], space)
+            yield row, Row(_resolve(row, each), space)
+
+
+def _space(path: Path, name: str, spaces: Config, own: Any, search: SearchSettings) -> Config:
+    """What is searched of a method: what the study's `spaces:` says, or else the method's own `search:`."""
+    if not search.trials or is_baseline(name):
+        return {}
+    place = f"search of method {name} of {path}"
+    if name in spaces:
+        place = f"spaces of {path}: {name}"
+        own = stack(spaces[name] or {}, path.parent, place)
+    read_space(own or {}, place)
+    return own or {}
+
+
+def read_sweep(path: Path, given: Any, study: Sequence[str] | None = None) -> tuple[list[str], Values]:
+    """The swept keys, and each combination of their values by name with the settings that go with it.
+
+    A value in a list is its own name. In a mapping it maps to the settings that follow from it, which may set the key
+    itself: `data.samples_per_class: {none: {data.sampler: ..., data.samples_per_class: 1}, 5: {}}`.
+
+    Args:
+        study: The keys of the study, where `given` is a method's own sweep of the same keys.
+
+    Raises:
+        UserError: a key without values, or a value that cannot be part of a row's name.
+    """
+    if not given:
+        return [], [(None, {})]
+    keys: dict[str, Values] = {}
+    for part in as_list(given):
+        for key, values in mapping(part, f"{path}: sweep").items():
+            if isinstance(values, list):
+                pairs = [(value, None) for value in values]
+            else:
+                pairs = list(mapping(values, f"{path}: sweep of {key}").items())
+            if not pairs:
+                raise UserError(f"{path}: sweep of {key} must list its values: {{model.embedding_size: [64, 128]}}")
+            for value, follows in pairs:
+                if not re.fullmatch(NAME, str(value)) or not isinstance(follows, dict | None):
+                    raise UserError(
+                        f"{path}: sweep of {key}: {value!r} cannot be part of a row's name; give it one, with the "
+                        f"settings that it stands for: {{name: {{{key}: ...}}}}"
+                    )
+            keys[str(key)] = [(str(value), {key: value, **(follows or {})}) for value, follows in pairs]
+    if study is not None and list(keys) != list(study):
+        raise UserError(
+            f"{path}: a method's own sweep must be of the study's {', '.join(study)}, not {', '.join(keys)}"
+        )
+    together: Values = []
+    for each in itertools.product(*keys.values()):
+        settings = {key: value for _, follows in each for key, value in follows.items()}
+        together.append((",".join(str(value) for value, _ in each), settings))
+    return list(keys), together
+
+
+def _refuse_without_effect(path: Path, row: str, options: Config, sweep: Sequence[str], space: Config) -> None:
+    """Refuse an option for what a study sweeps or searches, whose values would replace it."""
+    searched = {
+        each.replace(".init_args", "") for key, place in read_space(space, row).items() for each in place.keys(key)
+    }
+    for key in sweep:
+        if key in space:
+            raise UserError(f"{path}: method {row} searches {key}, which the study sweeps; give it another space")
+    for key in options:
+        if any(f"{key}.".startswith(f"{each}.") for each in sweep):
+            raise UserError(f"--{key}: the study tries several values of it; change its 'sweep:'")
+        if key.replace(".init_args", "") in searched:
+            raise UserError(
+                f"--{key}: {without_value(row)} searches it, so that the value would have no effect; leave the option "
+                f"out, change the space in {path}, or search nothing: --search.trials 0"
+            )
+
+
+def _resolve(row: str, config: Config) -> Config:
+    """The whole configuration of a row, checked as far as that needs no class."""
+    mapping(config, f"method {row!r}", (*SECTIONS, "seed_everything"))
+    config = {key: dict(mapping(config.get(key) or {}, f"method {row!r}: {key}")) for key in SECTIONS}
+    trainer = config["trainer"]
+    if "devices" in trainer:  # how a batch is shared changes the numbers
+        whole_number(f"method {row!r}: trainer.devices (--executor.devices says which)", trainer["devices"], 1)
+    if trainer.get("num_nodes", 1) != 1:
+        raise UserError(f"method {row!r}: trainer.num_nodes is {trainer['num_nodes']!r}; a study's job has one node")
+    for key, value in trainer.items():
+        if value in WITHOUT_CHECKPOINT.get(key, ()):
+            raise UserError(f"method {row!r}: trainer.{key} is {value!r}, which leaves no best checkpoint to test")
+    for key in PER_JOB:
+        config["data"].pop(key.removeprefix("data."), None)
+    return config
+
+
+def read_search(path: Path, search: Config, options: Config) -> SearchSettings:
+    """The `search:` section with options over it; without trials its other keys mean nothing."""
+    names = [each.name for each in fields(SearchSettings)]
+    settings = SearchSettings(**mapping({**search, **options}, f"{path}: search", names))
+    for key, smallest in (("trials", 0), ("batch", 1), ("folds", 2)):
+        if getattr(settings, key) is not None:
+            whole_number(f"{path}: search.{key}", getattr(settings, key), smallest)
+    if settings.sampler not in SAMPLERS:
+        raise UserError(f"{path}: search.sampler {settings.sampler!r}{nearest(str(settings.sampler), SAMPLERS)}")
+    if not settings.trials and (useless := [key for key in options if key != "trials"]):
+        raise UserError(f"--search.{useless[0]}: the study searches nothing; give --search.trials too")
+    return settings if settings.trials else SearchSettings()
+
+
+def _second_searches(path: Path, given: Any, options: Config, rows: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """(row, number from 2) of every further search: `all`, `[method, ...]` or `{all: 2}`; options are laid over it."""
+    of_file = given if isinstance(given, dict) else dict.fromkeys(as_list(given or []), 1)
+    numbers = dict(options) if ALL in options else {**of_file, **options}
+    mapping({**of_file, **options}, f"{path}: second_searches", (ALL, *rows))
+    for name, number in numbers.items():
+        whole_number(f"{path}: second_searches.{name}", number, 0)
+    for row in rows:
+        for number in range(2, 2 + numbers.get(row, numbers.get(ALL, 0))):
+            yield row, number
+
+
+def _references(path: Path, given: Any, several_trunks: bool) -> list[str]:
+    names = as_list(given or [])
+    for name in names:
+        if not is_reference(str(name)):
+            raise UserError(f"{path}: no reference {name!r}; there are: features, lda, and pca512 with any number")
+    if len(set(names)) < len(names) or (names and several_trunks):
+        raise UserError(f"{path}: references: one is named twice, or there are several trunks; leave some out")
+    return names
+
+
+def read_metrics(path: Path, given: Any) -> list[str]:
+    """The names in a study's `metrics:`, one or a list of them.
+
+    Raises:
+        UserError: there is no such metric, or every study has it.
+    """
+    kinds, names = ("queries", "partition"), [] if given is None else as_list(given)
+    for name in names:
+        found = named(str(name))
+        if found is None or found[0].shown or found[0].kind not in kinds or min(found[1], default=1) < 1:
+            further = [metric.key for metric in METRICS if not metric.shown and metric.kind in kinds]
+            raise UserError(f"{path}: metrics: no metric {name!r}{nearest(str(name), further)}")
+    return list(names)

@@ -1,0 +1,340 @@
+"""The last stage of a study: its runs are scored on the test classes, in one evaluation that the ledger holds first.
+
+The line is written and fsynced in `evaluate`, before the first unit that reads a test label is handed out.
+"""
+
+import hashlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from levelfield.core.configuration import Config
+from levelfield.core.ledger import Evaluation, begin, finish, finished_evaluation, has_line
+from levelfield.data.datamodule import MetricDataModule
+from levelfield.data.features import FeatureSubset
+from levelfield.errors import UserError
+from levelfield.storage.atomic import write_json
+from levelfield.storage.provenance import provenance, software
+from levelfield.study.folder import StudyFolder, scores_hash
+from levelfield.study.jobs import EMBEDDINGS_FILE, RESULT, folds_of, read_result
+from levelfield.study.progress import Progress
+from levelfield.study.projection import Projection
+from levelfield.study.spec import is_baseline
+from levelfield.study.test_scores import EmbeddedTest, score_folds
+from levelfield.study.training_job import fixed_threads, memory_errors
+from levelfield.study.workers import GivenUp, Slots, Unit, do_all
+from levelfield.training.build import TrainingCLI, build
+from levelfield.training.checkpoint import has_frozen_trunk_of
+from levelfield.training.embed import EmbeddedSet, embed
+from levelfield.training.features import TrunkExtractor
+from levelfield.training.learner import MetricLearner
+from levelfield.training.trust import own_packages
+
+FIRST = "first evaluation of this study"
+CHANGED = "rows or results have changed since the last one"
+
+
+@dataclass(frozen=True)
+class TestTask:
+    """One run in one evaluation, with all that a process needs to score it.
+
+    Args:
+        folder: The study's folder.
+        config: The row's, with what its search chose.
+        configuration: SHA-256 of what the scores follow from besides the checkpoints.
+        checkpoints: What the folds learnt, with the SHA-256 of each.
+        file: Where the scores are written.
+        distance: By what neighbours are ranked.
+        metrics: What the study scores besides what every study does.
+        evaluation: Id of the ledger's line.
+    """
+
+    __test__ = False  # pytest would collect it
+
+    folder: Path
+    row: str
+    run: int
+    config: Config
+    configuration: str
+    checkpoints: list[tuple[Path, str]]
+    file: Path
+    distance: str
+    metrics: list[str]
+    threads: int
+    evaluation: str
+
+    def embeddings(self) -> list[tuple[Path, dict[str, str]]]:
+        """A fold each, the file of its test embeddings and what this must say that it was made from."""
+        return [
+            (path.with_name(EMBEDDINGS_FILE), {"checkpoint": content, "evaluation": self.evaluation})
+            for path, content in self.checkpoints
+        ]
+
+    def stored(self) -> list[EmbeddedTest | None]:
+        """Test embeddings by fold, where this evaluation wrote them and they are whole."""
+        return [EmbeddedTest.load(*each) for each in self.embeddings()]
+
+    def write(self, folds: Sequence[EmbeddedTest], origin: dict[str, Any]) -> dict[str, Any]:
+        """Score the embeddings of all folds, and write and return the scores."""
+        test = {
+            **{"method": self.row, "stage": "test", "number": self.run, "evaluation": self.evaluation},
+            "configuration": self.configuration,
+            "data": {"fingerprint": folds[0].data},
+            "provenance": origin,
+            **score_folds(folds, self.distance, self.metrics),
+        }
+        write_json(self.file, test)
+        return test
+
+
+def evaluate(study: StudyFolder, slots: Slots, progress: Progress, retest: str | None, without_failed: bool) -> None:
+    """Score every run of a study whose jobs are done; what an interrupted evaluation has scored stays.
+
+    Args:
+        retest: Why the runs are scored again though all are.
+
+    Raises:
+        UserError: a checkpoint or the data have changed, or runs failed.
+    """
+    configuration, checkpoints = study.spec.configuration_hash(), study.checkpoint_hashes()
+    last = finished_evaluation(study.folder)
+    same = last is not None and (last["configuration"], last["checkpoints"]) == (configuration, checkpoints)
+    again = retest is not None and last is not None and retest != last["reason"]
+    if last is not None and same and not again and _Tests(study, last["id"], progress).from_stored():
+        return
+    if not without_failed:
+        _refuse_missing_runs(study)
+    with tempfile.TemporaryDirectory() as folder:
+        data = build(study.test_config(next(iter(study.spec.methods))), Path(folder), progress=False).datamodule
+    _check_training_half(study, data)
+    data.check_test_half()
+    what = Evaluation(
+        data=data.dataset.name,
+        samples=test_sample_hashes(data),
+        by=f"study {study.spec.name}",
+        checkpoints=checkpoints,
+        configuration=configuration,
+        reason=retest or (FIRST if last is None else CHANGED),
+        results=study.result_hashes(),
+    )
+    identity = begin(what, study.folder)
+    tests = _Tests(study, identity, progress)
+    given_up = GivenUp(progress.line)
+    do_all(tests, slots, progress.line, given_up)
+    given_up.refuse()
+    tests.check_same_samples()
+    scores = {str(path.relative_to(study.folder)): scores_hash(test) for path, test in tests.scored.items()}
+    finish(identity, scores, study.folder)
+
+
+def test_sample_hashes(data: MetricDataModule) -> list[str]:
+    """A hash of each test sample: of its content where the data set knows one, else of its key and size."""
+    index = data.dataset.read_index()
+    test = index.select(np.isin(index.labels, data.dataset.test_classes(index, data.split)))
+    contents = map(data.dataset.content_of, test.keys)
+    texts = (c if isinstance(c, str) else f"{key}\t{c}" for key, c in zip(test.keys, contents, strict=True))
+    return [hashlib.sha256(text.encode()).hexdigest() for text in texts]
+
+
+test_sample_hashes.__test__ = False  # type: ignore[attr-defined]  # pytest would collect it
+
+
+def _refuse_missing_runs(study: StudyFolder) -> None:
+    """What is scored once is scored whole, unless a person decides otherwise."""
+    stay = "nothing is scored on the test classes while a run is missing:"
+    leave = "or leave out what failed by --test-without-failed-runs"
+    for job, why in study.state.failures("run").items():
+        path = study.folder / job.path / RESULT
+        raise UserError(f"{job} failed ({why}); {stay} delete {path} and resume to try it again, {leave}")
+    for row in study.state.without_setting():
+        raise UserError(f"{row}: no trial had a score, so it has no runs; {stay} correct the method, {leave}")
+
+
+def _check_training_half(study: StudyFolder, data: MetricDataModule) -> None:
+    """With another training half, a row may have trained on what are test classes now."""
+    now = data.identity()["fingerprint"]
+    for job, result in study.state.results.items():
+        if result.get("data", {}).get("fingerprint", now) != now:
+            raise UserError(
+                f"{study.folder / job.path}: the data have changed on disk since this job; restore them, or compute "
+                f"it again: --recompute {job.method}"
+            )
+
+
+class _Tests:
+    """The runs of one evaluation, as work to do. The ledger's line must be written before this is made.
+
+    Attributes:
+        scored: File to the scores in it.
+    """
+
+    def __init__(self, study: StudyFolder, evaluation: str, progress: Progress) -> None:
+        self.scored: dict[Path, dict[str, Any]] = {}
+        self._to_do: dict[str, Unit] = {}
+        self._progress = progress
+        for row, run in study.state.tested_runs():
+            file = study.test_file(row, run)
+            known = study.read_test(row, run)
+            if known is not None and known["evaluation"] == evaluation:
+                self.scored[file] = known
+                continue
+            jobs = folds_of(study.spec, row, run)
+            task = TestTask(
+                folder=study.folder,
+                row=row,
+                run=run,
+                config=study.test_config(row),
+                configuration=study.test_hash(row),
+                checkpoints=[(study.checkpoint(job), study.state.results[job]["checkpoint"]) for job in jobs],
+                file=file,
+                distance=study.distance_of(row),
+                metrics=study.spec.metrics,
+                threads=study.spec.threads,
+                evaluation=evaluation,
+            )
+            # What no longer computes as it did then keeps the scores that it had.
+            function = keep_scores if row in study.archived or row in study.kept else score_run
+            self._to_do[f"test: {row} run {run}"] = Unit(f"test: {row} run {run}", row, function, (task,))
+
+    def from_stored(self) -> bool:
+        """Score runs whose scores are lost by their stored embeddings, without a sample; whether that gave them all."""
+        stored = [(unit.arguments[0], unit.arguments[0].stored()) for unit in self._to_do.values()]
+        if any(None in folds for _, folds in stored):
+            return False
+        for task, folds in stored:
+            task.write(folds, software())
+        return True
+
+    def ready(self) -> Iterator[Unit]:
+        return iter(list(self._to_do.values()))
+
+    def add(self, unit: Unit, value: dict[str, Any]) -> None:
+        del self._to_do[unit.name]
+        self.scored[unit.arguments[0].file] = value
+        self._progress.testing(len(self.scored), len(self.scored) + len(self._to_do))
+        self.check_same_samples()
+
+    def fail(self, unit: Unit, reasons: tuple[str, ...]) -> bool:
+        return False
+
+    def check_same_samples(self) -> None:
+        """Refuse to score the runs of one evaluation on different samples; names a run that was scored on others."""
+        prints = {path: test["data"]["fingerprint"] for path, test in self.scored.items()}
+        if len(set(prints.values())) > 1:
+            last = list(prints.values())[-1]
+            other = next(path for path, found in prints.items() if found != last)
+            raise UserError(
+                f"{other}: the test samples have changed on disk since this run was scored; restore them, or score all "
+                'runs again: --reopen-test "why"'
+            )
+
+
+# The last row that this process has built in an evaluation, with its test samples: its other runs read the same.
+_built: list[tuple[tuple[str, Config], TrainingCLI, DataLoader]] = []
+
+
+def score_run(task: TestTask, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Embed the test samples with the folds of one run, then score them; write both, and return the scores.
+
+    Raises:
+        UserError: the ledger has no line of the evaluation.
+    """
+    with fixed_threads(task.threads), memory_errors():
+        training, loader = _test_data(task)
+        data = training.datamodule
+        fingerprint, is_query = data.dataset.fingerprint(data.test_subset.index), data.test_subset.is_query
+        queries = None if is_query is None else torch.from_numpy(is_query)
+        folds = task.stored()
+        missing = [n for n, fold in enumerate(folds) if fold is None or fold.data != fingerprint]
+        paths = [task.checkpoints[n][0] for n in missing]
+        embedded = _embed(not is_baseline(task.row), paths, training, loader) if missing else []
+        for n, (samples, one_pca) in zip(missing, embedded, strict=True):
+            folds[n] = fold = EmbeddedTest(samples, queries, fingerprint, one_pca)
+            fold.save(*task.embeddings()[n])
+        whole = [fold for fold in folds if fold is not None]
+        return task.write(whole, provenance(training.trainer, training.model))
+
+
+def keep_scores(task: TestTask, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Take a run's scores over into an evaluation of the same samples.
+
+    Raises:
+        UserError: they were scored on other samples, or there are no scores.
+    """
+    with fixed_threads(task.threads), memory_errors():
+        data = _test_data(task)[0].datamodule
+        test = read_result(task.file, ("evaluation", "separated"))
+        here = data.dataset.fingerprint(data.test_subset.index)
+    if test is None or test["data"]["fingerprint"] != here:
+        what = "missing" if test is None else "of other test samples than those here"
+        raise UserError(f"{task.file}: {what}, and {task.row} is not computed here; choose another --output")
+    test |= {"evaluation": task.evaluation}
+    write_json(task.file, test)
+    return test
+
+
+def _test_data(task: TestTask) -> tuple[TrainingCLI, DataLoader]:
+    """The test samples as a row's configuration reads them: the one place where a study opens them."""
+    if not has_line(task.evaluation, task.folder):
+        raise UserError(f"{task.folder}: the ledger has no line {task.evaluation}: no test label is read")
+    key = task.evaluation, task.config
+    if not _built or _built[0][0] != key:
+        _built.clear()  # before the next is built
+        with tempfile.TemporaryDirectory() as folder:
+            training = build(task.config, Path(folder), progress=False)
+        training.datamodule.setup("test")
+        _built.append((key, training, training.datamodule.eval_dataloader(training.datamodule.test_subset)))
+    return _built[0][1:]
+
+
+def _embed(
+    trains: bool, paths: list[Path], training: TrainingCLI, loader: DataLoader
+) -> list[tuple[EmbeddedSet, Tensor | None]]:
+    """Embed the test samples with several folds, reading each sample once for all.
+
+    Returns:
+        A fold each, with the embeddings of the PCA for all folds together where the fold's job kept one.
+    """
+    model, data, device = training.model, training.datamodule, training.trainer.strategy.root_device
+    frozen = not trains or all(has_frozen_trunk_of(model, path) for path in paths)
+    if frozen and data.features is not None:
+        if not isinstance(data.test_subset, FeatureSubset):
+            data.use_features(TrunkExtractor(model.trunk, device))
+        loader = data.eval_dataloader(data.test_subset)
+    if not trains:
+        features = embed(model.trunk, loader, device=device)
+        found = [(Projection.load(path), Projection.load_one(path)) for path in paths]
+        return [
+            (features._replace(embeddings=p(features.embeddings)), None if one is None else one(features.embeddings))
+            for p, one in found
+        ]
+    shared = {"trunk": model.trunk} if frozen else {}  # it need not be built for each of them
+    trust = own_packages(training.config_dump)  # the study's file is the user's
+    learners = [MetricLearner.load_from_checkpoint(path, trust=trust, **shared) for path in paths]
+    together = embed(SideBySide(learners), loader, device=device)
+    return [(together._replace(embeddings=each.contiguous()), None) for each in together.embeddings.unbind(1)]
+
+
+class SideBySide(nn.Module):
+    """Several learners on one batch: (batch, learners, embedding)."""
+
+    def __init__(self, learners: list[MetricLearner]) -> None:
+        super().__init__()
+        self.learners = nn.ModuleList(learners)
+
+    def forward(self, samples: Any) -> Float[Tensor, "batch learners embedding"]:
+        trunks = {id(learner.trunk): learner.trunk for learner in self.learners}
+        if len(trunks) == 1 and type(self.learners[0]).forward is MetricLearner.forward:
+            return self.embed_features(self.learners[0].trunk(samples))  # type: ignore[operator]
+        return torch.stack([learner(samples) for learner in self.learners], dim=1)
+
+    def embed_features(self, features: Float[Tensor, "batch features"]) -> Float[Tensor, "batch learners embedding"]:
+        return torch.stack([learner.embed_features(features) for learner in self.learners], dim=1)  # type: ignore[operator]

@@ -1,1 +1,0 @@
-"""The last stage: the test classes are opened and every run is scored."""

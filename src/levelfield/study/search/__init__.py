@@ -1,1 +1,0 @@
-"""Which setting a trial gets, from the trials before it."""

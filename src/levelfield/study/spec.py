@@ -1,0 +1,317 @@
+"""A resolved study: one plain configuration a row, the names of rows, and what a row's numbers follow from."""
+
+import copy
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from levelfield.core.configuration import Config, flatten, init_args, read_yaml
+from levelfield.core.source_identity import DEFAULTS
+from levelfield.errors import UserError
+from levelfield.storage.without_trackers import without_trackers
+from levelfield.study.search_space import Space, read_space
+
+STUDY = "study.yaml"
+BASELINE = "pretrained"
+ONE_PCA = "pretrained_one_pca"
+COUNTS = {"folds": 4, "runs": 2, "seed": 0, "threads": 2}
+SECTIONS = ("model", "data", "trainer")
+# `data.fold` of a job that trains on all training classes.
+WHOLE_HALF = "none"
+# What the study's untrained rows do to the features of the trunk.
+PCA, FEATURES, LDA, PCA_TO = "pca", "features", "lda", r"pca([1-9][0-9]*)"
+# These change no number.
+NOT_IDENTITY = ("root", "num_workers", "cache")
+# Settings of the data that an untrained trunk does not see.
+TRAINING_BATCHES = ("batch_size", "samples_per_class", "replacement", "sampler", "steps_per_epoch")
+NAME = r"[A-Za-z0-9_.-]+"
+ROW = rf"(?![_.-]){NAME}(\[[A-Za-z0-9_.,-]+\])?(@[0-9]+)?"
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """How each method's arguments are searched before its runs.
+
+    Args:
+        trials: Settings tried of each method; 0 runs the methods as they are configured.
+        sampler: `gp` (Gaussian process), `tpe` or `random`.
+        batch: Trials suggested at once, so that as many workers can train them; it changes what is suggested.
+        folds: Class folds of a trial; None for the study's, or 4 where a run trains on all classes.
+    """
+
+    trials: int = 0
+    sampler: str = "gp"
+    batch: int = 1
+    folds: int | None = None
+
+
+@dataclass(frozen=True)
+class StudySpec:
+    """What is compared and how; the fields are the keys of a study folder's `study.yaml`.
+
+    Args:
+        name: Title of the study; the default output folder is `outputs/<name>`.
+        folds: Class folds of the training classes, each validated once. 1 trains on all of them for a fixed time,
+            validates nothing and tests the last checkpoint.
+        runs: Repetitions with fresh seeds.
+        seed: Every job's seed is a function of this and its run.
+        threads: CPU threads of a job, whoever executes it: 1 and 2 threads give different weights.
+        methods: Row to the configuration that `levelfield fit --config` takes; `arcface@2` is a second search and
+            other seeds of `arcface`, for the difference that a method has from itself.
+        search: How arguments are searched.
+        spaces: Row to its search space, dotted keys to ranges; a row without one is not searched.
+        metrics: Test scores besides MAP@R, R-precision and precision@1, as `levelfield.metrics.table` names them.
+        sweep: The dotted keys that the study tries several values of: `softmax[64]` and `softmax[128]`.
+        references: Untrained rows besides the PCA of the trunk's features: `features`, `lda`, `pca512`.
+    """
+
+    name: str
+    folds: int
+    runs: int
+    seed: int
+    threads: int
+    methods: dict[str, Config]
+    search: SearchSettings = field(default_factory=SearchSettings)
+    spaces: dict[str, Config] = field(default_factory=dict)
+    metrics: list[str] = field(default_factory=list)
+    sweep: list[str] = field(default_factory=list)
+    references: list[str] = field(default_factory=list)
+
+    @property
+    def rows(self) -> list[str]:
+        """The rows of the table: the untrained ones first."""
+        return [*self._untrained, *self.methods]
+
+    @property
+    def whole_half(self) -> bool:
+        """Whether the runs train on all training classes, without validation."""
+        return self.folds == 1
+
+    def trials(self, row: str) -> int:
+        """Number of trials of a row, 0 for one that is not searched."""
+        return self.search.trials if self.spaces.get(row) else 0
+
+    def folds_of(self, stage: str) -> int:
+        """Trainings of a trial, or of a run."""
+        if stage == "trial":
+            return self.search.folds or (COUNTS["folds"] if self.folds == 1 else self.folds)
+        return self.folds
+
+    def space(self, row: str) -> Space:
+        """What is searched of a row."""
+        return read_space(self.spaces.get(row, {}), f"spaces of {self.name}: {row}")
+
+    # The untrained rows.
+
+    @cached_property
+    def _untrained(self) -> dict[str, tuple[str, str]]:
+        """Untrained row to the row whose trunk and data it has, and to what it does to the features."""
+        if any(map(is_baseline, self.methods)):
+            return {}
+        found: dict[str, tuple[str, str]] = {}
+        for row in self.methods:
+            for kind in (PCA, *self.references):
+                found.setdefault(self._untrained_name(row, kind), (row, kind))
+        of_pca = {name: each for name, each in found.items() if each[1] == PCA}
+        return {**of_pca, **found}
+
+    def _untrained_name(self, row: str, kind: str) -> str:
+        """`pretrained`; of a sweep that changes the untrained embedding, one a value: `pretrained[pca-96]`."""
+        values = [value for key, value in self._swept_values(row) if _changes_untrained(key, kind)]
+        if values:
+            return f"{BASELINE}[{'-'.join([kind, *values])}]"
+        return BASELINE if kind == PCA else f"{BASELINE}[{kind}]"
+
+    def _swept_values(self, row: str) -> Iterator[tuple[str, str]]:
+        """Each swept key with the name of its value in a row; of a row that is not swept, the value that it has."""
+        names = (value_of(row) or "").split(",")
+        if len(names) != len(self.sweep) or not names[0]:
+            settings = {key.replace(".init_args", ""): value for key, value in flatten(self.methods[row])}
+            values = [str(settings.get(key.replace(".init_args", ""), "default")) for key in self.sweep]
+            names = [re.sub(r"[^A-Za-z0-9_.]+", "_", value) for value in values]
+        return zip(self.sweep, names, strict=True)
+
+    def baseline_of(self, row: str) -> str:
+        """The untrained row that a row is compared with: the PCA of its trunk's features."""
+        if not self._untrained:
+            own = f"{BASELINE}[{value_of(row)}]"
+            return own if own in self.methods else next(filter(is_baseline, self.methods))
+        return self._untrained_name(self.source_row(row), PCA)
+
+    @property
+    def baselines(self) -> dict[str, str]:
+        """Trained row to the untrained one that it is compared with."""
+        return {row: self.baseline_of(row) for row in self.methods if not is_baseline(row)}
+
+    def source_row(self, row: str) -> str:
+        """The row whose trunk and data a row has: itself, or for an untrained one the first row with them."""
+        return row if row in self.methods else self._untrained[row][0]
+
+    def config_of(self, row: str) -> Config:
+        """The configuration of a row, or of its `source_row`."""
+        return self.methods[self.source_row(row)]
+
+    def reference_of(self, row: str) -> str:
+        """What an untrained row does to the features: `pca` (to the methods' size), `features`, `lda`, `pca512`."""
+        return self._untrained[row][1] if row in self._untrained else PCA
+
+    def features_hash(self, row: str) -> str:
+        """Equal for untrained rows of one trunk and data, which share the trunk's features."""
+        settings = self.settings(row)
+        return digest([settings["model"].get("trunk"), settings["data"]])
+
+    # Identity.
+
+    def settings(self, row: str) -> Config:
+        """The written settings that a row's numbers follow from: adding another row changes none of them."""
+        common = {"folds": self.folds, "seed": self.seed, "threads": self.threads}
+        config = _without_places(self.config_of(row))
+        if not is_baseline(row):
+            searched = {"search": asdict(self.search), "space": self.spaces[row]} if self.trials(row) else {}
+            return {**common, **config, **searched}
+        kind = self.reference_of(row)
+        model = {key: value for key, value in config["model"].items() if _changes_untrained(f"model.{key}", kind)}
+        data = {key: value for key, value in config["data"].items() if _changes_untrained(f"data.{key}", kind)}
+        return {**common, "model": model, "data": data, "projection": kind}
+
+    def class_settings(self, row: str) -> Any:
+        """The settings that name the classes which a row is made of."""
+        config = self.config_of(row)
+        if is_baseline(row):
+            data = {key: value for key, value in config["data"].items() if key not in TRAINING_BATCHES}
+            return [config["model"].get("trunk") or DEFAULTS["model.trunk"], data]
+        return {**config, "space": self.spaces.get(row, {})}
+
+    @cached_property
+    def row_hashes(self) -> dict[str, str]:
+        """Row to SHA-256 of its settings."""
+        return {row: digest(self.settings(row)) for row in self.rows}
+
+    def configuration_hash(self) -> str:
+        """SHA-256 of the whole study; equal for equal studies, wherever they run."""
+        return digest({"rows": self.row_hashes, "runs": self.runs, "metrics": self.metrics})
+
+    # study.yaml
+
+    def to_yaml(self) -> str:
+        """The content of `study.yaml`, without YAML's aliases: an archive may hold none."""
+        return yaml.dump(asdict(self), Dumper=_WithoutAliases, sort_keys=False)
+
+    @classmethod
+    def read(cls, path: Path) -> "StudySpec":
+        """The resolved `study.yaml` of a study's folder.
+
+        Raises:
+            UserError: it is missing or damaged, or a row has a name that no study gives.
+        """
+        try:
+            content = read_yaml(path)
+            spec = cls(**{**content, "search": SearchSettings(**content.get("search", {}))})
+            if spec.row_hashes and all(re.fullmatch(ROW, row) for row in spec.methods):
+                return spec
+        except (TypeError, AttributeError, KeyError, StopIteration):
+            pass
+        raise UserError(f"{path} is damaged, or not the study.yaml of a study folder; restore it")
+
+
+class _WithoutAliases(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def digest(plain: Any) -> str:
+    """SHA-256 of plain values, whatever the order of their keys."""
+    return hashlib.sha256(json.dumps(_with_text_keys(plain), sort_keys=True).encode()).hexdigest()
+
+
+def _with_text_keys(plain: Any) -> Any:
+    if isinstance(plain, dict):
+        return {str(key): _with_text_keys(value) for key, value in plain.items()}
+    return [_with_text_keys(each) for each in plain] if isinstance(plain, list | tuple) else plain
+
+
+def _without_places(config: Config) -> Config:
+    """A configuration without what changes no number: where the data are, and who follows the training."""
+    plain = copy.deepcopy(config)
+    for place in (plain.get("data", {}), init_args(plain.get("data", {}).get("dataset"))):
+        for key in NOT_IDENTITY:
+            place.pop(key, None)
+    if "trainer" in plain:
+        plain["trainer"] = without_trackers(plain["trainer"])
+    return plain
+
+
+def _changes_untrained(key: str, kind: str) -> bool:
+    """Whether a setting changes the untrained embedding of a kind."""
+    section, _, name = key.partition(".")
+    if section == "model":
+        return name.partition(".")[0] == "trunk" or (name == "embedding_size" and kind in (PCA, LDA))
+    return section == "data" and name.partition(".")[0] not in TRAINING_BATCHES
+
+
+def without_value(row: str) -> str:
+    """The method that is swept: `softmax@2` of `softmax[64]@2`."""
+    return re.sub(r"\[.*\]", "", row)
+
+
+def value_of(row: str) -> str | None:
+    """The value that a sweep gave a row: `64` of `softmax[64]`; None for one that is not swept."""
+    found = re.search(r"\[(.*)\]", row)
+    return None if found is None else found[1]
+
+
+def second_search(row: str) -> str:
+    """The number of a second search: `2` of `arcface@2`; empty for the first."""
+    return row.partition("@")[2]
+
+
+def first_search(row: str) -> str:
+    """The row without the number of its second search: `arcface` of `arcface@2`."""
+    return row.partition("@")[0]
+
+
+def row_folder(row: str) -> str:
+    """`softmax=64` for `softmax[64]`: shells and globs read brackets otherwise."""
+    return row.replace("[", "=").replace("]", "")
+
+
+def is_baseline(row: str) -> bool:
+    """Whether a row is a trunk without training."""
+    return without_value(row) == BASELINE
+
+
+def is_reference(name: str) -> bool:
+    """Whether a study file may name it under `references`."""
+    return name in (FEATURES, LDA) or re.fullmatch(PCA_TO, name) is not None
+
+
+def one_pca(baseline: str) -> str:
+    """What a table calls a baseline whose concatenated embedding is one PCA, not those of the folds side by side.
+
+    Example:
+        >>> one_pca("pretrained[pca-96]")
+        'pretrained_one_pca[pca-96]'
+    """
+    return baseline.replace(BASELINE, ONE_PCA, 1)
+
+
+def named_rows(spec: StudySpec, names: Iterable[str]) -> list[str]:
+    """The rows that names mean, each a row or a method that is swept or searched again.
+
+    Raises:
+        UserError: a name that the study has not.
+    """
+    found: dict[str, None] = {}
+    for name in names:
+        rows = [row for row in spec.rows if name in (row, without_value(row), without_value(row).partition("@")[0])]
+        if not rows:
+            raise UserError(f"no method {name!r} in {spec.name}; there are: {', '.join(spec.rows)}")
+        found |= dict.fromkeys(rows)
+    return [*found]

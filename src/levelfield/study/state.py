@@ -1,0 +1,126 @@
+"""Where a study stands, from its results alone: what is done, what can be done next, with which setting.
+
+Every answer is a function of the spec and of the results, in whatever order these came.
+"""
+
+from collections.abc import Iterator
+from statistics import fmean
+from typing import Any
+
+from levelfield.core.configuration import Config
+from levelfield.metrics.table import SELECTED_BY
+from levelfield.study.jobs import Job, failed, folds_of, job_config, row_runs, study_jobs
+from levelfield.study.spec import StudySpec, is_baseline
+from levelfield.study.suggest import Trial, best_trial, suggest
+
+
+class StudyState:
+    """The finished jobs of a study and what follows from them.
+
+    Attributes:
+        jobs: All jobs, in order.
+        results: Content of the `result.json` of each finished job; `add` adds to what was given.
+        suggested: (row, trial) to what the search gives it, as far as it is known.
+    """
+
+    def __init__(self, spec: StudySpec, results: dict[Job, dict[str, Any]]) -> None:
+        self.spec = spec
+        self.jobs = study_jobs(spec)
+        self.results = results
+        self.suggested: dict[tuple[str, int], dict[str, Any]] = {}
+        self._unfinished = dict.fromkeys(self.jobs)
+        self._trials: dict[str, list[Trial]] = {row: [] for row in spec.methods}
+        for job, result in list(results.items()):
+            self.add(job, result)
+
+    def add(self, job: Job, result: dict[str, Any]) -> None:
+        """Take the result of a job; it costs the same whether the study has forty jobs or four thousand."""
+        self.results[job] = result
+        self._unfinished.pop(job, None)
+        if job.stage == "trial":
+            self.suggested.setdefault((job.method, job.number), result["parameters"])
+            ended = self._trials[job.method]
+            while len(ended) < self.spec.trials(job.method) and (trial := self._trial(job.method, len(ended))):
+                ended.append(trial)
+
+    def _trial(self, row: str, number: int) -> Trial | None:
+        """A trial whose folds are all done."""
+        found = [self.results.get(job) for job in folds_of(self.spec, row, number, "trial")]
+        results = [result for result in found if result is not None]
+        if len(results) < len(found):
+            return None
+        failure = next((result["failure"] for result in results if failed(result)), None)
+        value = None if failure else fmean(result["validation"][SELECTED_BY] for result in results)
+        return Trial(number, results[0]["parameters"], value, failure)
+
+    @property
+    def to_do(self) -> list[Job]:
+        """Jobs that are not done, without the runs of a row for which no trial had a score."""
+        without = set(self.without_setting())
+        return [job for job in self._unfinished if job.stage != "run" or job.method not in without]
+
+    def ready(self) -> Iterator[Job]:
+        """Jobs to do, in order, that follow from what is done; a trial's setting may still have to be suggested."""
+        return (job for job in list(self._unfinished) if self._is_ready(job))
+
+    def _is_ready(self, job: Job) -> bool:
+        if not self._is_searched(job):
+            return True
+        if len(self._trials[job.method]) < self._trials_before(job):
+            return False
+        return job.stage == "trial" or self.chosen(job.method) is not None
+
+    def _is_searched(self, job: Job) -> bool:
+        return not is_baseline(job.method) and self.spec.trials(job.method) > 0
+
+    def _trials_before(self, job: Job) -> int:
+        """How many trials of its row must have ended before a job."""
+        if job.stage == "run":
+            return self.spec.trials(job.method)
+        return job.number - job.number % self.spec.search.batch
+
+    def parameters(self, job: Job) -> dict[str, Any] | None:
+        """What the search gives a job that is ready; None where `suggest` has to say it."""
+        if not self._is_searched(job):
+            return {}
+        if job.stage == "run":
+            best = self.chosen(job.method)
+            assert best is not None, "the job is not ready"
+            return best.parameters
+        return self.suggested.get((job.method, job.number))
+
+    def suggest_arguments(self, job: Job) -> tuple[Any, ...]:
+        """The arguments of `suggest` for the trial of a job that is ready."""
+        earlier = self._trials[job.method][: self._trials_before(job)]
+        return self.spec.space(job.method), earlier, job.number, self.spec.seed, job.method, self.spec.search.sampler
+
+    def trials(self, row: str) -> list[Trial]:
+        """The trials of a row that have ended, up to the first that has not."""
+        return self._trials.get(row, [])
+
+    def chosen(self, row: str) -> Trial | None:
+        """The trial whose setting the runs have, or would have by now; None where none has a value."""
+        return best_trial(self.trials(row))
+
+    def without_setting(self) -> list[str]:
+        """Rows whose trials have all ended without a score: they have no runs."""
+        ended = [row for row, trials in self._trials.items() if trials and len(trials) == self.spec.trials(row)]
+        return [row for row in ended if self.chosen(row) is None]
+
+    def failures(self, stage: str) -> dict[Job, str]:
+        """Failed trials or runs with their reasons, in the order of the jobs."""
+        found = [(job, self.results[job]) for job in self.jobs if job.stage == stage and job in self.results]
+        return {job: result["failure"] for job, result in found if failed(result)}
+
+    def tested_runs(self) -> list[tuple[str, int]]:
+        """Every (row, run) that has a model a fold."""
+        return [each for each in row_runs(self.spec) if all(map(self._has_model, folds_of(self.spec, *each)))]
+
+    def _has_model(self, job: Job) -> bool:
+        return job in self.results and not failed(self.results[job])
+
+
+def first_config(spec: StudySpec, row: str) -> Config:
+    """The configuration of the first job of a row: a trial where it is searched."""
+    job = Job(row, "trial" if spec.trials(row) else "run", 0, 0)
+    return job_config(spec, job, suggest(spec.space(row), [], 0, spec.seed, row, spec.search.sampler))

@@ -1,0 +1,196 @@
+"""The search for a method's arguments: what a trial tries is a function of the trials that have ended.
+
+A sampler is made anew for each trial and seeded from (study seed, method, k); no state lives between trials, so a
+study that was killed and resumed, or shared between workers, searches exactly like one that was not. By hand, for a
+sampler of Optuna's that is kept alive, or comes back from its journal, suggests something else.
+"""
+
+import statistics
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from levelfield.seeds import seed_of
+from levelfield.study.search_space import Choice, Range, Space, coordinates, settings
+
+if TYPE_CHECKING:
+    import optuna
+
+SAMPLERS = ("gp", "tpe", "random")
+# Quasi-random trials before a model of the scores is trusted.
+FIRST_POINTS = 5
+# A value this close to a bound, as a fraction of the range, may mean that the best lies beyond it.
+NEAR_BOUND = 0.01
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One setting that was tried.
+
+    Args:
+        number: Which trial of its method, from 0.
+        parameters: Dotted key to value.
+        value: Mean over folds of the best validation MAP@R; None where the trial failed.
+        failure: Why it failed.
+    """
+
+    number: int
+    parameters: dict[str, Any]
+    value: float | None
+    failure: str | None = None
+
+
+def suggest(
+    space: Space, finished: Sequence[Trial], number: int, seed: int, method: str, sampler: str = "gp"
+) -> dict[str, Any]:
+    """What trial `number` of a method tries.
+
+    The first five trials are scrambled Sobol points, then the sampler decides (`random` from the first trial on). It is
+    told the trials in `finished`; those before `number` that are missing there, the earlier ones of the same batch, it
+    is told as running, which keeps the trials of a batch apart. A failed trial counts as the lower quartile
+    of the values so far: low enough to keep the search away, and no outlier that would spoil the model of the others.
+
+    Args:
+        space: What is searched; an empty one suggests nothing.
+        finished: Trials that have ended, in any order.
+        seed: The study's.
+        method: Its name in the study; two names of one loss search differently.
+        sampler: `gp` (Gaussian process, expected improvement), `tpe` or `random`.
+
+    Returns:
+        Dotted key to value, the same for the same arguments in any process; tied keys and what follows from a choice
+        are among them.
+
+    Raises:
+        ValueError: there is no such sampler.
+    """
+    if sampler not in SAMPLERS:
+        raise ValueError(f"no sampler {sampler!r}; there are {', '.join(SAMPLERS)}")
+    if not space:
+        return {}
+    # A space is the same whatever the order of its lines.
+    found = _suggest(dict(sorted(space.items())), finished, number, seed, method, sampler)
+    return settings(space, found)
+
+
+def _suggest(
+    space: Space, finished: Sequence[Trial], number: int, seed: int, method: str, sampler: str
+) -> dict[str, float]:
+    if sampler == "random":
+        return _random_point(space, number, seed, method)
+    ended = sorted(finished, key=lambda trial: trial.number)
+    told = [(coordinates(space, parameters), value) for parameters, value in _told_values(ended)]
+    known = {trial.number for trial in ended}
+    running: list[dict[str, float]] = []
+    for trial_number in (*(earlier for earlier in range(number) if earlier not in known), number):
+        if trial_number < FIRST_POINTS or not told:
+            running.append(_sobol_point(space, trial_number, seed, method))
+        else:
+            running.append(_ask(space, told, running, seed_of("search", seed, method, trial_number, bits=32), sampler))
+    return running[-1]
+
+
+def _told_values(ended: Sequence[Trial]) -> list[tuple[dict[str, Any], float]]:
+    """Parameters and value of every ended trial; nothing before one has a value."""
+    values = [trial.value for trial in ended if trial.value is not None]
+    if not values:
+        return []
+    low = statistics.quantiles(values, n=4, method="inclusive")[0] if len(values) > 1 else values[0]
+    return [(trial.parameters, low if trial.value is None else trial.value) for trial in ended]
+
+
+def _sobol_point(space: Space, number: int, seed: int, method: str) -> dict[str, float]:
+    from scipy.stats.qmc import Sobol  # scipy.stats takes a second to import
+
+    engine = Sobol(len(space), scramble=True, seed=seed_of("search", seed, method, bits=32))
+    # A Sobol sequence is drawn in powers of two.
+    positions = engine.random_base2(number.bit_length())[number]
+    return {key: place.at(float(position)) for (key, place), position in zip(space.items(), positions, strict=True)}
+
+
+def _random_point(space: Space, number: int, seed: int, method: str) -> dict[str, float]:
+    import numpy as np
+
+    positions = np.random.default_rng(seed_of("search", seed, method, number, bits=32)).random(len(space))
+    return {key: place.at(float(position)) for (key, place), position in zip(space.items(), positions, strict=True)}
+
+
+def _ask(
+    space: Space,
+    told: Sequence[tuple[dict[str, float], float]],
+    running: Sequence[dict[str, float]],
+    seed: int,
+    sampler: str,
+) -> dict[str, float]:
+    """The parameters that a new Optuna sampler suggests after the trials told to it."""
+    import optuna
+    from optuna.trial import TrialState, create_trial
+
+    distributions = {key: _distribution(place) for key, place in space.items()}
+    with _undisturbed():
+        study = optuna.create_study(direction="maximize", sampler=_sampler(sampler, seed))
+        for parameters, value in told:
+            study.add_trial(create_trial(params=parameters, distributions=distributions, value=value))
+        for parameters in running:
+            study.add_trial(create_trial(params=parameters, distributions=distributions, state=TrialState.RUNNING))
+        return dict(study.ask(fixed_distributions=distributions).params)
+
+
+def _distribution(place: Range | Choice) -> "optuna.distributions.BaseDistribution":
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if isinstance(place, Choice):
+        return CategoricalDistribution(range(len(place.options)))
+    if place.integer:
+        return IntDistribution(int(place.low), int(place.high), log=place.scale == "log")
+    return FloatDistribution(place.low, place.high, log=place.scale == "log")
+
+
+def _sampler(name: str, seed: int) -> "optuna.samplers.BaseSampler":
+    from optuna.samplers import GPSampler, TPESampler
+
+    # Ours are the first points: the sampler has none of its own.
+    if name == "gp":
+        return GPSampler(seed=seed, n_startup_trials=1)
+    return TPESampler(seed=seed, n_startup_trials=1)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Optuna in silence and on one thread, whatever the process has, and nothing of it left behind."""
+    import optuna
+    import torch
+
+    verbosity, threads = optuna.logging.get_verbosity(), torch.get_num_threads()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    torch.set_num_threads(1)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.set_num_threads(threads)
+        optuna.logging.set_verbosity(verbosity)
+
+
+def best_trial(trials: Sequence[Trial]) -> Trial | None:
+    """The trial of the highest value, the first of equals; None where none has a value."""
+    scored = [trial for trial in trials if trial.value is not None]
+    return max(scored, key=lambda trial: (trial.value, -trial.number), default=None)
+
+
+def at_bound(space: Space, parameters: Mapping[str, Any]) -> list[str]:
+    """One sentence for each value on, or within 1% of the range of, a bound, with the advice to widen it."""
+    sentences = []
+    ranges = {key: place for key, place in space.items() if isinstance(place, Range)}
+    for key, place in ranges.items():
+        position = place.position(parameters[key])
+        for distance, side, bound in ((position, "lower", place.low), (1 - position, "upper", place.high)):
+            if distance <= NEAR_BOUND + 1e-9:  # exactly 1% is not exact in binary
+                sentences.append(
+                    f"{key} is {parameters[key]:.4g}, on or within 1% of the {side} bound {bound:g} of its space: "
+                    "the best may lie beyond; widen the space and search again"
+                )
+    return sentences

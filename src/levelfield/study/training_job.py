@@ -1,0 +1,208 @@
+"""Does one job in the process that calls it: a `fit`, and its `result.json` last.
+
+A job on several devices is a command of its own, `python -m levelfield.study.training_job TASK`: Lightning starts the
+processes of the other devices by repeating the command.
+"""
+
+import sys
+
+if __name__ == "__main__":
+    from levelfield.runtime.own_modules import working_directory_last
+
+    working_directory_last()  # before a library is looked for
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from levelfield.core.source_identity import sources
+from levelfield.errors import OutOfMemory, TrainingFailed, UserError
+from levelfield.metrics.table import SELECTED_BY
+from levelfield.runtime.freed_memory import keep_freed_memory
+from levelfield.runtime.launchers import LAUNCHERS
+from levelfield.runtime.own_modules import find_own_modules
+from levelfield.runtime.processes import end, end_with_parent
+from levelfield.storage.provenance import provenance
+from levelfield.study.jobs import Job, Task, write_result
+from levelfield.study.workers import Ended, Outcome, attempt
+from levelfield.training.build import TrainingCLI, build
+from levelfield.training.frozen_trunk import TRUNKS
+from levelfield.training.interruption import interruptible
+from levelfield.training.run_folder import is_first_process
+from levelfield.training.trackers import QUIET
+
+# What torch, CUDA's libraries and the system say of exhausted memory.
+NO_MEMORY = ("out of memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
+# Variables by which a launcher tells processes of each other: a job of a study has its own group.
+OF_A_LAUNCHER = {
+    *LAUNCHERS.values(),
+    *("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID"),
+    *("LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"),
+}
+# How long the other processes of a job may go on after one has failed.
+LAST_SECONDS = 5.0
+
+
+def run_job(task: Task, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Do a job from its start, and write and return its result; a training that cannot be finished is one too.
+
+    Args:
+        earlier: What ended earlier attempts.
+
+    Raises:
+        OutOfMemory: memory is exhausted.
+        UserError: a setting or the data are not usable, or a source is not the one that the study began with.
+    """
+    started = time.monotonic()
+    check_sources(task)
+    several = task.config["trainer"]["devices"] > 1
+    found = _train_in_processes(task) if several else _train(task)
+    return write_result(task, {"seconds": time.monotonic() - started, **found}, earlier)
+
+
+# What this process has imported, by the names of the classes: an edited file is not imported again.
+_imported: dict[tuple[str, ...], dict[str, str]] = {}
+
+
+def check_sources(task: Task) -> None:
+    """Refuse to compute a row with other sources than the study's process has seen, or than this one has imported.
+
+    Raises:
+        UserError: names the row and the file.
+    """
+    here = sources(task.classes)
+    imported = _imported.setdefault(tuple(task.classes), here)
+    for file in sorted({*task.sources, *here, *imported}):
+        if len({task.sources.get(file), here.get(file), imported.get(file)}) > 1:
+            raise UserError(
+                f"{task.job.method}: {file} has changed since this process or the study began; restore it, or start "
+                "the command (in a notebook the kernel) again"
+            )
+
+
+def _train(task: Task) -> dict[str, Any]:
+    """The training's part of the result, or `failure` and why."""
+    with fixed_threads(task.threads), memory_errors():
+        if is_first_process():
+            task.empty_folder()
+        try:
+            training = _build(task)
+            training.write_config()
+            with interruptible(training.trainer):
+                training.trainer.fit(training.model, datamodule=training.datamodule)
+        except OutOfMemory:
+            raise
+        except TrainingFailed as error:
+            task.checkpoint.unlink(missing_ok=True)
+            return {"failure": str(error)}
+        return {
+            "validation": {} if training.kept_last else {SELECTED_BY: training.best_score},
+            "best_epoch": training.best_epoch,
+            "data": training.datamodule.identity(),
+            "provenance": provenance(training.trainer, training.model),
+        }
+
+
+def _build(task: Task) -> TrainingCLI:
+    """The learner, data and Trainer of a job: the one place where a study's learner is built for training."""
+    job = task.job
+    place = {"method": job.method, "stage": job.stage, job.stage: job.number, "fold": job.fold}
+    tracked = {
+        "name": str(job),
+        "group": task.study,
+        "job_type": job.stage,
+        "tags": [job.method, job.stage, f"{job.stage} {job.number}", f"fold {job.fold}"],
+        "config": {"study": task.study, **place},
+        "settings": QUIET,
+    }
+    return build(task.config, task.job_folder, progress=False, tracked=tracked, trunks=task.folder / TRUNKS)
+
+
+@contextmanager
+def memory_errors() -> Iterator[None]:
+    """Turn exhausted memory into an `OutOfMemory`."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        text = " ".join(str(error).split())
+        known = isinstance(error, MemoryError | torch.OutOfMemoryError)
+        if not known and not any(words in text for words in NO_MEMORY):
+            raise
+        raise OutOfMemory(
+            f"out of memory ({text[:160] or type(error).__name__}): lower --data.batch_size or the samples' size, or "
+            "give --model.chunk_size (docs/scale.md)"
+        ) from error
+
+
+@contextmanager
+def fixed_threads(number: int) -> Iterator[None]:
+    """Fix the number of threads: it changes the last bits of sums, and with them the weights."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+# A job on several devices.
+
+
+def _train_in_processes(task: Task) -> dict[str, Any]:
+    """What `_train` does, with the same result and errors, in processes of its own, one a device."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "task.json")
+        file.write_text(json.dumps({**asdict(task), "folder": str(task.folder), "parent": os.getpid()}))
+        process = subprocess.Popen(
+            [sys.executable, "-m", __name__, str(file)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={name: value for name, value in os.environ.items() if name not in OF_A_LAUNCHER},
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        outcome = Outcome("died", "its processes died")
+        try:
+            if answer := process.stdout.readline():  # the first: the others may fail because of it
+                outcome = Outcome(*json.loads(answer))
+            process.communicate(timeout=None if outcome.kind in ("done", "died") else LAST_SECONDS)
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+        except BaseException:
+            end([process])
+            raise
+    if outcome.kind != "done":
+        raise Ended(outcome)
+    return outcome.value
+
+
+def main(file: Path) -> int:
+    """One process of a job on several devices; the first, or one that fails, prints what came of it as JSON."""
+    answer, sys.stdout = sys.stdout, sys.stderr  # nothing else is printed there
+    plain = json.loads(file.read_text())
+    parent = plain.pop("parent")
+    end_with_parent(parent if is_first_process() else os.getppid())
+    keep_freed_memory()
+    find_own_modules()
+    outcome = attempt(_train, Task(**{**plain, "folder": Path(plain["folder"]), "job": Job(**plain["job"])}))
+    failed = outcome.kind != "done" or "failure" in outcome.value
+    if failed or is_first_process():
+        print(json.dumps(outcome), file=answer, flush=True)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
