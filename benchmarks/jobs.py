@@ -17,19 +17,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from rich.console import Console
-from torch.nn.functional import normalize
-
-from levelfield.runtime.shipped import find_configuration
-from levelfield.study.spec import StudySpec
-from levelfield.study.rows import load_spec
 from levelfield.study.environment import SeenInJobs
 from levelfield.study.execution.baseline import TrunkFeatures
 from levelfield.study.execution.worker import do_job, fixed_threads
 from levelfield.study.jobs.attempts import Attempts
+from rich.console import Console
+from torch.nn.functional import normalize
+
+from levelfield.runtime.shipped import find_configuration
+from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job, job_config
 from levelfield.study.progress import StudyProgress
-from levelfield.study.record import StudyRecord
+from levelfield.study.rows import load_spec
+from levelfield.study.spec import StudySpec
 from levelfield.training.build import build
 from levelfield.training.features import TrunkExtractor
 
@@ -46,7 +46,7 @@ def spec(steps: int, **more: int) -> StudySpec:
 
 def job_seconds(steps: int, folder: Path) -> dict[str, tuple[float, float]]:
     """Method to the median wall and CPU seconds of its jobs in a process that has done one before."""
-    record = StudyRecord(folder, spec(steps))
+    record = StudyFolder(folder, spec(steps))
     folder.mkdir()
     record.definition_file.write_text(record.spec.to_yaml())
     progress = StudyProgress(Console(file=io.StringIO()), "jobs", record.state, {})

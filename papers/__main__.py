@@ -20,8 +20,8 @@ from levelfield.analysis.results import collect_rows, summarise
 from levelfield.cli.main import main as levelfield
 from levelfield.errors import UserError, nearest
 from levelfield.report.table import TABLE_WIDTH
-from levelfield.study.rows import load_spec
 from levelfield.study.folder import StudyFolder
+from levelfield.study.rows import load_spec
 from papers.beside import dataset_name, print_beside
 from papers.drawing import Drawing, write_drawing
 from papers.miniature import begin_miniature, data_and_weights

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from typing import Any
 
@@ -12,12 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from levelfield.analysis.results import EMBEDDING_KINDS, SummaryRow, embedding_kinds
+from levelfield.analysis.written_config import class_name, whole_config
+from levelfield.core.configuration import flatten, init_args
 from levelfield.metrics.table import SHOWN_METRICS, title_of
 from levelfield.report.table import percent
-from levelfield.core.configuration import flatten, init_args
-from levelfield.study.spec import BASELINE, WHOLE_HALF, StudySpec, is_baseline, one_pca, reference_of
-from levelfield.analysis.written_config import class_name, whole_config
 from levelfield.study.folder import StudyFolder
+from levelfield.study.spec import PCA, WHOLE_HALF, StudySpec, is_baseline, one_pca
 from papers.published import PublishedResult, papers, published
 
 # A loss of another package may be something else under the same name.
@@ -79,8 +79,8 @@ def papers_beside(study: StudyFolder, dataset: str | None = None) -> list[PaperB
     """
     spec = study.spec
     by_title: dict[str, list[Counterpart]] = {}
-    for method in (row for row in spec.rows if reference_of(row) is None):
-        config = _whole_config(study, method)
+    for method in (row for row in spec.rows if spec.reference_of(row) == PCA):
+        config = whole_config(study.folder, spec.source_row(method))
         for row in _nearest_rows(method, config, spec, dataset) if config else []:
             by_title.setdefault(row.result.title, []).append(row)
     return [PaperBeside(title, rows, _differences(rows), _metrics(rows, spec)) for title, rows in by_title.items()]
@@ -110,7 +110,7 @@ def print_beside(
 
 def protocol_differences(protocol: Mapping[str, Any], config: Mapping[str, Any], spec: StudySpec) -> list[str]:
     """One sentence for each setting of a paper's protocol, in the keys of our configurations, that differs here."""
-    ours = {**dict(flatten(dict(config))), **dict(flatten(spec.to_dict())), "stopping": _stopping(config)}
+    ours = {**dict(flatten(dict(config))), **dict(flatten(asdict(spec))), "stopping": _stopping(config)}
     named = {key: config[key.partition(".")[0]].get(key.partition(".")[2]) for key in NAMED}
     ours |= {key: value and _name(value) for key, value in named.items()}
     sentences = []
@@ -159,16 +159,6 @@ def _metrics(rows: Iterable[Counterpart], spec: StudySpec) -> list[str]:
     return [*SHOWN_METRICS, *(metric for metric in spec.metrics if metric in there)]
 
 
-def _whole_config(study: StudyFolder, method: str) -> dict[str, Any] | None:
-    """A method's configuration with every default; where it is trained as another one, that one's, but for the test."""
-    spec = study.spec
-    trained = next(iter(spec.methods)) if method == BASELINE else spec.trained_as.get(method, method)
-    config = whole_config(study.folder, trained)
-    if config is not None and method in spec.trained_as:
-        config["model"]["distance"] = spec.methods[method]["model"]["distance"]
-    return config
-
-
 def _nearest_rows(method: str, config: Mapping[str, Any], spec: StudySpec, instead: str | None) -> list[Counterpart]:
     here = dataset_name(config["data"]["dataset"]["class_path"])
     dataset = instead or here
@@ -180,7 +170,8 @@ def _nearest_rows(method: str, config: Mapping[str, Any], spec: StudySpec, inste
     for result in published(dataset, loss, miner, arguments):
         if result.embedding not in embedding_kinds(spec):
             continue
-        if papers()[result.paper].get("untrained") and (method == BASELINE or _weights_differ(result.protocol, config)):
+        of_method = method in spec.methods and not _weights_differ(result.protocol, config)
+        if papers()[result.paper].get("untrained") and not of_method:
             continue  # the baseline of trained methods has a row of its own
         protocol = result.protocol
         if is_baseline(method):

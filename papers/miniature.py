@@ -4,13 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from levelfield.core.configuration import Config, flatten, init_args, read_yaml
 from levelfield.errors import UserError
 from levelfield.runtime.shipped import find_configuration
 from levelfield.storage.atomic import write_atomically
-from levelfield.core.configuration import Config, flatten, init_args, read_yaml
-from levelfield.study.definition.search_settings import SearchSettings
-from levelfield.study.spec import STUDY, StudySpec
-from levelfield.study.spec import value_of, without_value
+from levelfield.study.spec import STUDY, SearchSettings, StudySpec, value_of, without_value
 
 # Letters in place of photographs: 30 classes to train and validate on, 12 images or more of each.
 LETTERS = {"class_path": "levelfield.data.datasets.Glyphs", "init_args": {"num_classes": 60, "image_size": 32}}
@@ -53,8 +51,7 @@ def miniature(spec: StudySpec, texts: Path) -> StudySpec:
         methods=methods,
         search=replace(spec.search, trials=1) if spec.search.trials else SearchSettings(),
         spaces={name: space for name, space in spec.spaces.items() if name in ends},
-        trained_as={name: other for name, other in spec.trained_as.items() if name in ends},
-    ).with_own_code()
+    )
 
 
 def data_and_weights(spec: StudySpec) -> tuple[set[str], set[str]]:

@@ -15,8 +15,7 @@ from laptop_variants import follow_up_sections
 from laptop_words import mean_with, means, table
 
 from levelfield.analysis.ranks import rank_methods
-from levelfield.study.spec import first_search
-from levelfield.study.spec import BASELINE
+from levelfield.study.spec import BASELINE, first_search
 
 UNTRAINED = (FEATURES, BASELINE, LDA)
 SHORT = 5  # trials of a short search: the Sobol points that each search begins with

@@ -22,8 +22,8 @@ import yaml
 from laptop_sets import DEFAULTS, OF, PCA, RESULTS, ROOT, SETS, TRANSFER, LaptopSet, Settings, finished_sets
 from laptop_transfer import DEFAULT, choose, transfers
 
-from levelfield.storage.atomic import write_atomically
 from levelfield.core.configuration import set_dotted
+from levelfield.storage.atomic import write_atomically
 
 UNSEARCHED = ROOT / "configs" / "study" / "laptop" / "unsearched.yaml"
 NO_SEARCH: dict[str, Any] = {"search": {"trials": 0}, "second_searches": [], "references": []}

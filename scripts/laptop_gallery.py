@@ -12,7 +12,7 @@ from laptop_words import table
 
 from levelfield.metrics.table import SELECTED_BY
 from levelfield.study.spec import BASELINE
-from levelfield.study.definition.study_file import find_study
+from levelfield.study.study_file import find_study
 
 MARKS = ("<!-- results: made by scripts/laptop_answer.py -->\n", "<!-- -->")
 TITLES = {

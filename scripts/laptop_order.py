@@ -22,8 +22,7 @@ from levelfield.analysis.verdicts import points, turned
 from levelfield.report.figures.style import style, to_svg
 from levelfield.report.ranks_figure import ranks_figure
 from levelfield.storage.atomic import write_atomically
-from levelfield.study.spec import first_search
-from levelfield.study.spec import BASELINE, is_baseline
+from levelfield.study.spec import BASELINE, first_search, is_baseline
 from papers.drawing import DATASETS
 from papers.published import papers
 from papers.reality_check.figures import table_scores, validation_against_test

@@ -27,7 +27,7 @@ from levelfield.errors import UserError
 from levelfield.report.page import write_report
 from levelfield.storage.atomic import write_atomically
 from levelfield.study.archive import unpack_study, write_archive
-from levelfield.study.record import StudyRecord
+from levelfield.study.folder import StudyFolder
 
 ARCHIVE, TRIALS = "study.tar.xz", "trials.csv"
 # Of the page's figures those that stand beside it, for pages that show them.
@@ -43,7 +43,7 @@ def collect(folder: Path, destination: Path, scores_again: bool = True) -> None:
     Raises:
         UserError: the study has not ended, or `verify` finds a problem in its folder or in the archive of it.
     """
-    record = StudyRecord.begun(folder)
+    record = StudyFolder.begun(folder)
     if not record.summary_file.is_file():
         raise UserError(f"{folder} has not ended: it has no {record.summary_file.name}; resume the study first")
     if scores_again:
@@ -55,7 +55,7 @@ def collect(folder: Path, destination: Path, scores_again: bool = True) -> None:
     with tempfile.TemporaryDirectory() as aside:
         archive = write_archive(record, Path(aside, ARCHIVE))
         unpack_study(archive, Path(aside, "unpacked"))
-        _check(StudyRecord.begun(Path(aside, "unpacked")))
+        _check(StudyFolder.begun(Path(aside, "unpacked")))
         destination.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(archive, destination / ARCHIVE)
     for path in kept:
@@ -64,14 +64,14 @@ def collect(folder: Path, destination: Path, scores_again: bool = True) -> None:
         write_atomically(destination / TRIALS, trials_table(record))
 
 
-def _check(record: StudyRecord) -> None:
+def _check(record: StudyFolder) -> None:
     if problems := verify_study(record):
         raise UserError(
             f"{record.folder}: {len(problems)} problems, the first: {problems[0]}; mend them, then collect it"
         )
 
 
-def trials_table(record: StudyRecord) -> bytes:
+def trials_table(record: StudyFolder) -> bytes:
     """A line a trial: what it tried, as JSON, its validation MAP@R, empty where it failed; the chosen one has a 1."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -18,9 +18,9 @@ from levelfield.analysis.comparison import SECOND_SEARCH, Comparison, compare_al
 from levelfield.analysis.results import ResultRow
 from levelfield.analysis.search_noise import ScoreSurface
 from levelfield.metrics.table import SELECTED_BY
-from levelfield.study.spec import first_search
-from levelfield.study.spec import StudySpec, is_baseline
 from levelfield.study.rows import load_spec
+from levelfield.study.spec import StudySpec, first_search, is_baseline
+from levelfield.study.study_file import find_study
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT))  # for `papers`

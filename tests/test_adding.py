@@ -110,7 +110,7 @@ from levelfield.report.figures.style import new_figure
 FIGURE = ReportFigure("Dummies", "A dummy", lambda results: new_figure(1.0))
 """
 EXECUTOR = '''
-from levelfield.study.execution.executors.local import Local
+from levelfield.study.executors.local import Local
 
 
 class DummyExecutor(Local):
@@ -181,7 +181,7 @@ import torch
 from pathlib import Path
 from toy_study import TOY
 from levelfield.metrics import retrieval_metrics
-from levelfield.study.definition.study_file import load_spec
+from levelfield.study.rows import load_spec
 
 def test_it_is_computed_and_a_study_may_ask_for_it(tmp_path):
     found = retrieval_metrics(torch.eye(3), torch.tensor([0, 1, 0]), metrics=("dummy_metric",))
@@ -194,11 +194,11 @@ def test_it_is_computed_and_a_study_may_ask_for_it(tmp_path):
         "src/levelfield/report/figures/dummy_figure.py": FIGURE,
         "tests/report/test_dummy_figure.py": """
 from levelfield.report.page import write_report
-from levelfield.study.definition.study_file import load_spec
-from levelfield.study.record import StudyRecord
+from levelfield.study.rows import load_spec
+from levelfield.study.folder import StudyFolder
 
 def test_the_page_shows_it(toy_file, tmp_path):
-    page = write_report(StudyRecord(tmp_path, load_spec(toy_file))).read_text()
+    page = write_report(StudyFolder(tmp_path, load_spec(toy_file))).read_text()
     assert ">Dummies</h2>" in page
     assert 'alt="A dummy"' in page
 """,

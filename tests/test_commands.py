@@ -24,7 +24,7 @@ from levelfield.cli.data import named_datasets
 from levelfield.cli.main import main
 from levelfield.errors import UserError
 from levelfield.study.archive import write_archive
-from levelfield.study.record import StudyRecord
+from levelfield.study.folder import StudyFolder
 from levelfield.training.build import build
 from papers.__main__ import exhibits
 from papers.__main__ import main as papers
@@ -84,7 +84,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> Path:
     (folder / "my_learner.py").write_text(re.findall(r"```python\n(.*?)```", page, re.S)[0])
     for name in ("quickstart", "quickstart_my_loss", "glyphs_search", "my_study"):
         shutil.copytree(finished, folder / "outputs" / name)
-    write_archive(StudyRecord.begun(finished), folder / "outputs/quickstart.tar.xz")
+    write_archive(StudyFolder.begun(finished), folder / "outputs/quickstart.tar.xz")
     for name in ("reality_check_table4_cub", "reality_check_table5_cars", "reality_check_table6_sop"):
         shutil.copytree(finished, folder / "outputs" / name)
     return folder

@@ -12,9 +12,9 @@ from filelock import FileLock
 from levelfield.analysis.results import write_tables
 from levelfield.models import TimmTrunk
 from levelfield.study import run
+from levelfield.study.folder import StudyFolder
+from levelfield.study.rows import load_spec
 from levelfield.study.spec import StudySpec
-from levelfield.study.definition.study_file import load_spec
-from levelfield.study.record import StudyRecord
 
 TOY = """
 name: toy
@@ -65,9 +65,11 @@ def trunk_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def run_study(folder: Path, spec: StudySpec, *args: Any, **kwargs: Any) -> None:
+def run_study(folder: Path, spec: StudySpec, *args: Any, **kwargs: Any) -> StudyFolder:
     """A study's results and the tables made of them."""
-    write_tables(run.run_study(StudyRecord(folder, spec), *args, **kwargs))
+    study = run.run_study(StudyFolder(folder, spec), *args, **kwargs)
+    write_tables(study)
+    return study
 
 
 def assert_same_bytes(folder: Path, finished: Path) -> None:
@@ -81,7 +83,7 @@ def results_of(folder: Path) -> dict[Path, dict[str, Any]]:
     """Every result of a study but what may differ: its times, what computed it, and the logs, which hold times."""
     found = {path.relative_to(folder): json.loads(path.read_text()) for path in folder.rglob("jobs/**/result.json")}
     for result in found.values():
-        for key in ("seconds", "provenance", "files", "earlier_attempts", "ledger"):
+        for key in ("seconds", "provenance", "files", "earlier_attempts", "evaluation"):
             result.pop(key, None)
     return found
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from levelfield.analysis.conditions import differing_conditions
 from levelfield.analysis.results import collect_rows, write_tables
 from levelfield.errors import UserError
 from levelfield.storage.atomic import write_json
 from levelfield.storage.ledger import Ledger
 from levelfield.storage.lock import Lock
 from levelfield.study import tested
-from levelfield.study.definition.conditions import differing_conditions
-from levelfield.study.spec import StudySpec
+from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import (
     RESULT,
     Job,
@@ -25,7 +25,7 @@ from levelfield.study.jobs import (
     job_seed,
     study_jobs,
 )
-from levelfield.study.record import StudyRecord
+from levelfield.study.spec import StudySpec
 
 
 def config(loss: str, samples_per_class: int) -> dict:
@@ -47,7 +47,7 @@ def validation_score(job: Job) -> float:
 
 
 def fill(folder: Path, spec: StudySpec) -> None:
-    record = StudyRecord(folder, spec)
+    record = StudyFolder(folder, spec)
     for job in study_jobs(spec):
         empty_folder(folder / job.path)
         (folder / job.checkpoint).touch()
@@ -69,7 +69,7 @@ def fill(folder: Path, spec: StudySpec) -> None:
 
 def test_tables_hold_every_score_and_their_means(tmp_path: Path, spec: StudySpec) -> None:
     fill(tmp_path, spec)
-    write_tables(StudyRecord(tmp_path, spec))
+    write_tables(StudyFolder(tmp_path, spec))
     table = pd.read_csv(tmp_path / "results.csv")
     assert list(table) == ["method", "stage", "trial", "run", "fold", "embedding", "metric", "value"]
     assert len(table) == 20 + 10 * 3
@@ -95,22 +95,22 @@ def test_tables_do_not_depend_on_the_order_of_the_work(tmp_path: Path, spec: Stu
     turned = replace(spec, methods=dict(reversed(spec.methods.items())))
     fill(tmp_path / "two", turned)
     # The first method lends the baseline its configuration, here the same trunk and data.
-    write_tables(StudyRecord(tmp_path / "one", spec))
-    write_tables(StudyRecord(tmp_path / "two", turned))
+    write_tables(StudyFolder(tmp_path / "one", spec))
+    write_tables(StudyFolder(tmp_path / "two", turned))
     for name in ("results.csv", "summary.csv"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
 
 def test_a_report_that_began_before_the_last_score_does_not_undo_its_table(tmp_path: Path, spec: StudySpec) -> None:
     fill(tmp_path, spec)
-    write_tables(StudyRecord(tmp_path, spec))
+    write_tables(StudyFolder(tmp_path, spec))
     whole = (tmp_path / "results.csv").read_bytes()
     last = tmp_path / tested.tested_path("c", 2)
     content = last.read_bytes()
     last.unlink()
     with ThreadPoolExecutor() as threads:
         with Lock(tmp_path, "tables", "tables"):  # the study writes its tables meanwhile
-            report = threads.submit(write_tables, StudyRecord(tmp_path, spec))
+            report = threads.submit(write_tables, StudyFolder(tmp_path, spec))
             time.sleep(0.3)
             last.write_bytes(content)
         report.result(30)
@@ -124,17 +124,17 @@ def test_damaged_and_foreign_results_are_named(tmp_path: Path, spec: StudySpec) 
     whole = path.read_text()
     path.write_text(whole[: len(whole) // 2])
     with pytest.raises(UserError, match=r"a/run1/fold0/result\.json is damaged; delete it and resume"):
-        collect_rows(StudyRecord(tmp_path, spec))
+        collect_rows(StudyFolder(tmp_path, spec))
     path.write_text(json.dumps({**json.loads(whole), "fold": 1}))
     with pytest.raises(UserError, match="result of another job"):
-        collect_rows(StudyRecord(tmp_path, spec))
+        collect_rows(StudyFolder(tmp_path, spec))
     path.write_text(json.dumps({**json.loads(whole), "configuration": "other"}))
     with pytest.raises(UserError, match="another job or configuration"):
-        collect_rows(StudyRecord(tmp_path, spec))
+        collect_rows(StudyFolder(tmp_path, spec))
     path.write_text(whole)
     (tmp_path / job.checkpoint).unlink()
     with pytest.raises(UserError, match=r"best\.ckpt is missing"):
-        collect_rows(StudyRecord(tmp_path, spec))
+        collect_rows(StudyFolder(tmp_path, spec))
 
 
 def test_a_job_without_result_is_to_do_and_starts_empty(tmp_path: Path, spec: StudySpec) -> None:
@@ -143,7 +143,7 @@ def test_a_job_without_result_is_to_do_and_starts_empty(tmp_path: Path, spec: St
     folder.mkdir(parents=True)
     (folder / f".{RESULT}.tmp").write_text("{")
     (folder / "metrics.csv").write_text("half")
-    assert StudyRecord(tmp_path, spec).read_job(job) is None
+    assert StudyFolder(tmp_path, spec).read_job(job) is None
     empty_folder(folder)
     assert list(folder.iterdir()) == []
 
@@ -175,6 +175,6 @@ def test_a_failed_run_is_left_out_whole(tmp_path: Path, spec: StudySpec) -> None
     fill(tmp_path, spec)
     job = Job("a", "run", 1, 0)
     empty_folder(tmp_path / job.path)
-    StudyRecord(tmp_path, spec).finish_job(job, {}, {"failure": "the loss is nan at step 3", "seconds": 1.0})
-    rows = [row for row in collect_rows(StudyRecord(tmp_path, spec)) if row.method == "a" and row.stage == "run"]
+    StudyFolder(tmp_path, spec).finish_job(job, {}, {"failure": "the loss is nan at step 3", "seconds": 1.0})
+    rows = [row for row in collect_rows(StudyFolder(tmp_path, spec)) if row.method == "a" and row.stage == "run"]
     assert {row.run for row in rows} == {0, 2}, "a mean over other folds would be another number"

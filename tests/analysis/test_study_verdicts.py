@@ -8,8 +8,9 @@ import pytest
 from levelfield.analysis.comparison import OVER_BASELINE, PAIR, SECOND_SEARCH, Comparison
 from levelfield.analysis.results import ResultRow
 from levelfield.analysis.verdicts import CAVEAT, all_in_words, in_words, verdict_lines
+from levelfield.study.rows import load_spec
 from levelfield.study.spec import is_baseline
-from levelfield.study.definition.study_file import find_study, load_spec
+from levelfield.study.study_file import find_study
 
 
 def compared(difference: float, low: float | None, high: float | None, p: float | None = None, **other) -> Comparison:

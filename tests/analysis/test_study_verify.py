@@ -11,7 +11,7 @@ import safetensors.torch
 from levelfield.analysis.verify import verify_study
 from levelfield.cli.main import main
 from levelfield.errors import UserError
-from levelfield.study.record import StudyRecord
+from levelfield.study.folder import StudyFolder
 
 RUN = Path("jobs/arcface/run1")
 
@@ -22,7 +22,7 @@ def study(finished: Path, tmp_path: Path) -> Path:
 
 
 def verify(study: Path) -> list[str]:
-    return verify_study(StudyRecord.begun(study))
+    return verify_study(StudyFolder.begun(study))
 
 
 def edit_json(path: Path, **changes: object) -> None:

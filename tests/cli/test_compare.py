@@ -20,7 +20,7 @@ from levelfield.cli.compare import _definition, _unbroken
 from levelfield.data.datasets import Glyphs, ImageFolder, ImageTable
 from levelfield.errors import UserError
 from levelfield.experiment import Study
-from levelfield.study.definition.study_file import load_spec
+from levelfield.study.rows import load_spec
 
 TINY = "{class_path: levelfield.models.TimmTrunk, init_args: {name: test_resnet, weights: null}}"
 FEW = ("--folds", "2", "--runs", "1", "--data.steps_per_epoch", "1", "--trainer.max_epochs", "1")

@@ -5,17 +5,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from levelfield.study.dry_run.costs import method_costs
 from own_images import image_options
 from PIL import Image
 from rich.console import Console
 from tiny_text import tiny_text_model
 
+from levelfield.core.configuration import parse_value
 from levelfield.data.own import own_dataset
 from levelfield.errors import UserError
-from levelfield.core.configuration import parse_value
-from levelfield.study.definition.study_file import load_spec
-from levelfield.study.dry_run.costs import method_costs
-from levelfield.study.record import StudyRecord
+from levelfield.study.folder import StudyFolder
+from levelfield.study.rows import load_spec
 from levelfield.study.run import begin
 
 SHADES = (0, 60, 120)
@@ -87,7 +87,7 @@ def in_study(toy_file: Path, words: list[str], output: Path) -> list[str]:
     overrides = dict(zip([word[2:] for word in words[::2]], map(parse_value, words[1::2]), strict=True))
     spec = load_spec(toy_file, {**overrides, "search.trials": 0})
     begun, dry = (Console(file=io.StringIO(), width=120) for _ in range(2))
-    begin(StudyRecord(output, spec), console=begun)
+    begin(StudyFolder(output, spec), console=begun)
     method_costs(spec, dry)
     lines = begun.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert dry.file.getvalue().splitlines() == lines  # type: ignore[attr-defined]

@@ -12,11 +12,11 @@ from sklearn.metrics import normalized_mutual_info_score
 from tiny_fit import REPOSITORY
 from toy_study import run_study
 
+from levelfield.analysis.integrity import validation_scores
 from levelfield.errors import UserError
 from levelfield.metrics import lag_one_autocorrelation
-from levelfield.study.definition.study_file import load_spec
-from levelfield.study.integrity import validation_scores
-from levelfield.study.record import StudyRecord
+from levelfield.study.folder import StudyFolder
+from levelfield.study.rows import load_spec
 from papers.__main__ import exhibits, main
 from papers.drawing import to_png, write_drawing
 from papers.fehervari.figures import correlation_of_orders, reported_and_measured
@@ -238,7 +238,7 @@ def test_a_study_adds_its_points_bars_and_curves(
     miniatures.cub200(tmp_path, samples=8)
     (tmp_path / "birds.yaml").write_text(STUDY)
     run_study(tmp_path / "birds", load_spec(tmp_path / "birds.yaml"))
-    record = StudyRecord.begun(tmp_path / "birds")
+    record = StudyFolder.begun(tmp_path / "birds")
     lines = record.results_file.read_text().splitlines()
     test = [line.split(",") for line in lines if ",test," in line and ",precision_at_1," in line]
     scores = {(row[0], row[5]): [float(r[-1]) for r in test if (r[0], r[5]) == (row[0], row[5])] for row in test}
@@ -269,4 +269,4 @@ def test_a_study_adds_its_points_bars_and_curves(
 
 def test_curves_of_two_evaluations_are_refused(finished: Path) -> None:
     with pytest.raises(UserError, match=re.escape(str(finished))):
-        validation_autocorrelations([StudyRecord.begun(finished)])
+        validation_autocorrelations([StudyFolder.begun(finished)])

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from tiny_fit import REPOSITORY
 
-from levelfield.study.spec import BASELINE
-from levelfield.study.definition.study_file import load_spec
+from levelfield.analysis.written_config import class_name
 from levelfield.study.jobs import Job, job_config, study_jobs
-from levelfield.study.jobs.written_config import class_name
+from levelfield.study.rows import load_spec
+from levelfield.study.spec import BASELINE
 from levelfield.training.build import build
 from papers.beside import protocol_differences
 from papers.published import published, read_table, searches

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tiny_fit import REPOSITORY
 
-from levelfield.study.definition.study_file import load_spec
+from levelfield.study.rows import load_spec
 from papers.__main__ import exhibits, main
 from papers.drawing import Drawing
 from papers.published import papers, read_table

@@ -11,10 +11,10 @@ from tiny_fit import REPOSITORY
 
 from levelfield.analysis.results import SummaryRow
 from levelfield.core.configuration import set_dotted
-from levelfield.study.spec import StudySpec
-from levelfield.study.definition.study_file import load_spec
+from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job, job_hash
-from levelfield.study.record import StudyRecord
+from levelfield.study.rows import load_spec
+from levelfield.study.spec import StudySpec
 from papers.beside import PaperBeside, papers_beside, print_beside
 from papers.published import papers, published, searches
 
@@ -60,7 +60,7 @@ def begun(folder: Path, study: str | Path = STUDY, **changes: object) -> StudySp
 
 def beside(folder: Path, spec: StudySpec, paper: str = "reality_check") -> PaperBeside:
     title = papers()[paper]["title"]
-    (found,) = [each for each in papers_beside(StudyRecord(folder, spec)) if each.title == title]
+    (found,) = [each for each in papers_beside(StudyFolder(folder, spec)) if each.title == title]
     return found
 
 
@@ -177,7 +177,7 @@ def test_the_terminal_shows_ours_above_theirs_in_every_metric_of_both(tmp_path: 
     """Table 3 of Fehervari et al., DREML: R@2 84.44, R@4 90.00, R@8 94.11, R@16 96.85, NMI 61.23."""
     spec = begun(tmp_path, PAPERS / "fehervari/table3.yaml")
     output, ours = io.StringIO(), [SummaryRow("dreml", "separated", "recall_at_2", 0.2, 0.01, 10)]
-    print_beside(Console(file=output, width=90), StudyRecord(tmp_path, spec), ours)
+    print_beside(Console(file=output, width=90), StudyFolder(tmp_path, spec), ours)
     lines = [line.split() for line in output.getvalue().splitlines()]
     assert ["dreml", "20.0", "±", "1.0", "-", "-", "-"] in lines
     rows = [line[-4:] for line in lines if line[:1] == ["DREML"]]

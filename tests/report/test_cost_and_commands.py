@@ -8,9 +8,10 @@ import pytest
 
 from levelfield.analysis.results import collect_rows
 from levelfield.report.cost_and_commands import commands, costs
+from levelfield.study.folder import StudyFolder
+from levelfield.study.rows import load_spec
 from levelfield.study.spec import StudySpec
-from levelfield.study.definition.study_file import find_study, load_spec
-from levelfield.study.record import StudyRecord
+from levelfield.study.study_file import find_study
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def test_time_is_summed_by_method_and_stage(study: Path) -> None:
         result = json.loads(path.read_text())
         seconds = {"pretrained": 9.0, "contrastive": 120.0, "arcface": 60.0}[result["method"]]
         path.write_text(json.dumps({**result, "seconds": seconds}))
-    rows = {row["method"]: row for row in costs(StudyRecord.begun(study))}
+    rows = {row["method"]: row for row in costs(StudyFolder.begun(study))}
     assert list(rows) == ["pretrained", "contrastive", "arcface", "all"]
     # 3 trials and 2 runs of 2 folds each; the baseline has one run.
     assert [rows[method]["trainings"] for method in rows] == [2, 10, 10, 22]
@@ -33,14 +34,14 @@ def test_time_is_summed_by_method_and_stage(study: Path) -> None:
 
 
 def test_commands_name_the_versions_and_a_shipped_study_alone(study: Path) -> None:
-    record = StudyRecord.begun(study)
+    record = StudyFolder.begun(study)
     words = {each["what"]: each["words"] for each in commands(record, collect_rows(record))}
     assert not [each for each in words.values() if "study run" in each], "the toy is shipped nowhere"
     libraries = json.loads((study / "jobs/arcface/run0/fold0/result.json").read_text())["provenance"]["libraries"]
     assert f"torch=={libraries['torch']}" in words["the same versions"]
     training = next(value for key, value in words.items() if key.startswith("one training"))
     assert (study / training.split("outputs/study/")[1]).is_file()
-    shipped = StudyRecord(study / "not_begun", load_spec(find_study("smoke")))
+    shipped = StudyFolder(study / "not_begun", load_spec(find_study("smoke")))
     assert "levelfield study run smoke.yaml" in [each["words"] for each in commands(shipped, [])]
 
 
@@ -58,4 +59,4 @@ def test_the_whole_study_anew_asks_for_the_folder_of_data_that_lie_in_one(
 
 
 def words_of(spec: StudySpec, folder: Path) -> list[str]:
-    return [each["words"] for each in commands(StudyRecord(folder, spec), [])]
+    return [each["words"] for each in commands(StudyFolder(folder, spec), [])]

@@ -12,6 +12,7 @@ from statistics import fmean
 
 import pytest
 import torch
+from levelfield.study.tested import read_test
 from safetensors.torch import load_file
 
 from levelfield.cli.main import main
@@ -19,8 +20,7 @@ from levelfield.report.page import write_report
 from levelfield.report.scored_samples import NOT_AT_HAND, OTHER_SAMPLES, ScoredSamples, scored_samples
 from levelfield.storage.ledger import Ledger
 from levelfield.study.archive import unpack_study, write_archive
-from levelfield.study.record import StudyRecord
-from levelfield.study.tested import read_test
+from levelfield.study.folder import StudyFolder
 
 # In the page's order.
 FIGURES = ("scores", "differences", "similarities", "search", "search_parallel", "search_slices", "validation")
@@ -50,7 +50,7 @@ class Text(HTMLParser):
 
 
 def written(study: Path) -> tuple[str, list[str]]:
-    page = write_report(StudyRecord.begun(study)).read_text()
+    page = write_report(StudyFolder.begun(study)).read_text()
     return page, Text(page).pieces
 
 
@@ -216,7 +216,7 @@ def test_the_page_shows_what_the_stored_embeddings_retrieve(study: Path) -> None
 
 
 def test_samples_that_are_not_those_that_were_scored_are_not_shown(study: Path) -> None:
-    record = StudyRecord.begun(study)
+    record = StudyFolder.begun(study)
     (data,) = {read_test(record, "arcface", run)["data"]["fingerprint"] for run in (0, 1)}  # type: ignore[index]
     assert isinstance(scored_samples(record, data), ScoredSamples)
     assert scored_samples(record, "another") == OTHER_SAMPLES
@@ -226,7 +226,7 @@ def test_samples_that_are_not_those_that_were_scored_are_not_shown(study: Path) 
 
 
 def test_an_archived_study_says_that_it_shows_no_samples(study: Path, tmp_path: Path) -> None:
-    archive = write_archive(StudyRecord.begun(study), tmp_path / "toy.tar.xz")
+    archive = write_archive(StudyFolder.begun(study), tmp_path / "toy.tar.xz")
     unpack_study(archive, tmp_path / "unpacked")
     _, pieces = written(tmp_path / "unpacked")
     assert any(piece.startswith("The stored test embeddings are not here") for piece in pieces)

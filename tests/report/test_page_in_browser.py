@@ -11,7 +11,7 @@ from chromium import Tab, axe, browser_tab, chromium
 
 from levelfield.experiment import Study
 from levelfield.report.page import write_report
-from levelfield.study.record import StudyRecord
+from levelfield.study.folder import StudyFolder
 
 COLUMN = "[...document.querySelectorAll('.scores tbody:first-of-type tr:not(.group)')].map(row => row.children[1])"
 WHITE = "rgb(255, 255, 255)"
@@ -25,7 +25,7 @@ def page(request: pytest.FixtureRequest, finished: Path, tmp_path_factory: pytes
     folder = tmp_path_factory.mktemp("seen") / "study"
     if request.param == "quickstart":
         return Study("quickstart", output=folder).run(workers=2).report()
-    return write_report(StudyRecord.begun(Path(shutil.copytree(finished, folder))))
+    return write_report(StudyFolder.begun(Path(shutil.copytree(finished, folder))))
 
 
 def test_the_page_works_in_a_browser(page: Path) -> None:

@@ -11,7 +11,7 @@ from levelfield.errors import UserError
 from levelfield.report.ranks_page import write_ranks
 from levelfield.storage.ledger import Ledger
 from levelfield.study import tested
-from levelfield.study.definition.study_file import load_spec
+from levelfield.study.rows import load_spec
 
 METHODS = {"contrastive": "ContrastiveLoss", "ntxent": "NTXentLoss", "triplet": "TripletMarginLoss"}
 

@@ -9,10 +9,10 @@ from toy_study import TOY
 from wandb_files import offline_runs
 
 from levelfield.analysis.results import SummaryRow
+from levelfield.core.configuration import options_of_file
 from levelfield.experiment import Study
 from levelfield.report.tracked_summary import scores_by_key
-from levelfield.core.configuration import options_of_file
-from levelfield.study.definition.study_file import load_spec
+from levelfield.study.rows import load_spec
 
 
 def test_a_study_is_a_group_of_its_jobs_and_a_summary(

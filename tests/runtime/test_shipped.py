@@ -12,7 +12,7 @@ from tiny_fit import REPOSITORY
 
 from levelfield.errors import UserError
 from levelfield.runtime.shipped import find_configuration
-from levelfield.study.definition.study_file import find_study
+from levelfield.study.study_file import find_study
 
 CONFIGS = REPOSITORY / "configs"
 NAMES = ("configs/data/glyphs.yaml", "data/glyphs.yaml", "data/glyphs")

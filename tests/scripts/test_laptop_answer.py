@@ -14,9 +14,10 @@ import yaml
 
 from levelfield.analysis.results import ResultRow, SummaryRow, summarise, to_csv
 from levelfield.study.added_method import added_methods
-from levelfield.study.spec import StudySpec
-from levelfield.study.definition.study_file import find_study, load_spec
+from levelfield.study.rows import load_spec
 from levelfield.study.search_space import settings
+from levelfield.study.spec import StudySpec
+from levelfield.study.study_file import find_study
 
 REPOSITORY = Path(__file__).parents[2]
 SETS = ("grocery_store", "banking77", "glyphs")

@@ -13,7 +13,7 @@ import pytest
 from levelfield.analysis.verify import verify_study
 from levelfield.errors import UserError
 from levelfield.study.archive import unpack_study
-from levelfield.study.record import StudyRecord
+from levelfield.study.folder import StudyFolder
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def test_tables_and_trials_can_be_made_again_from_what_is_kept(
     for name in ("results.csv", "summary.csv", "ledger.jsonl"):
         assert (kept / name).read_bytes() == (study / name).read_bytes()
     unpack_study(kept / "study.tar.xz", tmp_path / "unpacked")
-    assert verify_study(StudyRecord.begun(tmp_path / "unpacked")) == []
+    assert verify_study(StudyFolder.begun(tmp_path / "unpacked")) == []
     with open(kept / "trials.csv", newline="") as file:
         lines = list(csv.DictReader(file))
     assert [(line["method"], int(line["trial"])) for line in lines] == [

@@ -11,7 +11,7 @@ import yaml
 from levelfield.cli.main import main as levelfield
 from levelfield.cli.study import parse
 from levelfield.runtime.signals import SIGNALS
-from levelfield.study.definition.study_file import load_spec
+from levelfield.study.rows import load_spec
 
 REPOSITORY = Path(__file__).parents[2]
 SCRIPT = REPOSITORY / "scripts" / "slurm.sh"

@@ -26,10 +26,10 @@ from levelfield.errors import UserError
 from levelfield.storage.atomic import storing
 from levelfield.storage.ledger import Ledger
 from levelfield.storage.lock import Lock
-from levelfield.study.spec import StudySpec
-from levelfield.study.definition.study_file import load_spec, spec_from_yaml
+from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job, study_jobs
-from levelfield.study.record import StudyRecord
+from levelfield.study.rows import load_spec, spec_from_yaml
+from levelfield.study.spec import StudySpec
 from levelfield.training.run_folder import MetricsFile
 
 TABLES = ("results.csv", "summary.csv")
@@ -295,7 +295,7 @@ def test_a_clock_that_jumps_changes_nothing(
         with monkeypatch.context() as patch:
             patch.setattr(time, "time", lambda jump=jump: true_time() + jump)
             lock.acquire()
-        lines = status_lines(StudyRecord(copy, spec))
+        lines = status_lines(StudyFolder(copy, spec))
         lock.release()
         assert "to do    0 jobs" in lines
         assert not [line for line in lines if "-" in line.partition("arcface run")[2]], "no negative time"
@@ -350,7 +350,7 @@ def test_a_trial_that_diverges_or_needs_too_much_memory_is_recorded_and_the_sear
     Path("faulty.yaml").write_text(yaml.safe_dump(content))
     assert main(["study", "run", "faulty.yaml", "--trainer.max_epochs=1", "--output=out"]) == 0
     printed = capsys.readouterr().out
-    record = StudyRecord.begun(Path("out"))
+    record = StudyFolder.begun(Path("out"))
     state = record.state
     strengths = {trial.number: trial.parameters["model.loss.init_args.strength"] for trial in state.trials("faulty")}
     diverged = [number for number, strength in strengths.items() if strength > 0.7]
@@ -499,15 +499,15 @@ def test_a_test_half_that_cannot_be_scored_is_refused_before_the_first_job(
 
 
 def test_data_that_change_while_a_study_runs_stop_it(own_study: OwnStudy, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = StudyRecord.finish_job
+    done = StudyFolder.finish_job
 
-    def changes_after_two(record: StudyRecord, job: Job, *rest: Any) -> dict[str, Any]:
+    def changes_after_two(record: StudyFolder, job: Job, *rest: Any) -> dict[str, Any]:
         result = done(record, job, *rest)
         if job == study_jobs(record.spec)[1]:
             own_study.replace_picture("00_0.png")
         return result
 
-    monkeypatch.setattr(StudyRecord, "finish_job", changes_after_two)
+    monkeypatch.setattr(StudyFolder, "finish_job", changes_after_two)
     with pytest.raises(UserError, match="pretrained/run0/fold0: the data set has changed on disk since this job"):
         own_study.run()
     assert len(times_of_results(own_study.folder)) == 2

@@ -11,7 +11,7 @@ from toy_study import run_study
 
 from levelfield.data import ImageTable
 from levelfield.study import run as runner
-from levelfield.study.definition.study_file import load_spec
+from levelfield.study.rows import load_spec
 
 STUDY = """
 base:

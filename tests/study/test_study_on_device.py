@@ -7,9 +7,9 @@ import pytest
 import torch
 from toy_study import run_study
 
-from levelfield.study.definition.study_file import load_spec
-from levelfield.study.execution.executors.local import Local
-from levelfield.study.record import StudyRecord
+from levelfield.study.executors.local import Local
+from levelfield.study.folder import StudyFolder
+from levelfield.study.rows import load_spec
 
 
 def scores(folder: Path) -> dict[tuple[str, ...], float]:
@@ -30,7 +30,7 @@ def test_two_workers_on_one_device_find_what_one_finds_on_the_cpu(toy_file, tmp_
     run_study(tmp_path / "cpu", on_cpu)
     shared = load_spec(toy_file, {**settings, "trainer.accelerator": "gpu" if device == "cuda" else "cpu"})
     run_study(tmp_path / "shared", shared, executor=Local(workers=2))
-    results = StudyRecord.begun(tmp_path / "shared").state.results.values()
+    results = StudyFolder.begun(tmp_path / "shared").state.results.values()
     assert {result["provenance"]["device"].partition(":")[0] for result in results} == {device}
     expected, found = scores(tmp_path / "cpu"), scores(tmp_path / "shared")
     assert found == pytest.approx(expected, abs=5e-3)  # a rounded similarity may change places

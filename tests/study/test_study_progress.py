@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from levelfield.study.spec import StudySpec
 from levelfield.study.jobs import Job
-from levelfield.study.state import StudyState
 from levelfield.study.progress import StudyProgress, duration, seconds_left
+from levelfield.study.spec import StudySpec
+from levelfield.study.state import StudyState
 
 BASELINE = [Job("pretrained", "run", 0, fold) for fold in range(2)]
 SLOW = [Job("slow", "run", run, 0) for run in range(3)]

@@ -19,10 +19,10 @@ from levelfield.metrics import retrieval_metrics
 from levelfield.models import trunks
 from levelfield.storage.ledger import Ledger
 from levelfield.study import run as runner
-from levelfield.study.spec import StudySpec
-from levelfield.study.definition.study_file import load_spec
+from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job, study_jobs
-from levelfield.study.record import StudyRecord
+from levelfield.study.rows import load_spec
+from levelfield.study.spec import StudySpec
 from levelfield.training.learner import MetricLearner
 
 TABLES = ("results.csv", "summary.csv")
@@ -187,15 +187,15 @@ def test_a_method_added_while_a_study_runs_is_done_before_the_test_classes_are_o
     overrides = {"runs": 1, "trainer.max_epochs": 1, "search.trials": 0}
     spec = load_spec(toy_file, overrides)
     wider = load_spec(toy_file, overrides, {"triplet": {"model": {"loss": "TripletMarginLoss"}}})
-    folder, done = tmp_path / "study", StudyRecord.finish_job
+    folder, done = tmp_path / "study", StudyFolder.finish_job
 
     def another_process_adds_one(*arguments: Any) -> dict[str, Any]:
         result = done(*arguments)
         if arguments[1] == study_jobs(spec)[-1]:
-            runner.begin(StudyRecord(folder, wider))
+            runner.begin(StudyFolder(folder, wider))
         return result
 
-    monkeypatch.setattr(StudyRecord, "finish_job", another_process_adds_one)
+    monkeypatch.setattr(StudyFolder, "finish_job", another_process_adds_one)
     run_study(folder, spec)
     (opening,) = Ledger(folder).openings
     assert opening["configuration"] == wider.configuration_hash()

@@ -7,6 +7,7 @@ from statistics import fmean
 
 import pytest
 import yaml
+from levelfield.study.dry_run.costs import method_costs
 from toy_study import TOY, run_study
 
 from levelfield.analysis.results import collect_rows
@@ -15,10 +16,9 @@ from levelfield.analysis.verify import verify_study
 from levelfield.errors import UserError
 from levelfield.experiment import Study
 from levelfield.metrics import retrieval_metrics
-from levelfield.study.definition.study_file import load_spec
-from levelfield.study.dry_run.costs import method_costs
+from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job, job_config, study_jobs
-from levelfield.study.record import StudyRecord
+from levelfield.study.rows import load_spec
 from levelfield.training.build import build
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
@@ -64,7 +64,7 @@ def test_a_search_on_folds_then_the_whole_half(tmp_path: Path) -> None:
     folder = tmp_path / "whole"
     spec = load_spec(whole_half_file(tmp_path))
     run_study(folder, spec)
-    record = StudyRecord.begun(folder)
+    record = StudyFolder.begun(folder)
     results = record.state.results
     assert not record.state.to_do
     for method in spec.methods:

@@ -18,7 +18,7 @@ from levelfield.data.transforms import ImageTransforms
 from levelfield.errors import UserError
 from levelfield.losses import ArcFaceLoss, ContrastiveLoss
 from levelfield.models import IdentityEmbedder, TimmTrunk
-from levelfield.study.definition.study_file import load_spec
+from levelfield.study.rows import load_spec
 from levelfield.training.callbacks import NewWeightsFirst
 from levelfield.training.callbacks.warm_up import WarmUp
 from levelfield.training.frozen_trunk import trunk_hash

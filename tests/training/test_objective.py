@@ -7,11 +7,11 @@ import torch
 from refused import refused
 from torch import nn
 
+from levelfield.analysis.conditions import differing_conditions
 from levelfield.errors import UserError
 from levelfield.losses import ArcFaceLoss, ContrastiveLoss
 from levelfield.regularizers import AntiCollapse, CenterInvariance, KoLeo, SphericalConstraint
-from levelfield.study.definition.conditions import differing_conditions
-from levelfield.study.definition.study_file import load_spec
+from levelfield.study.rows import load_spec
 from levelfield.training.learner import MetricLearner
 from levelfield.training.objective import check_regularizer, objective
 

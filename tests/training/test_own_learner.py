@@ -12,7 +12,7 @@ from refused import refused
 from tiny_fit import REPOSITORY
 from toy_study import TOY
 
-from levelfield.study.definition.study_file import load_spec
+from levelfield.study.rows import load_spec
 from levelfield.training.learner import MetricLearner
 
 PAGE = (REPOSITORY / "docs" / "own_learner.md").read_text()

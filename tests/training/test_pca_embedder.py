@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from lightning.pytorch import Trainer
 
+from levelfield.analysis.integrity import validation_scores
 from levelfield.errors import UserError
 from levelfield.losses import ContrastiveLoss
 from levelfield.models import TimmTrunk
-from levelfield.study.integrity import validation_scores
+from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job, job_config
-from levelfield.study.record import StudyRecord
 from levelfield.training.build import build
 from levelfield.training.learner import MetricLearner
 
@@ -19,7 +19,7 @@ from levelfield.training.learner import MetricLearner
 @pytest.mark.usefixtures("quiet")
 def test_the_start_scores_as_the_baseline_of_a_study(finished: Path, tmp_path: Path) -> None:
     for fold in range(2):
-        config = job_config(StudyRecord.begun(finished).spec, Job("contrastive", "run", 0, fold), {})
+        config = job_config(StudyFolder.begun(finished).spec, Job("contrastive", "run", 0, fold), {})
         config["model"]["embedder_init"] = "pca"
         config["trainer"] |= {"max_epochs": 1, "callbacks": [{"class_path": "ValidateFirst"}]}
         training = build(config, tmp_path / str(fold), progress=False)

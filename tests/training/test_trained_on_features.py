@@ -18,7 +18,7 @@ from levelfield.errors import UserError
 from levelfield.losses import ArcFaceLoss, ContrastiveLoss
 from levelfield.models import MLPEmbedder, TimmTrunk, TransformersTrunk
 from levelfield.seeds import seed_of
-from levelfield.study.definition.study_file import load_spec
+from levelfield.study.rows import load_spec
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
 

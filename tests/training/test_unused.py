@@ -244,7 +244,7 @@ def test_a_study_that_would_not_use_a_setting_or_could_not_end_is_not_begun(word
 
 
 def test_a_study_tells_what_no_method_uses(toy_file, tmp_path):
-    from levelfield.study.definition.study_file import load_spec
+    from levelfield.study.rows import load_spec
     from levelfield.study.run import options_in_vain
 
     given = {"model.lr_scheduler_interval": "step", "model.loss_weight_decay": 0.1, "trainer.enable_progress_bar": True}

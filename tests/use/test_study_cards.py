@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from levelfield.study.record import StudyRecord
+from levelfield.study.folder import StudyFolder
 from levelfield.training.checkpoint import read_checkpoint
 from levelfield.use.card import write_card
 from levelfield.use.study_cards import write_study_cards
@@ -22,12 +22,12 @@ def test_each_trained_run_has_a_card_with_what_the_tables_say(copy: Path, tmp_pa
     tables = {name: (copy / name).read_bytes() for name in ("results.csv", "summary.csv", "ledger.jsonl")}
     for card in copy.glob("jobs/*/run*/README.md"):
         card.unlink()  # the study itself has written them
-    written = write_study_cards(StudyRecord.begun(copy))
+    written = write_study_cards(StudyFolder.begun(copy))
     expected = {
         copy / "jobs" / method / f"run{run}" / "README.md" for method in ("arcface", "contrastive") for run in (0, 1)
     }
     assert set(written) == expected
-    assert write_study_cards(StudyRecord.begun(copy)) == [], "they are there"
+    assert write_study_cards(StudyFolder.begun(copy)) == [], "they are there"
     assert {name: (copy / name).read_bytes() for name in tables} == tables
 
     run = copy / "jobs" / "arcface" / "run1"

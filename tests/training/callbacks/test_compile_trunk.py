@@ -6,7 +6,7 @@ from tiny_fit import TINY
 
 from levelfield.cli.main import main
 from levelfield.models.trunks import Trunk
-from levelfield.study.definition.study_file import load_spec
+from levelfield.study.rows import load_spec
 from levelfield.training.learner import MetricLearner
 
 COMPILED = ["--trainer.callbacks+", "CompileTrunk", "--trainer.callbacks.backend", "eager"]

@@ -10,7 +10,7 @@ from levelfield.errors import TrainingFailed, UserError
 from levelfield.losses import ContrastiveLoss
 from levelfield.metrics import retrieval_metrics
 from levelfield.models import TimmTrunk
-from levelfield.study.definition.study_file import load_spec
+from levelfield.study.rows import load_spec
 from levelfield.training.callbacks import RetrievalValidation
 from levelfield.training.learner import MetricLearner
 

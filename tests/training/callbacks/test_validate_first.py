@@ -9,7 +9,7 @@ import torch
 from signal_at import SignalAt
 from tiny_fit import TINY
 
-from levelfield.study.integrity import validation_scores
+from levelfield.analysis.integrity import validation_scores
 
 Run = Callable[..., tuple[int, str, str]]
 FIT = Path("fit", "Glyphs-ContrastiveLoss", "0")

@@ -1,0 +1,134 @@
+"""A study from its file to its tables: the bytes of today's engine, with one worker and with two."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from engine import SMALL, results, run_file, small_study, tables
+from rich.console import Console
+from tiny_fit import REPOSITORY
+
+from levelfield.errors import UserError
+from levelfield.study.dry_run import print_jobs
+from levelfield.study.executors import make_slots
+from levelfield.study.executors.local import Local
+from levelfield.study.folder import StudyFolder
+from levelfield.study.rows import load_spec
+from levelfield.study.spec import StudySpec
+
+pytestmark = pytest.mark.full  # until the new engine takes the place of the old one
+
+PLAIN = SMALL.replace("  mine: {model: {loss: my_loss.Mine}}\n", "")
+
+
+@pytest.fixture(scope="module")
+def toy(toy_file: Path, finished: Path) -> StudyFolder:
+    """The finished toy study; not to be changed."""
+    return StudyFolder(finished, load_spec(toy_file))
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_two_workers_end_with_the_bytes_of_one(toy: StudyFolder, toy_file: Path, tmp_path: Path) -> None:
+    spec, machine = load_spec(toy_file), StringIO()
+    study = run_file(toy_file, tmp_path / "two", make_slots(spec, options={"workers": 2}), machine=machine)
+    assert tables(study.folder) == tables(toy.folder)
+    lines = [json.loads(line) for line in machine.getvalue().splitlines()]
+    jobs = [line for line in lines if line["event"] == "job"]
+    assert len(jobs) == len(results(study.folder)) == 22
+    assert (jobs[-1]["done"], jobs[-1]["jobs"], jobs[-1]["seconds_left"]) == (22, 22, None)
+
+
+def test_a_finished_study_imports_no_torch(toy: StudyFolder, toy_file: Path) -> None:
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom levelfield.study.folder import StudyFolder\n"
+        "from levelfield.study.rows import load_spec\nfrom levelfield.study.run import run_study\n"
+        "run_study(StudyFolder(Path(sys.argv[2]), load_spec(Path(sys.argv[1]))))\n"
+        "assert not {'torch', 'optuna', 'lightning'} & set(sys.modules)"
+    )
+    stamp = [path.stat().st_mtime_ns for path in results(toy.folder)]
+    words = [sys.executable, "-c", code, str(toy_file), str(toy.folder)]
+    assert subprocess.run(words, env={**os.environ}, check=False).returncode == 0
+    assert [path.stat().st_mtime_ns for path in results(toy.folder)] == stamp
+
+
+def test_a_dry_run_lists_the_jobs_and_builds_nothing(toy: StudyFolder, tmp_path: Path) -> None:
+    shown = StringIO()
+    print_jobs(Console(file=shown, width=100), toy)
+    text = shown.getvalue()
+    assert "22 jobs" in text
+    assert "12 trainings in the search, 8 in the runs, 2 fits of the untrained rows" in text
+    row = next(line for line in text.splitlines() if "arcface" in line).split()
+    assert row == ["arcface", "3", "x", "2", "2", "x", "2", "10", "10"]
+    table4 = StudyFolder(tmp_path / "out", load_spec(REPOSITORY / "papers/zhai_wu/table4.yaml"))
+    print_jobs(Console(file=shown, width=100), table4)
+    assert not table4.folder.exists()
+
+
+def test_a_study_without_folds_validates_nothing_and_tests_its_last_checkpoint(tmp_path: Path) -> None:
+    study = run_file(small_study(tmp_path, text=PLAIN.replace("folds: 2", "folds: 1")), tmp_path / "out")
+    assert all(result["validation"] == {} for result in study.state.results.values())
+    assert b"concatenated" not in tables(study.folder)[1]
+    assert len(tables(study.folder)[1].splitlines()) == 1 + 2 * 3
+
+
+def test_another_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").touch()
+    file = small_study(tmp_path, text=PLAIN)
+    with pytest.raises(UserError, match=str(tmp_path / "out")):
+        run_file(file, tmp_path / "out")
+    with pytest.raises(UserError, match="holds no study"):
+        StudyFolder.begun(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("lokal", {}, "local"),
+        ("local", {"worker": 2}, "workers"),
+        ("local", {"workers": 0}, "workers"),
+        ("my_slots.Missing", {}, "my_slots"),
+    ],
+)
+def test_a_mistaken_executor_is_named(toy: StudyFolder, name: str, options: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make_slots(toy.spec, name, options)
+
+
+def test_an_executor_of_ones_own_runs_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    own = """
+from levelfield.study.workers import Here
+
+class Counted(Here):
+    def __init__(self, spec, most: int = 3):
+        self.left = most
+
+    def submit(self, slot, function, *arguments):
+        self.left -= 1
+        return super().submit(slot, function, *arguments)
+"""
+    (tmp_path / "my_slots.py").write_text(own)
+    file = small_study(tmp_path, text=PLAIN)
+    slots = make_slots(load_spec(file), "my_slots.Counted", {"most": 10})
+    run_file(file, tmp_path / "out", slots)
+    assert slots.left == 10 - 1 - 2 - 2  # the untrained row's folds together, two jobs, two tests
+
+
+def test_workers_share_the_machine(toy: StudyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gpu(spec: StudySpec) -> StudySpec:
+        trainer = {"accelerator": "gpu"}
+        return replace(spec, methods={row: {**config, "trainer": trainer} for row, config in spec.methods.items()})
+
+    assert Local(toy.spec).number == 1  # 22 jobs do not pay for a second process
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,-1,7")
+    slots = Local(gpu(toy.spec), workers=4)
+    assert slots._devices == ["3", "5"]
+    assert Local(gpu(toy.spec), workers=2, devices=[0, 1, 2])._devices == ["0", "1", "2"]
+    assert Local(toy.spec, workers=4)._devices == []

@@ -1,0 +1,112 @@
+"""A finished study as one small file: it takes an added method, and a hostile or another study's leaves nothing."""
+
+import io
+import json
+import lzma
+import tarfile
+from pathlib import Path
+
+import pytest
+from engine import SMALL, run_file, run_study, small_study, tables
+
+from levelfield.errors import UserError
+from levelfield.study.archive import unpack_study, write_archive
+from levelfield.study.folder import StudyFolder
+from levelfield.study.rows import load_spec
+from levelfield.study.spec import StudySpec
+
+pytestmark = pytest.mark.full  # until the new engine takes the place of the old one
+
+ADDED = {"arcface": {"model": {"loss": "ArcFaceLoss"}, "data": {"samples_per_class": 1}}}
+
+
+@pytest.fixture(scope="module")
+def archived(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A finished study's folder and its archive."""
+    folder = tmp_path_factory.mktemp("archived")
+    text = SMALL.replace("  mine: {model: {loss: my_loss.Mine}}\n", "")
+    study = run_file(small_study(folder, text=text), folder / "out")
+    return study.folder, write_archive(study, folder / "study.tar.xz")
+
+
+def members(archive: Path) -> dict[str, bytes]:
+    with tarfile.open(archive) as tar:
+        return {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
+
+
+def pack(file: Path, contents: dict[str, bytes], kind: bytes = tarfile.REGTYPE) -> Path:
+    stored = io.BytesIO()
+    with tarfile.open(fileobj=stored, mode="w") as tar:
+        for name, content in contents.items():
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.type, entry.linkname = len(content), kind, "/etc/passwd"
+            tar.addfile(entry, io.BytesIO(content))
+    file.write_bytes(lzma.compress(stored.getvalue()))
+    return file
+
+
+def test_an_unpacked_study_has_its_tables_and_takes_a_method(archived: tuple[Path, Path], tmp_path: Path) -> None:
+    folder, archive = archived
+    assert not any("best.ckpt" in name or "safetensors" in name for name in members(archive))
+    assert write_archive(StudyFolder.begun(folder), tmp_path / "again.tar.xz").read_bytes() == archive.read_bytes()
+    unpack_study(archive, tmp_path / "out")
+    assert tables(tmp_path / "out") == tables(folder)
+    begun = StudyFolder.begun(tmp_path / "out")
+    assert begun.archived == {"pretrained", "contrastive"}
+    run_study(tmp_path / "out", begun.spec)
+    assert tables(tmp_path / "out") == tables(folder)
+    added = run_study(tmp_path / "out", load_spec(folder.parent / "small.yaml", added=ADDED))
+    whole = run_study(tmp_path / "whole", load_spec(folder.parent / "small.yaml", added=ADDED))
+    assert tables(added.folder) == tables(whole.folder)
+    assert (added.ledger_file).read_text().count('"evaluated"') == 2
+
+
+def test_a_refused_archive_leaves_nothing_behind(archived: tuple[Path, Path], tmp_path: Path) -> None:
+    def refuse(spec: StudySpec) -> None:
+        raise UserError(f"{spec.name} is another study")
+
+    with pytest.raises(UserError, match="another study"):
+        unpack_study(archived[1], tmp_path / "out", refuse)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("../evil.txt", b""),
+        ("jobs/../../x/y/result.json", b"{}"),
+        ("/etc/cron.d/x", b""),
+        ("jobs/a/b/c/best.ckpt", b""),
+        ("my_loss.py", b""),
+        ("study.yaml", b"a: &a [1, 1]\nb: &b [*a, *a]\nc: [*b, *b]\n"),
+        ("study.yaml", b"name: [unclosed\n"),
+        ("study.yaml", b"methods: {'=cmd()': {}}\n"),
+        ("jobs/contrastive/run0/fold0/result.json", b"{}"),
+        ("archived.json", b"[]"),
+        ("ledger.jsonl", b"{}\n"),
+    ],
+)
+def test_a_hostile_member_is_refused(archived: tuple[Path, Path], tmp_path: Path, name: str, content: bytes) -> None:
+    file = pack(tmp_path / "hostile.tar.xz", {**members(archived[1]), name: content})
+    with pytest.raises(UserError):
+        unpack_study(file, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["hostile.tar.xz"]
+
+
+def test_a_link_or_a_damaged_file_is_refused(archived: tuple[Path, Path], tmp_path: Path) -> None:
+    linked = pack(tmp_path / "linked.tar.xz", {"results.csv": b""}, tarfile.SYMTYPE)
+    damaged = tmp_path / "damaged.tar.xz"
+    damaged.write_bytes(archived[1].read_bytes()[:-100])
+    for file in (linked, damaged, tmp_path / "missing.tar.xz"):
+        with pytest.raises(UserError, match=file.name):
+            unpack_study(file, tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+
+
+def test_an_unfinished_study_is_not_archived(archived: tuple[Path, Path], tmp_path: Path) -> None:
+    unpack_study(archived[1], tmp_path / "out")
+    for path in ("jobs/contrastive/run0/test/result.json", "jobs/contrastive/run0/fold0/result.json"):
+        (tmp_path / "out" / path).unlink()
+        with pytest.raises(UserError, match="contrastive run 0"):
+            write_archive(StudyFolder.begun(tmp_path / "out"), tmp_path / "x.tar.xz")
+    assert json.loads((tmp_path / "out/archived.json").read_text())["rows"]

@@ -1,0 +1,113 @@
+"""A study that is killed at any moment, or whose worker is, ends with the bytes of one that was left alone."""
+
+import json
+import os
+import random
+import signal
+from pathlib import Path
+
+import pytest
+from engine import EngineProcess, begun_jobs, results, tables
+
+from levelfield.core.ledger import LEDGER
+from levelfield.runtime.processes import is_running
+
+pytestmark = pytest.mark.full  # until the new engine takes the place of the old one
+
+# The toy study: 22 jobs and the test scores of 5 runs.
+RESULTS = 27
+
+
+def evaluations(folder: Path) -> int:
+    return (folder / LEDGER).read_text().count('"event": "evaluated"')
+
+
+def finish(file: Path, folder: Path, *options: str) -> str:
+    process = EngineProcess(file, folder, *options)
+    printed = process.end()
+    assert process.exit_code == 0, printed
+    return printed
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_kills_and_a_ctrl_c_change_no_byte(toy_file: Path, finished: Path, tmp_path: Path) -> None:
+    """`finished` is the study of today's engine."""
+    folder = tmp_path / "killed"
+    jobs = folder / "jobs"
+
+    # In the middle of a trial's training: its logger has begun to write.
+    process = EngineProcess(toy_file, folder)
+    process.wait_for((jobs / "contrastive/trial1/fold1/metrics.csv").exists)
+    process.signal(signal.SIGKILL)
+    process.end()
+    assert not (jobs / "contrastive/trial1/fold1/result.json").exists()
+    assert (jobs / "arcface/trial1/fold0/result.json").exists()
+
+    # Ctrl-C, while a run's job is being set up or trained.
+    process = EngineProcess(toy_file, folder)
+    process.wait_for((jobs / "arcface/run0/fold0/config.yaml").exists)
+    process.signal(signal.SIGINT)
+    printed = process.end()
+    assert process.exit_code == 130
+    assert "stopped with 15 of 22 jobs done" in printed.splitlines()[-1]
+
+    # Between a checkpoint and its result.
+    process = EngineProcess(toy_file, folder)
+    process.wait_for((jobs / "arcface/run1/fold0/best.ckpt").exists)
+    process.signal(signal.SIGKILL)
+    process.end()
+
+    # While the test classes are evaluated.
+    process = EngineProcess(toy_file, folder)
+    process.wait_for((jobs / "contrastive/run0/fold1/embeddings.safetensors").exists)
+    process.signal(signal.SIGKILL)
+    process.end()
+    assert evaluations(folder) == 1
+    assert not (jobs / "arcface/run1/test/result.json").exists()
+
+    finish(toy_file, folder)
+    assert evaluations(folder) == 1
+    assert tables(folder) == tables(finished)
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_a_killed_worker_affects_its_own_job_only(toy_file: Path, finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "worker_killed"
+    process = EngineProcess(toy_file, folder, "--executor.workers", "2")
+    process.wait_for(lambda: len(results(folder)) >= 4 and begun_jobs(folder))
+    workers = process.workers()
+    assert len(workers) == 2
+    process.wait_for(lambda: begun_jobs(folder))
+    os.kill(workers[0], signal.SIGKILL)
+    process.wait_for(lambda: len(results(folder)) >= 8)
+    assert is_running(workers[1])
+    printed = process.end()
+    assert process.exit_code == 0, printed
+    assert printed.count("its process died") <= 1  # none where it was between two jobs
+    assert tables(folder) == tables(finished)
+    again = [json.loads(path.read_text()).get("earlier_attempts") for path in results(folder)]
+    assert sum(each is not None for each in again) == printed.count("tried again")
+
+
+@pytest.mark.full
+@pytest.mark.processes
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_twenty_kills_at_random_moments_change_no_byte(
+    toy_file: Path, finished: Path, tmp_path: Path, workers: str
+) -> None:
+    random_numbers = random.Random(int(workers))
+    moments = sorted(random_numbers.sample(range(RESULTS), 20))
+    folder = tmp_path / "killed"
+    for moment in moments:
+        process = EngineProcess(toy_file, folder, "--executor.workers", workers)
+        while process.exit_code is None and len(results(folder, "*/*/*")) < moment:
+            process._process.join(0.02)
+        process._process.join(random_numbers.random() * 2)
+        process.signal(signal.SIGKILL)
+        process.end()
+    finish(toy_file, folder, "--executor.workers", workers)
+    assert evaluations(folder) == 1
+    assert tables(folder) == tables(finished)
+    assert not list(folder.rglob(".*.tmp"))

@@ -1,0 +1,43 @@
+"""The studies laptop/*: the Reality Check's methods, batches, folds and runs, on seven data sets."""
+
+from pathlib import Path
+
+import pytest
+from tiny_fit import REPOSITORY
+
+from levelfield.analysis.conditions import differing_conditions
+from levelfield.study.jobs import Job, job_config, study_jobs
+from levelfield.study.rows import load_spec
+from levelfield.study.spec import first_search
+from levelfield.study.study_file import find_study
+from levelfield.training.build import build
+
+IMAGES = ("glyphs", "typefaces", "omniglot", "grocery_store")
+TEXTS = ("clinc150", "banking77", "news20")
+# Losses with class weights, which take one sample of each of 32 classes (Musgrave et al. 2020, section 3.1).
+CLASSIFICATION = {"proxy_nca", "normalized_softmax", "cosface", "arcface", "soft_triple"}
+
+
+@pytest.mark.parametrize("name", [*IMAGES, *TEXTS])
+def test_the_protocol_is_the_papers(name: str) -> None:
+    """Musgrave et al. 2020, section 3.1: 14 methods of Table 4, 50 trials, 10 runs, 4 folds, batches of 32."""
+    spec = load_spec(find_study(f"laptop/{name}"))
+    paper = load_spec(REPOSITORY / "papers/reality_check/table4_cub.yaml")
+    assert [method for method in spec.methods if method == first_search(method)] == list(paper.methods)
+    assert {method for method in spec.methods if "@" in method} == {"contrastive@2", "multi_similarity@2", "arcface@2"}
+    assert (spec.name, spec.search.trials, spec.folds, spec.runs) == (f"laptop_{name}", 50, 4, 10)
+    assert len(study_jobs(spec)) == 4 * (1 + 3) + 17 * 4 * (50 + 10)
+    assert all("data.samples_per_class" in sentence for sentence in differing_conditions(spec))
+    for method, config in spec.methods.items():
+        data = config["data"]
+        assert (data["batch_size"], data["steps_per_epoch"] * config["trainer"]["max_epochs"]) == (32, 200)
+        assert data["samples_per_class"] == (1 if first_search(method) in CLASSIFICATION else 4)
+        assert spec.space(method)
+
+
+def test_a_job_builds(tmp_path: Path) -> None:
+    tiny = {"class_path": "levelfield.models.TimmTrunk", "init_args": {"name": "test_resnet", "weights": None}}
+    spec = load_spec(find_study("laptop/glyphs"), {"model.trunk": tiny})
+    training = build(job_config(spec, Job("soft_triple", "run", 0, 0), {}), tmp_path, progress=False)
+    training.datamodule.setup("fit")
+    assert training.datamodule.num_train_classes == 614 - 154  # 614 letters in folds of 154, 154, 153, 153

@@ -1,0 +1,138 @@
+"""Which results belong to a study: an edit, another setting, other data or weights make rows stale, by name."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from engine import SMALL, results, run_file, run_study, small_study, tables
+from PIL import Image
+
+from levelfield.core.configuration import set_dotted
+from levelfield.errors import UserError
+from levelfield.study.folder import StudyFolder
+from levelfield.study.rows import load_spec, with_options
+from levelfield.study.same_study import kept_lines, with_rows_of
+from levelfield.training import build
+from levelfield.training.kept_parts import KeptParts
+
+pytestmark = pytest.mark.full  # until the new engine takes the place of the old one
+
+LOUDER = "embeddings = embeddings * 1.5"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def times(folder: Path, row: str) -> list[int]:
+    return [path.stat().st_mtime_ns for path in results(folder, f"{row}/*/fold*")]
+
+
+def test_an_edited_loss_is_refused_by_name_then_computed_again_or_kept(here: Path) -> None:
+    file, folder = small_study(here), here / "out"
+    first = run_file(file, folder)
+    before = tables(folder)
+    result = json.loads((folder / "jobs/mine/run0/fold0/result.json").read_text())
+    assert "my_loss.py" in result["sources"]
+    assert "levelfield/losses/contrastive.py" in result["sources"]
+
+    (here / "my_loss.py").write_text("# a comment\n" + (here / "my_loss.py").read_text())
+    stamp = times(folder, "*")
+    run_file(file, folder)
+    assert times(folder, "*") == stamp
+
+    small_study(here, LOUDER)
+    with pytest.raises(UserError) as refused:
+        run_file(file, folder)
+    for words in ("mine: my_loss.py has changed", "--recompute mine", "--keep mine"):
+        assert words in str(refused.value)
+    assert "contrastive" not in str(refused.value)
+    assert times(folder, "*") == stamp
+
+    kept = run_file(file, folder, keep=["mine"])
+    assert tables(folder) == before
+    assert kept_lines(kept) == ["mine: computed before my_loss.py changed, and kept (--keep)."]
+    run_file(file, folder)  # once is enough
+    assert times(folder, "*") == stamp
+
+    small_study(here, "embeddings = embeddings * 0.5")  # another edit is another decision
+    with pytest.raises(UserError, match="--keep mine"):
+        run_file(file, folder)
+    again = run_file(file, folder, recompute=["mine"])
+    assert times(folder, "contrastive") != times(folder, "mine")
+    assert kept_lines(again) == []
+    assert first.folder == again.folder
+    fresh = run_file(file, here / "fresh")
+    assert tables(folder) == tables(fresh.folder)
+
+
+def test_half_of_a_row_cannot_be_kept(here: Path) -> None:
+    file, folder = small_study(here), here / "out"
+    run_file(file, folder)
+    (folder / "jobs/mine/run0/fold1/result.json").unlink()
+    small_study(here, LOUDER)
+    with pytest.raises(UserError, match="before the row was finished") as refused:
+        run_file(file, folder)
+    assert "--keep" not in str(refused.value)
+    with pytest.raises(UserError, match="--keep mine"):
+        run_file(file, folder, keep=["mine"])
+
+
+def test_another_setting_makes_its_rows_stale_and_all_are_named(here: Path) -> None:
+    file, folder = small_study(here), here / "out"
+    run_file(file, folder)
+    spec = load_spec(file)
+    with pytest.raises(UserError) as refused:
+        run_study(folder, with_options(spec, {"trainer.max_epochs": 2}))
+    assert "contrastive, mine: trainer.max_epochs is 1 there and 2 here" in str(refused.value)
+    assert "--recompute all" in str(refused.value)
+    assert "pretrained" not in str(refused.value)  # epochs change no untrained row
+    mine = set_dotted(spec.methods["mine"], "model.loss_lr", 1.0)
+    other = replace(spec, methods={**spec.methods, "mine": mine})
+    with pytest.raises(UserError, match=r"mine: model\.loss_lr is 'nothing' there and 1\.0 here"):
+        run_study(folder, other)
+    stamp = times(folder, "contrastive")
+    run_study(folder, other, recompute=["mine"])
+    assert times(folder, "contrastive") == stamp
+    for options in ({"runs": 2}, {"metrics": "nmi"}):
+        with pytest.raises(UserError, match=next(iter(options))):
+            run_study(folder, with_options(spec, options))
+
+
+def test_a_row_is_added_and_stays(here: Path) -> None:
+    file, folder = small_study(here), here / "out"
+    run_file(file, folder)
+    stamp = times(folder, "*")
+    added = load_spec(file, added={"arcface": {"model": {"loss": "ArcFaceLoss"}, "data": {"samples_per_class": 1}}})
+    study = run_study(folder, added)
+    assert b"arcface" in tables(folder)[1]
+    assert set(stamp) < set(times(folder, "*"))
+    assert (folder / "ledger.jsonl").read_text().count('"evaluated"') == 2
+    before = tables(folder)
+    assert list(run_file(file, folder).spec.methods) == ["contrastive", "mine", "arcface"]
+    assert tables(folder) == before
+    assert with_rows_of(load_spec(file), study.spec) == study.spec
+
+
+def test_other_data_make_every_row_stale(here: Path) -> None:
+    table = here / "images.csv"
+    for number in range(48):
+        Image.new("RGB", (32, 32), (number * 5, 40 + number, 255 - number)).save(here / f"{number}.png")
+    table.write_text("path,label\n" + "".join(f"{n}.png,{n // 6}\n" for n in range(48)))
+    data = "{class_path: ImageTable, init_args: {table: images.csv}}"
+    text = SMALL.replace("{class_path: Glyphs, init_args: {num_classes: 32, image_size: 32}}", data)
+    text = text.replace("batch_size: 16", "batch_size: 4").replace("samples_per_class: 4", "samples_per_class: 2")
+    file, folder = small_study(here, text=text), here / "out"
+    run_file(file, folder)
+    (folder / "jobs/mine/run0/fold1/result.json").unlink()
+    Image.new("RGB", (32, 30), (1, 2, 3)).resize((300, 300)).save(here / "0.png")
+    with pytest.raises(UserError) as refused:
+        run_file(file, folder)
+    assert all(words in str(refused.value) for words in ("the data have changed on disk", "--recompute all"))
+    build._kept = KeptParts()  # as in another process, which has no list of the samples
+    run_file(file, folder, recompute=["all"])
+    assert len(StudyFolder.begun(folder).state.results) == 6

@@ -1,0 +1,96 @@
+"""References: scikit-learn's projections, and a study whose test scores those of the same features computed apart."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from torch.nn.functional import normalize
+from toy_study import run_study
+
+from levelfield.analysis.results import collect_rows
+from levelfield.analysis.verify import verify_study
+from levelfield.errors import UserError
+from levelfield.metrics import retrieval_metrics
+from levelfield.report.page import write_report
+from levelfield.report.table import study_table
+from levelfield.study.folder import StudyFolder
+from levelfield.study.jobs import Job, job_config
+from levelfield.study.projection import linear_discriminants
+from levelfield.study.rows import load_spec
+from levelfield.training.build import build
+from levelfield.training.embed import embed
+
+ROWS = ["pretrained[features]", "pretrained", "pretrained[pca32]", "pretrained[lda]"]
+
+
+def test_discriminants_are_scikit_learns_of_centred_features() -> None:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(8).repeat_interleave(5)
+    features = torch.randn(40, 12, generator=generator) + 2 * torch.randn(8, 12, generator=generator)[labels]
+    found = linear_discriminants(features, labels, most=128)(features)
+    assert found.shape == (40, 7)
+    lda = LinearDiscriminantAnalysis(solver="eigen", shrinkage="auto").fit(features.double().numpy(), labels.numpy())
+    expected = lda.transform((features.double() - features.double().mean(0)).numpy())
+    cosines = normalize(torch.from_numpy(expected)) @ normalize(torch.from_numpy(expected)).T
+    np.testing.assert_allclose(found @ found.T, cosines, atol=1e-5)
+    assert linear_discriminants(features, labels, most=3)(features).shape == (40, 3)
+
+
+@pytest.fixture(scope="module")
+def studied(toy_file: Path, tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
+    folder = tmp_path_factory.mktemp("references")
+    file = folder / "study.yaml"
+    asked = "runs: 1\nsearch: {trials: 0}\nmethods: {arcface: null}\nreferences: [features, pca32, lda]\n"
+    file.write_text(f"extends: {toy_file}\n{asked}")
+    run_study(folder / "out", load_spec(file, {"trainer.max_epochs": 1}), Console(file=io.StringIO()))
+    return StudyFolder.begun(folder / "out")
+
+
+def test_each_reference_is_a_row_that_is_tested_once(studied: StudyFolder) -> None:
+    assert studied.spec.rows == [*ROWS, "contrastive"]
+    assert [row.method for row in collect_rows(studied) if row.stage == "test"].count("pretrained[lda]") == 3 * 3
+    text = repr(study_table(studied))
+    assert all(row in text for row in ROWS)
+    assert "pretrained[pca32]: reduced by a PCA to 32 instead" in text
+    assert "pretrained[lda]" in write_report(studied).read_text()
+    assert len(studied.ledger.openings) == 1
+    assert verify_study(studied) == []
+
+
+@pytest.mark.usefixtures("quiet")
+def test_untouched_features_score_what_they_score_apart(studied: StudyFolder, tmp_path: Path) -> None:
+    for fold in range(2):
+        training = build(job_config(studied.spec, Job("contrastive", "run", 0, fold), {}), tmp_path, progress=False)
+        training.datamodule.setup("test")
+        test = embed(training.model.trunk, training.datamodule.test_dataloader())
+        expected = retrieval_metrics(normalize(test.embeddings), test.labels, metrics=("map_at_r",))
+        found = [
+            row.value
+            for row in collect_rows(studied)
+            if (row.method, row.stage, row.fold, row.metric) == ("pretrained[features]", "test", fold, "map_at_r")
+        ]
+        assert found == [pytest.approx(expected["map_at_r"], abs=1e-6)]
+
+
+def test_references_leave_the_identity_of_methods_and_baseline(toy_file: Path, tmp_path: Path) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text(f"extends: {toy_file}\nreferences: lda\n")
+    plain, with_lda = load_spec(toy_file), load_spec(file)
+    assert plain.baseline_hash() == with_lda.baseline_hash() != with_lda.baseline_hash("lda")
+    assert plain.method_hash("arcface") == with_lda.method_hash("arcface")
+    assert plain.configuration_hash() != with_lda.configuration_hash()
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [("[lad]", "no reference 'lad'; there are: features, lda"), ("[pca0]", "pca0"), ("[lda, lda]", "named twice")],
+)
+def test_mistaken_references_are_refused(asked: str, message: str, toy_file: Path, tmp_path: Path) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text(f"extends: {toy_file}\nreferences: {asked}\n")
+    with pytest.raises(UserError, match=message):
+        load_spec(file)
