@@ -90,11 +90,3 @@ def test_the_table_shows_both_and_methods_are_compared_with_the_papers(finished:
     for embedding, baseline in (("separated", "pretrained"), ("concatenated", "pretrained_one_pca")):
         found = compare_all(collect_rows(record), list(record.spec.methods), embedding=embedding)
         assert {c.other for c in found if c.kind == OVER_BASELINE} == {baseline}
-
-
-def test_a_baseline_that_was_fitted_before_there_was_one_pca_is_as_it_was(finished: Path, toy_file: Path) -> None:
-    rows = [
-        row for row in collect_rows(StudyFolder(finished, load_spec(toy_file))) if row.method != "pretrained_one_pca"
-    ]
-    found = compare_all(rows, ["contrastive", "arcface"], embedding="concatenated")
-    assert {c.other for c in found if c.kind == OVER_BASELINE} == {"pretrained"}

@@ -8,9 +8,8 @@ import torch
 
 from levelfield.report.page import write_report
 from levelfield.report.table import study_table
-from levelfield.study import tested
 from levelfield.study.folder import StudyFolder
-from levelfield.study.test_scores import EmbeddedTest, score_run
+from levelfield.study.test_scores import EmbeddedTest, score_folds
 from levelfield.training.embed import EmbeddedSet
 
 
@@ -18,12 +17,12 @@ def test_scores_hold_the_effective_rank_of_each_fold() -> None:
     labels = torch.arange(24) % 6
     sets = (torch.eye(8).repeat(3, 1), torch.ones(24, 8), torch.zeros(24, 8))
     folds = [EmbeddedTest(EmbeddedSet(each, labels, torch.arange(24)), None, "") for each in sets]
-    assert score_run(folds, "cosine", [])["effective_rank"] == [8.0, 1.0, 1.0]
+    assert score_folds(folds, "cosine", [])["effective_rank"] == [8.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(("ranks", "number"), [([1.49, 6.0], 1), ([1.0, 1.0], 2), ([1.5, 6.0], 0)])
 def test_its_row_and_a_note_name_it(copy: Path, ranks: list[float], number: int) -> None:
-    path = copy / tested.tested_path("contrastive", 0)
+    path = StudyFolder.begun(copy).test_file("contrastive", 0)
     test = json.loads(path.read_text())
     assert len(test["effective_rank"]) == 2
     path.write_text(json.dumps({**test, "effective_rank": ranks}))

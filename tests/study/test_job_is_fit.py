@@ -21,7 +21,7 @@ def on_features(toy_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     folder = tmp_path_factory.mktemp("on_features")
     content = yaml.safe_load(toy_file.read_text())
     content["base"][0]["model"]["freeze_trunk"] = True
-    content["base"][0]["data"]["features"] = {"views": 1}
+    content["base"][0]["data"]["features"] = True
     content["methods"] = {"arcface": content["methods"]["arcface"]}
     content |= {"runs": 1, "spaces": {}, "search": {}}
     (folder / "study.yaml").write_text(yaml.safe_dump(content))
@@ -47,7 +47,7 @@ def test_a_job_taken_at_random_is_a_fit(
     scores = validation_scores(fitted / "metrics.csv")
     assert scores[result["best_epoch"]] == max(scores.values()) == result["validation"]["map_at_r"], str(job)
     assert (fitted / "metrics.csv").read_bytes() == (folder / job.path / "metrics.csv").read_bytes()
-    ours, theirs = (torch.load(file, weights_only=True) for file in (folder / job.checkpoint, fitted / "best.ckpt"))
+    ours, theirs = (torch.load(file, weights_only=True) for file in (record.checkpoint(job), fitted / "best.ckpt"))
     assert {"embedder.linear.weight"} <= ours["state_dict"].keys()
     for name, tensor in ours["state_dict"].items():
         assert torch.equal(tensor, theirs["state_dict"][name]), f"{job}: {name}"

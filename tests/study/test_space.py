@@ -11,8 +11,9 @@ import yaml
 from levelfield.core.configuration import read_yaml
 from levelfield.errors import UserError
 from levelfield.study.jobs import Job, job_config
-from levelfield.study.rows import load_spec, spec_from_yaml
+from levelfield.study.rows import load_spec
 from levelfield.study.search_space import coordinates, read_space
+from levelfield.study.spec import StudySpec
 from levelfield.study.suggest import Trial, at_bound, suggest
 from levelfield.training.build import build
 
@@ -30,7 +31,7 @@ CONTENT = {
 }
 SPACE = read_space(CONTENT, "s.yaml")
 RATES = ("model.trunk_lr", "model.embedder_lr", "model.loss_lr")
-CONFIGS = Path(__file__).parents[3] / "configs"
+CONFIGS = Path(__file__).parents[2] / "configs"
 # What several studies extend is no study by itself.
 STUDIES = [path for path in sorted((CONFIGS / "study").rglob("*.yaml")) if path.stem not in ("methods", "counts")]
 
@@ -123,7 +124,7 @@ def test_a_job_has_what_was_suggested(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(yaml.safe_dump({"base": [base], "methods": {"arcface": method}}))
     spec = load_spec(tmp_path / "s.yaml", {"search.trials": 3})
     (tmp_path / "study.yaml").write_text(spec.to_yaml())
-    assert spec_from_yaml(tmp_path / "study.yaml").method_hash("arcface") == spec.method_hash("arcface")
+    assert StudySpec.read(tmp_path / "study.yaml").row_hashes == spec.row_hashes
     points = (suggest(spec.space("arcface"), [], number, 0, "a") for number in range(4))
     tried = next(point for point in points if point["model.optimizer"] == SGD)
     training = build(job_config(spec, Job("arcface", "trial", 0, 0), tried), tmp_path / "job", progress=False)

@@ -10,7 +10,7 @@ from PIL import Image
 from toy_study import run_study
 
 from levelfield.data import ImageTable
-from levelfield.study import run as runner
+from levelfield.study import seal
 from levelfield.study.rows import load_spec
 
 STUDY = """
@@ -45,33 +45,22 @@ def test_a_study_resumed_on_another_machine_ends_in_the_same_bytes(tmp_path: Pat
     plain = load_spec(tmp_path / "study.yaml", {**table, "data.cache": False, "data.num_workers": 0})
     run_study(tmp_path / "left alone", plain)
 
-    opened = runner.open_test_classes
+    evaluate = seal.evaluate
 
     def stopped(*_, **__) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(runner, "open_test_classes", stopped)
+    monkeypatch.setattr(seal, "evaluate", stopped)
     with pytest.raises(KeyboardInterrupt):
         run_study(tmp_path / "resumed", load_spec(tmp_path / "study.yaml", table))
     (tmp_path / "resumed/jobs/contrastive/run0/fold1/result.json").unlink()
-    monkeypatch.setattr(runner, "open_test_classes", opened)
+    monkeypatch.setattr(seal, "evaluate", evaluate)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
     again = load_spec(tmp_path / "study.yaml", {**table, "data.cache": False, "data.num_workers": 2})
     assert again.configuration_hash() == plain.configuration_hash()
     run_study(tmp_path / "resumed", again)
     for name in ("results.csv", "summary.csv"):
         assert (tmp_path / "resumed" / name).read_bytes() == (tmp_path / "left alone" / name).read_bytes()
-
-
-def test_fast_is_part_of_a_studys_identity_where_it_is_asked_for(tmp_path: Path) -> None:
-    (tmp_path / "study.yaml").write_text(STUDY)
-    table = {"data.dataset.table": str(pictures(tmp_path))}
-    plain = load_spec(tmp_path / "study.yaml", table)
-    fast = load_spec(tmp_path / "study.yaml", {**table, "data.transforms.fast": True})
-    assert fast.method_hash("contrastive") != plain.method_hash("contrastive")
-    run_study(tmp_path / "fast", fast)
-    assert "fast: true" in (tmp_path / "fast" / "study.yaml").read_text()
-    assert "fast: true" in (tmp_path / "fast/jobs/contrastive/run0/fold0/config.yaml").read_text()
 
 
 def test_the_test_pictures_are_decoded_once_for_the_baseline_and_all_runs(tmp_path: Path, monkeypatch) -> None:

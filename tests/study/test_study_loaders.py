@@ -10,20 +10,20 @@ from pathlib import Path
 
 import pytest
 import yaml
-from levelfield.study.sealed_test import opening as test_stage
 from study_process import StudyProcess, children
 from tiny_fit import TINY
 from toy_study import run_study
 
 from levelfield.runtime.processes import is_running
-from levelfield.storage.lock import running
+from levelfield.study import seal
+from levelfield.study.folder import StudyFolder
 from levelfield.study.rows import load_spec
 
 TABLES = ("results.csv", "summary.csv")
 # Long enough to be killed in: loaders fetch ahead, and a job ends in a moment otherwise.
 LONG = {"steps_per_epoch": 10}
 SIGNALS = itertools.cycle([signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
-# The kills of test_study_kills.py are of one process without loaders.
+# The kills of test_engine_kills.py are of one process without loaders.
 COMBINATIONS = [
     pytest.param(workers, loaders, next(SIGNALS), marks=[] if workers == loaders == 2 else pytest.mark.full)
     for workers in (1, 2)
@@ -65,7 +65,7 @@ def test_workers_and_loaders_end_with_their_study_and_change_no_byte(
 ) -> None:
     folder = tmp_path / "study"
     words = ["study", "run", str(small_file), "--output", str(folder)]
-    words += [f"--executor.workers={workers}", f"--data.num_workers={loaders}", "--executor.checkpoint_seconds=0"]
+    words += [f"--executor.workers={workers}", f"--data.num_workers={loaders}"]
     study = StudyProcess(words, tmp_path / "log")
 
     def trains() -> bool:
@@ -81,14 +81,13 @@ def test_workers_and_loaders_end_with_their_study_and_change_no_byte(
     study.wait()
     assert len(below) >= expected
     wait_until(lambda: not any(map(is_running, below)), 10, "a worker or a loader outlives its study")
-    wait_until(lambda: not running(folder), 2, "a lock outlives its study")
+    assert StudyFolder.begun(folder).holder() is None
 
     study = StudyProcess(words, tmp_path / "log")
     printed = study.wait(180)
     assert study.exit_code == 0, printed
     for name in TABLES:
         assert (folder / name).read_bytes() == (undisturbed / name).read_bytes()
-    assert running(folder) == []
 
 
 @pytest.mark.slow
@@ -131,13 +130,13 @@ def test_the_loaders_of_the_test_stage_do_not_add_up(
         if path.name != "pca.safetensors":
             path.unlink()
     alive: list[int] = []
-    write_scores = test_stage._Opening.write_scores
+    write = seal.TestTask.write
 
     def counted(self, *rest):
         alive.append(len(children(os.getpid())))
-        return write_scores(self, *rest)
+        return write(self, *rest)
 
     before = len(children(os.getpid()))
-    monkeypatch.setattr(test_stage._Opening, "write_scores", counted)
+    monkeypatch.setattr(seal.TestTask, "write", counted)
     run_study(folder, load_spec(toy_file, {"data.num_workers": 2}))
     assert alive == [before] * 5

@@ -29,7 +29,7 @@ def test_two_workers_on_one_device_find_what_one_finds_on_the_cpu(toy_file, tmp_
     on_cpu = load_spec(toy_file, settings)
     run_study(tmp_path / "cpu", on_cpu)
     shared = load_spec(toy_file, {**settings, "trainer.accelerator": "gpu" if device == "cuda" else "cpu"})
-    run_study(tmp_path / "shared", shared, executor=Local(workers=2))
+    run_study(tmp_path / "shared", shared, Local(shared, workers=2))
     results = StudyFolder.begun(tmp_path / "shared").state.results.values()
     assert {result["provenance"]["device"].partition(":")[0] for result in results} == {device}
     expected, found = scores(tmp_path / "cpu"), scores(tmp_path / "shared")

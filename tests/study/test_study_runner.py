@@ -13,13 +13,10 @@ import yaml
 from torch.nn.functional import normalize
 from toy_study import run_study
 
+from levelfield.core.ledger import EVALUATED, read_lines
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.errors import UserError
 from levelfield.metrics import retrieval_metrics
-from levelfield.models import trunks
-from levelfield.storage.ledger import Ledger
-from levelfield.study import run as runner
-from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job, study_jobs
 from levelfield.study.rows import load_spec
 from levelfield.study.spec import StudySpec
@@ -28,8 +25,8 @@ from levelfield.training.learner import MetricLearner
 TABLES = ("results.csv", "summary.csv")
 
 
-def openings(folder: Path) -> int:
-    return len(Ledger(folder).openings)
+def evaluations(folder: Path) -> list[dict[str, Any]]:
+    return [line for line in read_lines(folder / "ledger.jsonl") if line["event"] == EVALUATED]
 
 
 def scores(folder: Path, **wanted: str) -> list[float]:
@@ -42,7 +39,7 @@ def test_every_job_leaves_what_the_design_says(finished: Path, spec: StudySpec) 
         folder = finished / job.path
         expected = {"config.yaml", "result.json"}
         if job.stage == "run":
-            expected |= {"embeddings.safetensors", job.checkpoint.name}
+            expected |= {"embeddings.safetensors", "best.ckpt" if job.method != "pretrained" else "pca.safetensors"}
         if job.method != "pretrained":
             expected.add("metrics.csv")
         assert {path.name for path in folder.iterdir()} == expected
@@ -104,39 +101,22 @@ def test_a_finished_study_is_not_done_again(copy: Path, spec: StudySpec) -> None
     before = {path: path.stat().st_mtime_ns for path in copy.rglob("result.json")}
     run_study(copy, spec)
     assert {path: path.stat().st_mtime_ns for path in copy.rglob("result.json")} == before
-    assert openings(copy) == 1
+    assert len(evaluations(copy)) == 1
 
 
-def test_opening_again_needs_a_reason_and_counts(copy: Path, finished: Path, spec: StudySpec) -> None:
-    run_study(copy, spec, reopen="a mistake in the test transform")
-    assert openings(copy) == 2
+def test_a_reason_evaluates_once_more_and_counts(copy: Path, finished: Path, spec: StudySpec) -> None:
+    run_study(copy, spec, retest="a mistake in the test transform")
+    run_study(copy, spec, retest="a mistake in the test transform")
+    assert len(evaluations(copy)) == 2, "one reason evaluates once: the same command may be given again"
     for name in TABLES:
         assert (copy / name).read_bytes() == (finished / name).read_bytes()
-    entry = Ledger(copy).openings[1]
+    entry = evaluations(copy)[1]
     assert entry["reason"] == "a mistake in the test transform"
     assert len(entry["checkpoints"]) == 10
 
 
-def test_one_reason_opens_the_test_classes_once(copy: Path, spec: StudySpec, capsys) -> None:
-    """The command of a study that has ended may be given again, and others may have shared the study with it."""
-    run_study(copy, spec, reopen="a mistake in the test transform")
-    before = {path: path.read_bytes() for path in copy.rglob("*") if path.suffix in (".json", ".jsonl", ".csv")}
-    run_study(copy, spec, reopen="a mistake in the test transform")
-    assert {path: path.read_bytes() for path in before} == before
-    assert "another reason opens them again" in capsys.readouterr().out
-    run_study(copy, spec, reopen="another mistake")
-    assert openings(copy) == 3
-
-
-def test_an_added_method_opens_the_test_classes_again(copy: Path, toy_file: Path) -> None:
-    added = {"triplet": {"model": {"loss": "TripletMarginLoss"}}}
-    with pytest.raises(UserError, match="--reopen-test"):
-        run_study(copy, load_spec(toy_file, added_methods=added))
-    assert not (copy / "jobs" / "triplet").exists(), "refused before anything is trained"
-
-
 def test_changed_study_checkpoint_and_folder_are_refused(copy: Path, toy_file: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"study\.yaml: methods\.contrastive\.trainer\.max_epochs is 2 there and 3"):
+    with pytest.raises(UserError, match=r"contrastive, arcface: trainer\.max_epochs is 2 there and 3"):
         run_study(copy, load_spec(toy_file, {"trainer.max_epochs": 3}))
     checkpoint = copy / "jobs/arcface/run0/fold1/best.ckpt"
     checkpoint.write_bytes(checkpoint.read_bytes()[:-1])
@@ -171,7 +151,7 @@ def test_the_test_stage_is_set_up_only_after_the_ledgers_line(
     setup = MetricDataModule.setup
 
     def recorded(self: MetricDataModule, stage: str) -> None:
-        seen.append((stage, openings(copy)))
+        seen.append((stage, len(evaluations(copy))))
         setup(self, stage)
 
     monkeypatch.setattr(MetricDataModule, "setup", recorded)
@@ -179,33 +159,6 @@ def test_the_test_stage_is_set_up_only_after_the_ledgers_line(
     assert ("fit", 0) in seen
     assert {count for stage, count in seen if stage == "test"} == {1}
     assert {count for stage, count in seen if stage != "test"} == {0}
-
-
-def test_a_method_added_while_a_study_runs_is_done_before_the_test_classes_are_opened(
-    toy_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    overrides = {"runs": 1, "trainer.max_epochs": 1, "search.trials": 0}
-    spec = load_spec(toy_file, overrides)
-    wider = load_spec(toy_file, overrides, {"triplet": {"model": {"loss": "TripletMarginLoss"}}})
-    folder, done = tmp_path / "study", StudyFolder.finish_job
-
-    def another_process_adds_one(*arguments: Any) -> dict[str, Any]:
-        result = done(*arguments)
-        if arguments[1] == study_jobs(spec)[-1]:
-            runner.begin(StudyFolder(folder, wider))
-        return result
-
-    monkeypatch.setattr(StudyFolder, "finish_job", another_process_adds_one)
-    run_study(folder, spec)
-    (opening,) = Ledger(folder).openings
-    assert opening["configuration"] == wider.configuration_hash()
-    assert {Path(path).parts[1] for path in opening["checkpoints"]} == {
-        "pretrained",
-        "contrastive",
-        "arcface",
-        "triplet",
-    }
-    assert len(scores(folder, method="triplet", stage="test")) == 9
 
 
 def write_table(folder: Path, order: list[int]) -> Path:
@@ -239,12 +192,12 @@ def test_training_needs_no_test_image_and_no_test_label(toy_file: Path, tmp_path
     with pytest.raises(UserError, match=r"\.png"):
         run_study(folder, spec)
     assert all((folder / job.path / "result.json").exists() for job in study_jobs(spec)), "every training is done"
-    assert openings(folder) == 1, "the opening was written before the image was missed"
+    assert len(evaluations(folder)) == 1, "the line was written before the image was missed"
 
     for path, content in kept.items():
         path.write_bytes(content)
     run_study(folder, spec)
-    assert openings(folder) == 1, "the same opening was continued"
+    assert len(evaluations(folder)) == 1, "the same evaluation goes on"
 
     lines = table.read_text().splitlines()
     renamed = [
@@ -259,17 +212,7 @@ def test_training_needs_no_test_image_and_no_test_label(toy_file: Path, tmp_path
         assert first["validation"] == second["validation"]
         if job.method != "pretrained" and job.stage == "run":
             weights = [
-                torch.load(place / job.checkpoint, weights_only=True)["state_dict"]
+                torch.load(place / job.path / "best.ckpt", weights_only=True)["state_dict"]
                 for place in (folder, tmp_path / "permuted")
             ]
             assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
-
-
-def test_the_look_before_a_study_begins_builds_a_trunk_once(spec: StudySpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its methods have one trunk, which takes longer to build than all else of them."""
-    built = []
-    load = trunks.load_weights
-    monkeypatch.setattr(trunks, "load_weights", lambda *args, **named: (built.append(args), load(*args, **named))[1])
-    _, origins = runner.check_methods(spec)
-    assert list(origins) == ["pretrained", "contrastive", "arcface"]
-    assert len(built) == 1

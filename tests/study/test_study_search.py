@@ -1,4 +1,4 @@
-"""The search: spaces, suggestions that are a function of the ended trials, pruning, advice."""
+"""The search: spaces, suggestions that are a function of the ended trials, advice."""
 
 import json
 import logging
@@ -17,9 +17,9 @@ from scipy.stats.qmc import Sobol
 from levelfield.core.configuration import read_yaml
 from levelfield.errors import UserError
 from levelfield.study.search_space import Range, read_space
-from levelfield.study.suggest import Trial, at_bound, best_trial, is_unpromising, suggest
+from levelfield.study.suggest import Trial, at_bound, best_trial, suggest
 
-METHODS = sorted((Path(__file__).parents[3] / "configs" / "method").glob("*.yaml"))
+METHODS = sorted((Path(__file__).parents[2] / "configs" / "method").glob("*.yaml"))
 SPACE = {
     "model.loss_lr": Range(1e-6, 1.0, "log"),
     "model.loss.init_args.margin": Range(0.0, 90.0),
@@ -34,12 +34,12 @@ def score(parameters: dict[str, float]) -> float:
 
 
 def trials(count: int, sampler: str = "gp") -> list[Trial]:
-    """A search of which trial 3 fails and trial 6 is pruned."""
+    """A search of which trials 3 and 6 fail."""
     ended: list[Trial] = []
     for number in range(count):
         parameters = suggest(SPACE, ended, number, 0, "arcface", sampler)
         value = None if number in (3, 6) else score(parameters)
-        ended.append(Trial(number, parameters, value, "loss is not finite" if number == 3 else None, number == 6))
+        ended.append(Trial(number, parameters, value, "loss is not finite" if value is None else None))
     return ended
 
 
@@ -115,7 +115,7 @@ def test_a_suggestion_is_a_function_of_its_arguments(sampler: str, eight: list[T
 @pytest.mark.processes
 def test_a_suggestion_is_the_same_in_another_process_with_more_threads(eight: list[Trial]) -> None:
     here = [suggest(SPACE, eight, 8, 0, "arcface", sampler) for sampler in ("gp", "tpe", "random")]
-    told = [[trial.number, trial.parameters, trial.value, trial.failure, trial.pruned] for trial in eight]
+    told = [[trial.number, trial.parameters, trial.value, trial.failure] for trial in eight]
     program = (
         "import json, sys, torch; torch.set_num_threads(3); torch.manual_seed(1)\n"
         "from levelfield.study.search_space import Range\n"
@@ -197,7 +197,7 @@ def test_an_empty_space_and_an_unknown_sampler() -> None:
 def test_the_best_trial_is_the_first_of_equals() -> None:
     assert best_trial([]) is None
     assert best_trial([Trial(0, {}, None, "out of memory")]) is None
-    found = best_trial([Trial(2, {}, 0.5), Trial(1, {}, 0.5), Trial(0, {}, 0.4), Trial(3, {}, None, pruned=True)])
+    found = best_trial([Trial(2, {}, 0.5), Trial(1, {}, 0.5), Trial(0, {}, 0.4), Trial(3, {}, None)])
     assert found == Trial(1, {}, 0.5)
 
 
@@ -217,9 +217,3 @@ def test_a_value_near_a_bound_is_told() -> None:
     )
     assert high.startswith("model.loss.init_args.margin is 89.1, on or within 1% of the upper bound 90 of its space")
     assert at_bound({"m": Range(1e-6, 1.0, "log")}, {"m": 1.16e-6}) == []
-
-
-def test_pruning_compares_with_the_median_of_five_earlier_trials() -> None:
-    assert not is_unpromising(0.0, [0.5, 0.6, 0.7, 0.8])
-    assert is_unpromising(0.69, [0.9, 0.5, 0.7, 0.8, 0.6])
-    assert not is_unpromising(0.7, [0.9, 0.5, 0.7, 0.8, 0.6])

@@ -1,16 +1,16 @@
 """What is done next, and with which setting, follows from the results alone."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from levelfield.analysis.results import collect_rows
 from levelfield.analysis.selection import selected
-from levelfield.errors import UserError
+from levelfield.storage.atomic import write_json
 from levelfield.study.folder import StudyFolder
-from levelfield.study.jobs import Job, job_seed, study_jobs
-from levelfield.study.spec import SearchSettings, StudySpec, search_settings
+from levelfield.study.jobs import RESULT, Job, job_seed, study_jobs
+from levelfield.study.spec import SearchSettings, StudySpec
 from levelfield.study.suggest import suggest
 
 SPACE = {"model.loss.init_args.margin": {"low": 0.0, "high": 1.0}}
@@ -30,15 +30,28 @@ def study(**search: Any) -> StudySpec:
     )
 
 
+def parameters(record: StudyFolder, job: Job) -> dict[str, Any]:
+    """What the search gives a job that is ready."""
+    known = record.state.parameters(job)
+    return suggest(*record.state.suggest_arguments(job)) if known is None else known
+
+
 def finish(record: StudyFolder, job: Job, score: float | None) -> None:
-    found: dict[str, Any] = {"seconds": 1.0}
+    result: dict[str, Any] = {
+        **asdict(job),
+        "configuration": record.spec.row_hashes[job.method],
+        "parameters": parameters(record, job),
+        "seed": job_seed(record.spec, job),
+        "seconds": 1.0,
+    }
     if score is None:
-        found["failure"] = "the loss is nan at step 3"
+        result["failure"] = "the loss is nan at step 3"
     else:
         (record.folder / job.path).mkdir(parents=True, exist_ok=True)
-        (record.folder / job.checkpoint).touch()
-        found["validation"] = {"map_at_r": score}
-    record.state.results[job] = record.finish_job(job, record.state.parameters(job), found)
+        record.checkpoint(job).touch()
+        result |= {"checkpoint": "", "validation": {"map_at_r": score}}
+    write_json(record.folder / job.path / RESULT, result)
+    record.state.add(job, result)
 
 
 def finish_all(record: StudyFolder, score: Any) -> list[Job]:
@@ -75,7 +88,9 @@ def test_a_suggestion_depends_on_earlier_trials_alone_whoever_asks(tmp_path: Pat
     spec = study(trials=7)
     record = StudyFolder(tmp_path, spec)
     state = record.state
-    finish_all(record, lambda job: 0.1 * len(job.method) + state.parameters(job).get("model.loss.init_args.margin", 0))
+    finish_all(
+        record, lambda job: 0.1 * len(job.method) + parameters(record, job).get("model.loss.init_args.margin", 0)
+    )
     again = StudyFolder(tmp_path, spec).state
     trials = again.trials("a")
     assert len(trials) == 7
@@ -106,7 +121,7 @@ def test_a_method_without_a_score_has_no_runs_and_the_others_have(tmp_path: Path
     finish_all(record, lambda job: None if job.method == "b" else 0.1)
     assert state.without_setting() == ["b"]
     assert state.to_do == []
-    assert state.tested_runs() == [("pretrained", 0), ("a", 0), ("plain", 0), ("a", 1), ("plain", 1)]
+    assert state.tested_runs() == [("pretrained", 0), ("a", 0), ("a", 1), ("plain", 0), ("plain", 1)]
 
 
 def test_a_failed_run_is_not_tested(tmp_path: Path) -> None:
@@ -118,20 +133,6 @@ def test_a_failed_run_is_not_tested(tmp_path: Path) -> None:
     assert list(state.failures("run")) == [Job("a", "run", 1, 1)]
 
 
-def test_pruning_gives_up_later_folds_and_ends_with_the_same_jobs(tmp_path: Path) -> None:
-    spec = study(trials=7, prune=True)
-    record = StudyFolder(tmp_path, spec)
-    state = record.state
-    score = {0: 0.5, 1: 0.4, 2: 0.3, 3: 0.2, 4: 0.6, 5: 0.1, 6: 0.7}
-    done = finish_all(record, lambda job: score[job.number] if job.stage == "trial" else 0.5)
-    assert Job("a", "trial", 5, 0) in done
-    assert Job("a", "trial", 5, 1) not in done, "0.1 is below the median of five, 0.4"
-    assert Job("a", "trial", 6, 1) in done
-    assert state.trials("a")[5].pruned
-    assert state.to_do == []
-    assert len(done) == len(study_jobs(spec)) - 2, "one fold of each searched method"
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_any_order_of_the_work_ends_in_the_same_settings(tmp_path: Path, seed: int) -> None:
     import random
@@ -139,7 +140,7 @@ def test_any_order_of_the_work_ends_in_the_same_settings(tmp_path: Path, seed: i
     spec, draw = study(trials=6), random.Random(seed)
 
     def score(job: Job, record: StudyFolder) -> float:
-        return record.state.parameters(job).get("model.loss.init_args.margin", 0.5) / (2 + job.fold)
+        return parameters(record, job).get("model.loss.init_args.margin", 0.5) / (2 + job.fold)
 
     straight = StudyFolder(tmp_path / "straight", spec)
     finish_all(straight, lambda job: score(job, straight))
@@ -152,62 +153,3 @@ def test_any_order_of_the_work_ends_in_the_same_settings(tmp_path: Path, seed: i
         assert (tmp_path / "straight" / job.path / "result.json").read_bytes() == (
             tmp_path / "shuffled" / job.path / "result.json"
         ).read_bytes()
-
-
-def test_the_best_trials_are_trained_again_before_one_is_chosen(tmp_path: Path) -> None:
-    spec = study(final=2)
-    record = StudyFolder(tmp_path, spec)
-    state = record.state
-    trials, again = [0.5, 0.9, 0.2, 0.8], [0.3, 0.6]  # trial 1, then trial 3: mean 0.6 and 0.7
-
-    def score(job: Job) -> float:
-        return trials[job.number] if job.stage == "trial" else again[job.number] if job.stage == "final" else 0.4
-
-    for fold in range(2):
-        for number in range(4):
-            finish(record, Job("a", "trial", number, fold), score(Job("a", "trial", number, fold)))
-    finals = [Job("a", "final", rank, fold) for rank in range(2) for fold in range(2)]
-    assert [job for job in state.ready() if job.method == "a"] == finals
-    finish_all(record, score)
-    assert state.to_do == []
-    assert [trial.number for trial in state.candidates("a")] == [1, 3]
-    assert state.parameters(Job("a", "final", 1, 0)) == state.trials("a")[3].parameters
-    assert state.parameters(Job("a", "run", 0, 0)) == state.trials("a")[3].parameters
-    assert (selected(record)["a"].trial, selected(record)["a"].value) == (3, pytest.approx(0.7))
-    seeds = {stage: job_seed(spec.seed, Job("a", stage, 0, 0)) for stage in ("trial", "final", "run")}
-    assert len({*seeds.values()}) == 3, "fresh seeds"
-    assert job_seed(spec.seed, Job("a", "final", 1, 0)) == seeds["final"], "equal ones, for equal conditions"
-    rows = [row for row in collect_rows(record, {}) if (row.method, row.stage) == ("a", "final")]
-    assert [(row.trial, row.run, row.fold, row.value) for row in rows] == [
-        *((1, None, fold, 0.3) for fold in range(2)),
-        *((3, None, fold, 0.6) for fold in range(2)),
-    ]
-    assert StudyFolder(tmp_path, spec).state.to_do == []
-
-
-def test_a_final_that_fails_is_not_chosen_and_fewer_trials_with_a_value_have_fewer(tmp_path: Path) -> None:
-    record = StudyFolder(tmp_path, study(final=3))
-    state = record.state
-
-    def score(job: Job) -> float | None:
-        if job.stage == "trial":
-            return None if job.number < 2 else 0.1 * job.number
-        return None if (job.method, job.stage, job.number) == ("a", "final", 0) else 0.1
-
-    done = finish_all(record, score)
-    assert {job.number for job in done if (job.method, job.stage) == ("a", "final")} == {0, 1}
-    assert state.to_do == []
-    assert selected(record)["a"].trial == 2, "trial 3 is better and failed the second time"
-    assert selected(record)["b"].trial == 3
-    assert "final 0 fold 0: the loss is nan at step 3" in selected(record)["a"].failures
-
-
-def test_without_finals_the_identity_is_what_it_was() -> None:
-    assert "final" not in study().identity()["search"]
-    assert study(final=2).method_hash("a") != study().method_hash("a")
-
-
-@pytest.mark.parametrize("final", [1, 5])
-def test_too_few_or_too_many_finals_are_refused(final: int, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"search\.final .: there is nothing to choose .*; give 2 to 4, or 0"):
-        search_settings(tmp_path / "study.yaml", {"trials": 4, "final": final})

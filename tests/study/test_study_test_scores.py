@@ -11,9 +11,9 @@ from torch.nn.functional import normalize
 
 from levelfield.cli.study import parse
 from levelfield.errors import UserError
-from levelfield.study import tested
+from levelfield.study.folder import StudyFolder
 from levelfield.study.rows import load_spec, with_options
-from levelfield.study.test_scores import EmbeddedTest, score_run
+from levelfield.study.test_scores import EmbeddedTest, score_folds
 from levelfield.training.embed import EmbeddedSet
 
 
@@ -30,7 +30,7 @@ def test_a_study_can_ask_for_the_papers_scores(toy_file: Path) -> None:
     wanted = ["recall_at_4", "recall_at_2", "map", "mrr", "nmi_geometric", "map_at_3"]
     spec = replace(load_spec(toy_file), metrics=wanted)
     folds = [fold(0), fold(1)]
-    scores = score_run(folds, "cosine", spec.metrics)
+    scores = score_folds(folds, "cosine", spec.metrics)
     assert list(scores["separated"][0]) == ["map_at_r", "r_precision", "precision_at_1", *wanted]
     for found, each in zip(scores["separated"], folds, strict=True):
         embeddings, labels = each.samples.embeddings, each.samples.labels
@@ -51,9 +51,10 @@ def test_a_study_can_ask_for_the_papers_scores(toy_file: Path) -> None:
 def test_further_scores_touch_the_test_alone(toy_file: Path) -> None:
     spec = load_spec(toy_file)
     more = replace(spec, metrics=["mrr"])
-    assert more.method_hash("arcface") == spec.method_hash("arcface"), "no training is done again"
-    assert tested.tested_hash(more, "arcface", 0) != tested.tested_hash(spec, "arcface", 0)
-    assert more.configuration_hash() != spec.configuration_hash(), "the test classes are opened for another question"
+    assert more.row_hashes["arcface"] == spec.row_hashes["arcface"], "no training is done again"
+    folders = [StudyFolder(toy_file.parent / "none", each) for each in (more, spec)]
+    assert folders[0].test_hash("arcface") != folders[1].test_hash("arcface")
+    assert more.configuration_hash() != spec.configuration_hash(), "the test classes are evaluated for another question"
 
 
 def test_metrics_stand_in_the_study_or_its_base_or_are_given(toy_file: Path, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from statistics import fmean
 
 import pytest
 import yaml
-from levelfield.study.dry_run.costs import method_costs
 from toy_study import TOY, run_study
 
 from levelfield.analysis.results import collect_rows
@@ -46,17 +45,6 @@ def test_the_jobs_and_their_folds(tmp_path: Path) -> None:
     assert load_spec(whole_half_file(tmp_path), {"folds": 3, "search.folds": 2}).folds_of("run") == 3
     with pytest.raises(UserError, match=r"search\.folds must be a whole number of at least 2, not 1"):
         load_spec(whole_half_file(tmp_path), {"search.folds": 1})
-    costs = method_costs(load_spec(whole_half_file(tmp_path, runs=3)))
-    # A trial may stop after 4 evaluations, of 2 epochs; a run takes its 2 epochs of 2 steps.
-    assert [(cost.trials, cost.runs, cost.most_steps, cost.fixed_runs) for cost in costs] == [(4, 3, 4, True)] * 2
-
-
-def test_settings_at_their_defaults_leave_a_study_what_it_was(tmp_path: Path) -> None:
-    plain = yaml.safe_load(TOY)
-    (tmp_path / "toy.yaml").write_text(yaml.safe_dump(plain))
-    identity = load_spec(tmp_path / "toy.yaml").identity()
-    assert identity["search"] == {"trials": 3, "sampler": "gp", "batch": 1, "prune": False}
-    assert identity["folds"] == 2
 
 
 @pytest.mark.slow
@@ -86,7 +74,7 @@ def test_a_search_on_folds_then_the_whole_half(tmp_path: Path) -> None:
     job = Job("arcface", "run", 0, 0)
     data = build(job_config(spec, job, {}), tmp_path / "again", progress=False).datamodule
     data.setup("test")
-    learner = MetricLearner.load_from_checkpoint(folder / job.checkpoint)
+    learner = MetricLearner.load_from_checkpoint(record.checkpoint(job))
     found = embed(learner, data.test_dataloader())
     expected = retrieval_metrics(found.embeddings, found.labels)["map_at_r"]
     rows = [row for row in collect_rows(record) if (row.method, row.stage) == ("arcface", "test")]
@@ -106,7 +94,7 @@ def test_a_search_on_folds_then_the_whole_half(tmp_path: Path) -> None:
     assert verify_study(record) == []
 
     # A run that is lost is done again, to the same bytes.
-    before = (folder / job.checkpoint).read_bytes()
+    before = (record.checkpoint(job)).read_bytes()
     shutil.rmtree(folder / job.path)
     run_study(folder, spec)
-    assert (folder / job.checkpoint).read_bytes() == before
+    assert (record.checkpoint(job)).read_bytes() == before

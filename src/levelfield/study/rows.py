@@ -67,7 +67,7 @@ def load_spec(
         base = merge(base, mapping(layer, f"{path}: overrides"))
     metrics = content.get("metrics", base.pop("metrics", None))
     layers = _layers(path, content.get("methods"), added or {})
-    search = read_search(path, content.get("search") or {}, sections["search"])
+    search = read_search(path, mapping(content.get("search") or {}, f"{path}: search"), sections["search"])
     sweep, values = read_sweep(path, content.get("sweep"))
     rows = dict(_rows(path, content, base, layers, search, (sweep, values), of_methods))
     for row, number in _second_searches(path, content.get("second_searches"), sections["second_searches"], list(rows)):
@@ -260,7 +260,7 @@ def read_search(path: Path, search: Config, options: Config) -> SearchSettings:
 
 def _second_searches(path: Path, given: Any, options: Config, rows: Sequence[str]) -> Iterator[tuple[str, int]]:
     """(row, number from 2) of every further search: `all`, `[method, ...]` or `{all: 2}`; options are laid over it."""
-    of_file = given if isinstance(given, dict) else dict.fromkeys(as_list(given or []), 1)
+    of_file = given if isinstance(given, dict) else dict.fromkeys(map(str, as_list(given or [])), 1)
     numbers = dict(options) if ALL in options else {**of_file, **options}
     mapping({**of_file, **options}, f"{path}: second_searches", (ALL, *rows))
     for name, number in numbers.items():

@@ -5,7 +5,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -213,8 +213,9 @@ class StudySpec:
         """
         try:
             content = read_yaml(path)
-            spec = cls(**{**content, "search": SearchSettings(**content.get("search", {}))})
-            if spec.row_hashes and all(re.fullmatch(ROW, row) for row in spec.methods):
+            spec = cls(**{**content, "search": SearchSettings(**content["search"])})
+            whole = set(content) == {each.name for each in fields(cls)}
+            if whole and spec.row_hashes and all(re.fullmatch(ROW, row) for row in spec.methods):
                 return spec
         except (TypeError, AttributeError, KeyError, StopIteration):
             pass

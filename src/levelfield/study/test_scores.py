@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from levelfield.metrics import clustering_metrics, retrieval_metrics
+from levelfield.metrics.health import effective_rank
 from levelfield.metrics.table import PARTITION_METRICS, SHOWN_METRICS
 from levelfield.storage.atomic import write_atomically
 from levelfield.training.embed import EmbeddedSet
@@ -20,6 +21,7 @@ from levelfield.training.embed import EmbeddedSet
 EXACT_SAMPLES = 20_000
 # In an untrained row's embeddings and test scores: those by one PCA of the whole training half.
 ONE_PCA_KEY = "one_pca"
+RANKS_KEY = "effective_rank"
 
 
 class EmbeddedTest(NamedTuple):
@@ -59,7 +61,8 @@ class EmbeddedTest(NamedTuple):
 def score_folds(folds: Sequence[EmbeddedTest], distance: str, metrics: Sequence[str]) -> dict[str, Any]:
     """Scores of each fold's embeddings and of all folds' side by side, as in the run's `result.json`.
 
-    Those of an untrained row's one PCA for all folds are `one_pca`. `concatenated` is empty for a single fold.
+    Those of an untrained row's one PCA for all folds are `one_pca`. `concatenated` is empty for a single fold. The
+    effective rank of each fold's embeddings tells whether they have collapsed; it is in no table of results.
 
     Args:
         folds: Embeddings of the same samples in the same order, by fold.
@@ -82,6 +85,7 @@ def score_folds(folds: Sequence[EmbeddedTest], distance: str, metrics: Sequence[
         "separated": [{metric: float(fold[metric]) for metric in wanted} for fold in separated],
         "concatenated": {},
         "num_skipped": int(separated[0]["num_skipped"]),
+        RANKS_KEY: [round(effective_rank(fold.samples.embeddings), 2) for fold in folds],
     }
     together = {} if len(folds) == 1 else {"concatenated": concatenate([fold.samples.embeddings for fold in folds])}
     together |= {} if folds[0].one_pca is None else {ONE_PCA_KEY: folds[0].one_pca}

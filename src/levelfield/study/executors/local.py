@@ -1,5 +1,6 @@
 """Slots on this machine: one warm process each, or this process."""
 
+import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Sequence
@@ -98,6 +99,8 @@ def _begin(parent: int) -> None:
     end_with_parent(parent)
     os.setsid()  # Linux shares a busy machine by session: without one of its own a worker gets half
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the study's process, which ends this one
+    # loky would have a loader's processes start as its own, which they cannot.
+    multiprocessing.set_start_method(multiprocessing.get_all_start_methods()[0], force=True)
     os.dup2(2, 1)  # standard output may be for machines: nothing that a job prints belongs there
     keep_freed_memory()
     find_own_modules()
