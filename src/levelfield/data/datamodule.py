@@ -138,7 +138,7 @@ class MetricDataModule(LightningDataModule):
         self._identity: dict[str, Any] | None = None
 
     def setup(self, stage: str) -> None:
-        index = self.dataset.once("index", self.dataset.read_index)
+        index = self.dataset.kept_index()
         split, trainval_classes, test_classes = self._halves(index)
         if stage == "test" or not len(test_classes) or np.isin(test_classes, index.labels).any():
             # While nothing is tested, a folder's test images may be elsewhere.
