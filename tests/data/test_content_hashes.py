@@ -136,6 +136,20 @@ def test_the_training_half_reads_no_test_image(folder: Path, reads: list[str]) -
     assert MetricDataModule(ImageFolder(folder)).identity()["fingerprint"] == before
 
 
+def test_each_half_can_be_hashed_again(folder: Path, reads: list[str]) -> None:
+    data = MetricDataModule(ImageFolder(folder))
+    before = data.identity()["fingerprint"]
+    data.setup("test")
+    of_test = data.dataset.fingerprint(data.test_subset.index)
+    assert (data.fingerprint("training"), data.fingerprint("test")) == (before, of_test)
+    assert len(reads) == 32
+    assert data.fingerprint("training", again=True) == before
+    assert len(reads) == 48
+    swap(folder / "12" / "0.bmp")
+    assert data.fingerprint("training", again=True) == before
+    assert data.fingerprint("test", again=True) != of_test
+
+
 def test_a_cache_that_cannot_be_written_changes_no_fingerprint(folder: Path, cache: Path) -> None:
     cache.write_text("a file where the folder should be")
     assert fingerprint(folder) == by_hand(folder)

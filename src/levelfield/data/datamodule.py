@@ -217,6 +217,16 @@ class MetricDataModule(LightningDataModule):
         assert self._identity is not None
         return self._identity
 
+    def fingerprint(self, half: Literal["training", "test"], again: bool = False) -> str:
+        """The fingerprint of a half as it is on disk now.
+
+        Args:
+            again: whether to read all its files again, whatever is kept of their content.
+        """
+        index = self.dataset.read_index()
+        classes = self._halves(index)[1 if half == "training" else 2]
+        return self.dataset.fingerprint(index.select(np.isin(index.labels, classes)), again)
+
     def overview(self) -> list[str]:
         """Lines with the counts of the whole data set, and what of it is left out or looks like a slip."""
         self.identity()
