@@ -118,14 +118,14 @@ def test_images_are_not_opened_again(table: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_changed_image_renews_the_cache(table: Path, cache: Path) -> None:
-    """Of the same size in bytes, so that only the modification time tells."""
+    """Of the same size in bytes and with the same modification time."""
     before = datamodule(table)
     image = table.parent / "9.png"
     Image.new("RGB", (40, 40), "red").save(image, format="BMP")
     os.utime(image, ns=(1, 1))
     assert datamodule(table).dataset.load("9.png").getpixel((0, 0)) == (255, 0, 0)
     Image.new("RGB", (40, 40), "blue").save(image, format="BMP")
-    os.utime(image, ns=(2, 2))
+    os.utime(image, ns=(1, 1))
     after = datamodule(table)
     position = after.train_subset.index.keys.index("9.png")
     assert after.train_subset[position][0].amax((1, 2)).tolist() == [0, 0, 1]
@@ -173,7 +173,8 @@ def test_no_room_is_one_line_and_leaves_nothing_behind(table: Path, cache: Path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert "\n" not in str(caught.value)
-    assert sorted(path.name for path in cache.rglob("*") if path.is_file()) == ["cache.lock", "kind"]
+    left = [path.name for path in cache.rglob("*") if path.is_file() and path.parent.name != "hashes"]
+    assert sorted(left) == ["cache.lock", "kind"]
     datamodule(table)
 
 
@@ -212,7 +213,7 @@ def test_auto_waits_until_a_sample_is_asked_for(table: Path, cache: Path) -> Non
     data = MetricDataModule(ImageTable(table), transforms=TRANSFORMS, cache="auto")
     data.setup("test")
     assert data.identity()["train_classes"]
-    assert not cache.exists()
+    assert not pixel_files(cache)
     pickle.loads(pickle.dumps(data.test_subset))
     assert len(pixel_files(cache)) == 1
     data.setup("fit")

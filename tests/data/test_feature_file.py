@@ -118,24 +118,33 @@ def test_whole_parts_of_a_killed_process_are_taken_up(
     assert len(list(cache.rglob("*.npy"))) == 1, "no part is left beside the file"
 
 
-def test_a_damaged_part_is_computed_anew(cache: Path, small_parts: list[tuple[int, int]]):
+@pytest.mark.parametrize("damage", ["short", "zeros"])
+def test_a_damaged_part_is_computed_again(damage: str, cache: Path, small_parts: list[tuple[int, int]]):
     with pytest.raises(RuntimeError, match="killed"):
         prepare(Counted(breaks_at=28))
     first, second = sorted(cache.rglob("*.npy"), key=lambda path: int(path.stem.rpartition("-")[2]))
-    first.write_bytes(first.read_bytes()[:-4])
+    content = first.read_bytes()
+    first.write_bytes({"short": content[:-4], "zeros": content[:128] + bytes(len(content) - 128)}[damage])
     again = Counted()
     prepare(again)
     assert again.asked == [small_parts[0], *small_parts[2:]]
     assert not second.exists()
 
 
-@pytest.mark.parametrize("damage", ["short", "empty", "foreign"])
-def test_a_damaged_file_is_made_anew(damage: str, cache: Path):
+@pytest.mark.parametrize("damage", ["short", "empty", "foreign", "zeros", "one byte"])
+def test_a_damaged_file_is_made_again(damage: str, cache: Path):
     expected = prepare(Counted()).clone()
     (file,) = cache.rglob("*.npy")
     content = file.read_bytes()
     file.unlink()  # what is mapped stays
-    file.write_bytes({"short": content[:-4], "empty": b"", "foreign": b"no array" * 100}[damage])
+    damaged = {
+        "short": content[:-4],
+        "empty": b"",
+        "foreign": b"no array" * 100,
+        "zeros": content[:128] + bytes(len(content) - 128),  # with the header of the array
+        "one byte": content[:200] + bytes([content[200] ^ 1]) + content[201:],
+    }
+    file.write_bytes(damaged[damage])
     again = Counted()
     assert torch.equal(prepare(again), expected)
     assert again.asked == [(0, 0), (1, 0)]

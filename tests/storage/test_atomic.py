@@ -1,11 +1,14 @@
 """What is stored takes the place of a file, and is never written through a link that lies in its way."""
 
+import os
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from levelfield.errors import UserError
-from levelfield.storage.atomic import replaced, write_atomically
+from levelfield.storage.atomic import replaced, temporary_name, write_atomically
 from levelfield.storage.ledger import Ledger
 from levelfield.storage.lock import Lock
 
@@ -17,11 +20,10 @@ def precious(tmp_path: Path) -> Path:
     return file
 
 
-@pytest.mark.parametrize("name", [".results.csv.tmp", "results.csv"])
-def test_a_planted_link_is_replaced(name: str, precious: Path, tmp_path: Path) -> None:
+def test_a_planted_link_is_replaced(precious: Path, tmp_path: Path) -> None:
     folder = tmp_path / "study"
     folder.mkdir()
-    (folder / name).symlink_to(precious)
+    (folder / "results.csv").symlink_to(precious)
     write_atomically(folder / "results.csv", b"method\n")
     assert precious.read_text() == "mine\n"
     assert (folder / "results.csv").read_bytes() == b"method\n"
@@ -30,16 +32,42 @@ def test_a_planted_link_is_replaced(name: str, precious: Path, tmp_path: Path) -
 
 
 def test_two_that_write_one_file_at_once_both_end_well(tmp_path: Path) -> None:
-    """The second takes the first one's temporary file away, and the first moves the second's, which is not whole."""
     path = tmp_path / "index"
     first, second = replaced(path), replaced(path)
     one, other = first.__enter__(), second.__enter__()
     one.write(b"first")
     first.__exit__(None, None, None)
+    assert path.read_bytes() == b"first", "whole, not what the second has written so far"
     other.write(b"second")
     second.__exit__(None, None, None)
     assert path.read_bytes() == b"second"
     assert [file.name for file in tmp_path.iterdir()] == ["index"]
+
+
+def test_many_that_write_one_file_leave_a_whole_one(tmp_path: Path) -> None:
+    path, contents = tmp_path / "index", {bytes([number]) * 100_000 for number in range(8)}
+
+    def write(content: bytes) -> None:
+        for _ in range(40):
+            write_atomically(path, content)
+            assert path.read_bytes() in contents
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, contents))
+    assert [file.name for file in tmp_path.iterdir()] == ["index"]
+
+
+def test_the_next_writer_removes_what_a_killed_one_left(tmp_path: Path) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    dead, alive, other = (
+        temporary_name(name, process)
+        for name, process in (("index", ended.pid), ("index", os.getppid()), ("index2", ended.pid))
+    )
+    for name in (dead, alive, other):
+        (tmp_path / name).write_bytes(b"half a")
+    write_atomically(tmp_path / "index", b"whole")
+    assert {file.name for file in tmp_path.iterdir()} == {"index", alive, other}
 
 
 def test_a_file_is_as_open_to_others_as_any(tmp_path: Path) -> None:

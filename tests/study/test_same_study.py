@@ -1,7 +1,9 @@
 """Which results belong to a study: an edit, another setting, other data or weights make rows stale, by name."""
 
 import json
+import os
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,6 @@ from levelfield.errors import UserError
 from levelfield.study.folder import StudyFolder
 from levelfield.study.rows import load_spec, with_options
 from levelfield.study.same_study import kept_lines, with_rows_of
-from levelfield.training import build
-from levelfield.training.kept_parts import KeptParts
 
 pytestmark = pytest.mark.full  # until the new engine takes the place of the old one
 
@@ -133,6 +133,42 @@ def test_other_data_make_every_row_stale(here: Path) -> None:
     with pytest.raises(UserError) as refused:
         run_file(file, folder)
     assert all(words in str(refused.value) for words in ("the data have changed on disk", "--recompute all"))
-    build._kept = KeptParts()  # as in another process, which has no list of the samples
     run_file(file, folder, recompute=["all"])
     assert len(StudyFolder.begun(folder).state.results) == 6
+
+
+class _Swap(StringIO):
+    """Overwrites an image, once so many jobs have ended; name, size and modification time stay."""
+
+    def __init__(self, image: Path, jobs: int) -> None:
+        super().__init__()
+        self.image, self.jobs, self.ended = image, jobs, 0
+
+    def write(self, text: str) -> int:
+        self.ended += '"event": "job"' in text
+        if self.ended == self.jobs:
+            self.jobs, before = 0, self.image.stat()
+            Image.new("RGB", (32, 32), "red").save(self.image)
+            os.utime(self.image, ns=(before.st_atime_ns, before.st_mtime_ns))
+            assert self.image.stat().st_size == before.st_size
+        return super().write(text)
+
+
+@pytest.mark.parametrize("jobs", [3, 6])
+def test_images_overwritten_while_a_study_runs_stop_it(here: Path, jobs: int) -> None:
+    """After the third job by the next job; after the last one before a test label is read."""
+    for number in range(48):
+        (here / "images" / f"{number // 6}").mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (32, 32), (number * 5, 40 + number, 0)).save(here / "images" / f"{number // 6}/{number}.bmp")
+    data = "{class_path: ImageFolder, init_args: {folder: images}}"
+    text = SMALL.replace("{class_path: Glyphs, init_args: {num_classes: 32, image_size: 32}}", data)
+    text = text.replace("batch_size: 16", "batch_size: 4").replace("samples_per_class: 4", "samples_per_class: 2")
+    file, folder = small_study(here, text=text), here / "out"
+    swap = _Swap(here / "images/0/0.bmp", jobs)
+    with pytest.raises(UserError, match="the data have changed on disk"):
+        run_file(file, folder, machine=swap)
+    assert swap.ended == jobs
+    assert not (folder / "ledger.jsonl").exists()
+    assert len(results(folder)) == jobs
+    with pytest.raises(UserError, match="the data have changed on disk"):
+        run_file(file, folder)

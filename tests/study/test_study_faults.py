@@ -23,7 +23,7 @@ from levelfield.cli.main import main
 from levelfield.core.ledger import EVALUATED, Evaluation, begin, read_lines
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.errors import UserError
-from levelfield.storage.atomic import storing
+from levelfield.storage.atomic import storing, temporary_name
 from levelfield.study import training_job
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job, Task
@@ -260,10 +260,12 @@ def test_a_study_killed_before_its_first_file_was_written_can_begin(toy_file: Pa
 @pytest.mark.full
 def test_files_left_by_a_kill_do_no_harm(copy: Path, finished: Path, spec: StudySpec) -> None:
     one_job_left(copy)
-    left = [".results.csv.tmp", ".study.yaml.tmp", f"{LAST}/.best.ckpt.tmp", "jobs/arcface/run1/test/.result.json.tmp"]
-    for name in left:
-        (copy / name).parent.mkdir(exist_ok=True)
-        (copy / name).write_bytes(b"half a")
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    for name in ("results.csv", "study.yaml", f"{LAST}/best.ckpt", "jobs/arcface/run1/test/result.json"):
+        left = (copy / name).with_name(temporary_name((copy / name).name, ended.pid))
+        left.parent.mkdir(exist_ok=True)
+        left.write_bytes(b"half a")
     (copy / LAST / "last.ckpt").write_bytes((copy / LAST / "best.ckpt").read_bytes()[:1000])
     (copy / ".running.json").write_text('{"process": 1, "ti')
     run_study(copy, spec)

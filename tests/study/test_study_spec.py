@@ -126,7 +126,7 @@ def test_second_searches_of_options_are_beside_those_of_the_file(study: Path) ->
     assert seconds(arcface=1) == ["contrastive@2", "arcface@2"]
     assert seconds(contrastive=0, arcface=1) == ["arcface@2"]
     assert seconds(all=0) == []
-    with pytest.raises(UserError, match="second_searches: .*'arcfase'; did you mean 'arcface'"):
+    with pytest.raises(UserError, match=r"second_searches: .*'arcfase'; did you mean 'arcface'"):
         seconds(arcfase=1)
 
 

@@ -1,5 +1,7 @@
 """Parts that trainings share are those that each would have built, and the generator goes on as if it had."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,7 @@ import torch
 from PIL import Image
 
 from levelfield.data.datamodule import MetricDataModule
-from levelfield.data.datasets import ImageFolder
+from levelfield.data.datasets import ImageFolder, TextTable
 from levelfield.models import TimmTrunk
 from levelfield.training import kept_parts
 from levelfield.training.kept_parts import KeptParts
@@ -53,22 +55,65 @@ def test_parts_of_ones_own_are_built_each_time() -> None:
     assert built(lambda: kept.trunk(OwnTrunk, TINY), 3)[0] is not built(lambda: kept.trunk(OwnTrunk, TINY), 3)[0]
 
 
-def test_a_list_of_samples_is_read_anew_after_a_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """Two images of the same size in bytes in each of 20 classes, in a folder inside the class folder."""
+    for number in range(20):
+        (tmp_path / f"class{number:02d}" / "inside").mkdir(parents=True)
+        for sample in range(2):
+            image = Image.new("RGB", (8, 8), (number, sample, 0))
+            image.save(tmp_path / f"class{number:02d}" / "inside" / f"{sample}.bmp")
+    return tmp_path
+
+
+def fingerprint(dataset: ImageFolder) -> str:
+    return MetricDataModule(dataset).identity()["fingerprint"]
+
+
+def test_a_new_file_is_found_after_a_minute(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(kept_parts.time, "monotonic", lambda: now[0])
-    for number in range(16):
-        (tmp_path / f"class{number:02d}").mkdir()
-        for sample in range(2):
-            Image.new("RGB", (8, 8), (number, sample, 0)).save(tmp_path / f"class{number:02d}" / f"{sample}.png")
-    kept = KeptParts()
-
-    def fingerprint() -> str:
-        return MetricDataModule(kept.dataset(ImageFolder, {"folder": str(tmp_path)})).identity()["fingerprint"]
-
-    before = fingerprint()
-    (tmp_path / "class00" / "0.png").rename(tmp_path / "class00" / "2.png")
-    after = MetricDataModule(ImageFolder(str(tmp_path))).identity()["fingerprint"]
+    kept, given = KeptParts(), {"folder": str(images)}
+    before = fingerprint(kept.dataset(ImageFolder, given))
+    Image.new("RGB", (8, 8)).save(images / "class00" / "inside" / "2.bmp")
+    after = fingerprint(ImageFolder(images))
     now[0] = 59.0
-    assert fingerprint() == before != after
+    assert fingerprint(kept.dataset(ImageFolder, given)) == before != after
     now[0] = 61.0
-    assert fingerprint() == after
+    assert fingerprint(kept.dataset(ImageFolder, given)) == after
+
+
+def overwrite(folder: Path) -> None:
+    """Other pixels, with the size and the modification time of those before."""
+    file = folder / "class02" / "inside" / "0.bmp"
+    before = file.stat()
+    Image.new("RGB", (8, 8), "red").save(file)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert file.stat().st_size == before.st_size
+
+
+CHANGES: dict[str, Callable[[Path], Any]] = {
+    "overwritten": overwrite,
+    "removed": lambda folder: (folder / "class02" / "inside" / "0.bmp").unlink(),
+    "a new class": lambda folder: (folder / "class00b").mkdir(),
+    "a new image": lambda folder: Image.new("RGB", (8, 8)).save(folder / "class00" / "0.bmp"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_file_ends_a_kept_list_at_once(change: str, images: Path) -> None:
+    kept, given = KeptParts(), {"folder": str(images)}
+    first = kept.dataset(ImageFolder, given)
+    before = fingerprint(first)
+    assert kept.dataset(ImageFolder, given) is first
+    CHANGES[change](images)
+    assert fingerprint(kept.dataset(ImageFolder, given)) == fingerprint(ImageFolder(images)) != before
+
+
+def test_a_changed_table_ends_a_kept_list_at_once(tmp_path: Path) -> None:
+    table = tmp_path / "texts.csv"
+    table.write_text("text,label\n" + "".join(f"hello {n},{n // 2:02d}\n" for n in range(40)))
+    kept, given = KeptParts(), {"table": str(table)}
+    before = fingerprint(kept.dataset(TextTable, given))
+    table.write_text(table.read_text().replace("hello 3,01", "hello 3,00"))
+    assert fingerprint(kept.dataset(TextTable, given)) == fingerprint(TextTable(table)) != before

@@ -23,8 +23,8 @@ usage: levelfield data list|verify|prepare [NAME or your own FILE or FOLDER ...]
 The data sets that have a name: what they are, where they lie, whether they are whole. Without a NAME, all of them.
 
   list            classes, samples, whether it is ready, split, licence, source; with a NAME all of it as a card
-  verify          compares the counts with the published ones and opens every sample, test classes too;
-                  lists what is wrong and exits with 2, and what is there more than once;
+  verify          compares the counts with the published ones, opens every sample, test classes too, and reads
+                  its bytes again; lists what is wrong and exits with 2, and what is there more than once;
                   your own data as well: a folder of class folders, or a table (.csv, .parquet)
   prepare NAME    fetches the files (a transfer that stopped goes on), checks and unpacks them; what needs your
                   agreement you fetch yourself and give as --archive FILE

@@ -6,9 +6,9 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -71,7 +71,7 @@ def prepare_images(
     """The images of `index` from their cache, which is made or renewed first where it has to be.
 
     The cache lies in a folder of its own below `LEVELFIELD_CACHE` (by default `~/.cache/levelfield`). It is renewed
-    when the samples, or the path, size or modification time of a file, are not what it was made from. One process makes
+    when the samples, or the bytes of a file, are not what it was made from. One process makes
     it, with loader processes on the cores that it has, while others wait; what is there is always whole, whenever a
     process is killed.
 
@@ -114,7 +114,7 @@ def prepared_where_it_pays(
         return None
     folder = _folder(dataset, purpose)
     is_new = not os.path.exists(folder / INDEX)
-    if is_new and not _fits(folder, index, read):  # before millions of files are looked at for the stamp
+    if is_new and not _fits(folder, index, read):  # before millions of files are hashed for the stamp
         return None
     stamp = stamp_of(dataset, index)
     try:
@@ -162,43 +162,19 @@ def place_of(dataset: MetricDataset) -> dict[str, Any]:
 
 
 def stamp_of(dataset: MetricDataset, index: SampleIndex) -> str:
-    """What the samples of `index` depend on: texts themselves, or the files, and the versions of what decodes them."""
+    """What the samples of `index` depend on: their content, and the versions of what decodes images."""
     return dataset.once(("stamp", index.keys), lambda: _stamp(dataset, index))
 
 
 def _stamp(dataset: MetricDataset, index: SampleIndex) -> str:
-    if dataset.modality == "text":
-        return _digest([(key, dataset.load(key)) for key in index.keys])
-    import torchvision  # takes as long as torch, which `levelfield data list` needs neither of
+    digest = hashlib.sha256()
+    for key, content in zip(index.keys, dataset.contents_of(index.keys), strict=True):
+        digest.update(f"{key}\t{content}\n".encode())
+    if dataset.modality == "image":
+        import torchvision  # takes as long as torch, which `levelfield data list` needs neither of
 
-    decoders = [PIL.__version__, torchvision.__version__]
-    paths = _paths(_Placed(_digest(place_of(dataset)), dataset), index.keys)
-    if paths is None:
-        return _digest(list(index.keys), decoders)
-    files = []
-    for key, path in zip(index.keys, paths, strict=True):
-        try:
-            status = os.stat(path)
-        except OSError:
-            dataset.size_of(key)  # names the row where there is no such file
-            raise
-        files.append((key, path, status.st_size, status.st_mtime_ns))
-    return _digest(files, decoders)
-
-
-@dataclass(frozen=True)
-class _Placed:
-    """A data set that is another's equal if both lie in one place."""
-
-    place: str
-    dataset: MetricDataset = field(compare=False)
-
-
-@lru_cache(maxsize=4)  # each job of a study asks, and has a data set of its own
-def _paths(placed: _Placed, keys: Sequence[str]) -> list[str] | None:
-    """The file of each sample; None where the program draws them."""
-    files = [placed.dataset.file_of(key) for key in keys]
-    return None if None in files else [os.path.abspath(str(file)) for file in files]
+        digest.update(f"{PIL.__version__} {torchvision.__version__}".encode())
+    return digest.hexdigest()
 
 
 def _digest(*values: Any) -> str:

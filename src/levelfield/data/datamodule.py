@@ -138,7 +138,7 @@ class MetricDataModule(LightningDataModule):
         self._identity: dict[str, Any] | None = None
 
     def setup(self, stage: str) -> None:
-        index = self.dataset.once("index", self.dataset.read_index)
+        index = self.dataset.kept_index()
         split, trainval_classes, test_classes = self._halves(index)
         if stage == "test" or not len(test_classes) or np.isin(test_classes, index.labels).any():
             # While nothing is tested, a folder's test images may be elsewhere.
@@ -216,6 +216,16 @@ class MetricDataModule(LightningDataModule):
             self.setup("validate")
         assert self._identity is not None
         return self._identity
+
+    def fingerprint(self, half: Literal["training", "test"], again: bool = False) -> str:
+        """The fingerprint of a half as it is on disk now.
+
+        Args:
+            again: whether to read all its files again, whatever is kept of their content.
+        """
+        index = self.dataset.read_index()
+        classes = self._halves(index)[1 if half == "training" else 2]
+        return self.dataset.fingerprint(index.select(np.isin(index.labels, classes)), again)
 
     def overview(self) -> list[str]:
         """Lines with the counts of the whole data set, and what of it is left out or looks like a slip."""

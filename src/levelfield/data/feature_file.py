@@ -5,9 +5,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,10 +16,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from levelfield.data.cache import cache_root, place_of, stamp_of
+from levelfield.data.content_hashes import file_state
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.index import SampleIndex
 from levelfield.data.made_once import made_once, written
-from levelfield.storage.atomic import replaced
+from levelfield.errors import UserError
+from levelfield.storage.checked_file import CheckedFile, is_whole, replaced_checked
 from levelfield.storage.lock import Lock
 
 # A part has about so many samples, more where there would be more parts than that.
@@ -61,7 +64,8 @@ def prepare_features(
 
     The file lies in `features/` below `LEVELFIELD_CACHE` and is named for all that the features depend on, so that
     other samples, weights or transforms have another one. It is whole or absent, whenever a process is killed. All
-    processes that want it compute it together, a part each; a part that is whole stays for the next to come.
+    processes that want it compute it together, a part each; a part that is whole stays for the next to come. A file or
+    part whose checksum is not that of its content is computed again.
 
     Args:
         index: the samples, whose order is that of the features.
@@ -130,7 +134,7 @@ def _compute(parts: list[Part], file: Path, shape: tuple[int, int], batches: Bat
 
 def _compute_part(part: Part, batches: Batches) -> None:
     # What a loader draws leaves the process's generator alone: later draws do not know whether the file was there.
-    with torch.random.fork_rng(devices=[]), replaced(part.file) as opened:
+    with torch.random.fork_rng(devices=[]), replaced_checked(part.file) as opened:
         begun = False
         for batch in batches(part.view, part.start, part.stop):
             if not begun:
@@ -140,7 +144,7 @@ def _compute_part(part: Part, batches: Batches) -> None:
 
 
 def _join(parts: list[Part], file: Path, shape: tuple[int, int]) -> None:
-    with replaced(file) as opened:
+    with replaced_checked(file) as opened:
         for i, part in enumerate(parts):
             features = part.read()
             assert features is not None  # who removes parts has the lock and leaves the file
@@ -149,7 +153,7 @@ def _join(parts: list[Part], file: Path, shape: tuple[int, int]) -> None:
             opened.write(np.ascontiguousarray(features).tobytes())
 
 
-def _write_header(opened: BinaryIO, shape: tuple[int, ...]) -> None:
+def _write_header(opened: CheckedFile, shape: tuple[int, ...]) -> None:
     np.lib.format.write_array_header_1_0(opened, {"descr": "<f4", "fortran_order": False, "shape": shape})
 
 
@@ -161,7 +165,15 @@ def _mapped(file: Path, shape: tuple[int, int]) -> Tensor | None:
 
 def _loaded(file: Path) -> np.ndarray | None:
     try:
+        if not _is_whole(file, file_state(file)):
+            return None
         # Copy on write: nothing is written, but torch takes no array that is read-only.
         return np.load(file, mmap_mode="c", allow_pickle=False)
-    except (FileNotFoundError, ValueError, EOFError):  # absent, or not what numpy writes
+    except (FileNotFoundError, UserError, ValueError, EOFError):  # absent, or not what numpy writes
         return None
+
+
+@lru_cache(maxsize=256)
+def _is_whole(file: Path, state: int) -> bool:
+    """`is_whole`, read once by a process as long as the file stays as it is."""
+    return is_whole(file)

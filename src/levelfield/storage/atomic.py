@@ -5,12 +5,15 @@ By hand: the standard library has nothing for it, and the package that had, atom
 
 import json
 import os
+import secrets
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from levelfield.errors import refused_file
+from levelfield.runtime.processes import is_running
 
 TEMPORARY = ".tmp"  # what a killed process may leave
 
@@ -55,24 +58,40 @@ def without_links(path: str, flags: int) -> int:
 def replaced(path: Path) -> Iterator[BinaryIO]:
     """A temporary file beside `path` that takes its place once it is whole and durable.
 
-    Where another process writes the same file without a lock, the last one's stays.
+    Each writer has its own temporary file. Where several write the same file without a lock, the last one's stays.
     """
-    temporary = path.with_name(f".{path.name}{TEMPORARY}")
+    _remove_left_over(path)
+    temporary = path.with_name(temporary_name(path.name, os.getpid()))
     try:
         with new_file(temporary) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-            written = os.fstat(file.fileno())
-        try:
-            os.replace(temporary, path)
-        except FileNotFoundError:
-            if not (path.exists() and os.path.samestat(written, path.stat())):  # else the other has moved this one
-                raise
+        os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     make_durable(path.parent)
+
+
+def temporary_name(name: str, process: int) -> str:
+    """A new name for what a process of this host writes until it is whole: `.results.csv.node1.4711.9f3a61c2.tmp`."""
+    return f".{name}.{_host()}.{process}.{secrets.token_hex(4)}{TEMPORARY}"
+
+
+def _remove_left_over(path: Path) -> None:
+    """Remove what killed processes of this host left of a file."""
+    begins = f".{path.name}.{_host()}."
+    with suppress(FileNotFoundError):
+        for name in os.listdir(path.parent):
+            if name.startswith(begins) and name.endswith(TEMPORARY):
+                process = name.removeprefix(begins).partition(".")[0]
+                if process.isdecimal() and not is_running(int(process)):
+                    path.with_name(name).unlink(missing_ok=True)
+
+
+def _host() -> str:
+    return socket.gethostname().replace("/", "_")[:64]
 
 
 def write_atomically(path: Path, content: bytes) -> None:

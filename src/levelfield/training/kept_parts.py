@@ -10,7 +10,7 @@ from levelfield.data.datasets.base import MetricDataset
 from levelfield.models.trunks import Trunk
 from levelfield.training.frozen_trunk import trunk_hash
 
-# A list of samples is read anew after this, so that a change on disk is found in a study of short trainings, too.
+# A list of samples is read again after this: a new file in a folder shows in no file that was looked at.
 LIST_SECONDS = 60.0
 
 
@@ -56,13 +56,15 @@ class KeptParts:
     def dataset(self, kind: type[MetricDataset], arguments: dict[str, Any]) -> MetricDataset:
         """The data set `kind(**arguments)`, for some seconds with what was read of its list of samples.
 
+        A file that has changed since then ends this: its size, times and inode are looked at each time.
+
         Raises:
             UserError: the class' own.
         """
         asked, now = (kind, repr(arguments)), time.monotonic()
         if self._dataset is not None:
             known, dataset, since = self._dataset
-            if known == asked and now - since < LIST_SECONDS:
+            if known == asked and now - since < LIST_SECONDS and not dataset.has_changed():
                 return dataset
         dataset = kind(**arguments)
         if _is_ours(kind):

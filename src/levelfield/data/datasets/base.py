@@ -4,7 +4,8 @@ import hashlib
 import inspect
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -12,6 +13,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from jaxtyping import Int
 
+from levelfield.data.content_hashes import file_state, kept_hashes, number_of, sample_hash
 from levelfield.data.datasets.archives import Archive
 from levelfield.data.datasets.images import open_image
 from levelfield.data.duplicates import Duplicate, content_digest, duplicates_of
@@ -72,6 +74,7 @@ class MetricDataset(ABC):
 
     _index: SampleIndex | None = None
     _kept: dict[Any, Any] | None = None
+    _watched: dict[str, int] | None = None
 
     @abstractmethod
     def read_index(self) -> SampleIndex:
@@ -97,25 +100,58 @@ class MetricDataset(ABC):
         """
         return None
 
-    def size_of(self, key: str) -> int:
-        """Size of a sample's file in bytes, for the fingerprint.
+    def content_of(self, key: str) -> str:
+        """SHA-256 of what makes a sample, computed now: of its file's bytes, or of the key where there is no file.
+
+        A data set whose samples are drawn, or are parts of a file, hashes what makes them.
 
         Raises:
-            UserError: the file is missing.
+            UserError: the file is missing or cannot be read.
         """
         file = self.file_of(key)
-        return 0 if file is None else file_size(file)
+        return hashlib.sha256(key.encode()).hexdigest() if file is None else sample_hash(file)
 
-    def content_of(self, key: str) -> int | str:
-        """What the fingerprint holds of a sample: the size of its file, or the hash of a text."""
-        return self.size_of(key)
+    def contents_of(self, keys: Sequence[str], again: bool = False) -> Iterator[str]:
+        """`content_of` of each key; that of a file is kept below `LEVELFIELD_CACHE` until the file changes.
 
-    def fingerprint(self, index: SampleIndex) -> str:
-        """SHA-256 over class names, and over key, class and content of the samples in `index`, of no others."""
+        Args:
+            again: whether to read all files again, whatever is kept.
+
+        Raises:
+            UserError: a file is missing or cannot be read.
+        """
+        names, states = np.empty((2, len(keys)), np.uint64)
+        first = last = ""
+        for i, key in enumerate(keys):
+            file = self.file_of(key)
+            if file is None:
+                return map(self.content_of, keys)
+            path = os.path.abspath(file)
+            names[i], states[i] = number_of(path, key), file_state(path)
+            first, last = min(first or path, path), max(last, path)
+            if self._watched is not None:
+                self._watched[path] = int(states[i])
+        folder = os.path.commonpath([first, last]) if first else ""
+        found = kept_hashes(folder, names, states, lambda i: self.content_of(keys[i]), again)
+        return (content.tobytes().hex() for content in found)
+
+    def fingerprint(self, index: SampleIndex, again: bool = False) -> str:
+        """SHA-256 over class names, and over key, class and content of the samples in `index`, of no others.
+
+        Args:
+            again: whether to read all files again, whatever is kept of their content.
+
+        Raises:
+            UserError: a file is missing or cannot be read.
+        """
         digest = hashlib.sha256("".join(f"{name}\n" for name in index.class_names).encode())
-        for key, label in zip(index.keys, index.labels, strict=True):
-            digest.update(f"{key}\t{label}\t{self.content_of(key)}\n".encode())
+        for key, label, content in zip(index.keys, index.labels, self.contents_of(index.keys, again), strict=True):
+            digest.update(f"{key}\t{label}\t{content}\n".encode())
         return digest.hexdigest()
+
+    def index_files(self) -> list[Path]:
+        """Files and folders that change when the list of samples does, as far as a data set knows them."""
+        return []
 
     def default_split(self, index: SampleIndex) -> Literal["half", "official"]:
         """The split that is used unless another is asked for."""
@@ -141,7 +177,7 @@ class MetricDataset(ABC):
         return self.read_index(), []
 
     def verify(self) -> VerifyReport:
-        """Compare the counts with the published ones, look at a table's split and roles, and open every sample."""
+        """Compare the counts with the published ones, look at a table's split and roles, open and hash every sample."""
         index, problems = self.read_all()
         report = self.count(index)
         report.problems += problems
@@ -156,6 +192,13 @@ class MetricDataset(ABC):
                 digests[key] = content_digest(self.load(key))
             except UserError as error:
                 report.problems.append(str(error))
+        opened = list(digests)
+        before, now = (self.contents_of(opened, again) for again in (False, True))
+        report.problems += [
+            f"{key}: its bytes have changed, though size, times and inode of its file have not: restore it from a copy"
+            for key, *contents in zip(opened, before, now, strict=True)
+            if contents[0] != contents[1]
+        ]
         report.duplicates = duplicates_of(index, self.test_classes(index), digests)
         return report
 
@@ -186,8 +229,27 @@ class MetricDataset(ABC):
         return self.load(index.keys[position]), int(index.labels[position])
 
     def keep_list(self) -> None:
-        """Read the list of the samples, and look at their files, once from now on: for trainings that last seconds."""
-        self._kept = {}
+        """Read the list of the samples, and their files' hashes, once from now on: for trainings that last seconds."""
+        self._kept, self._watched = {}, {}
+
+    def kept_index(self) -> SampleIndex:
+        """`read_index`, the first time where the list is kept."""
+
+        def read() -> SampleIndex:
+            if self._watched is not None:
+                with suppress(OSError, UserError):  # which `read_index` explains
+                    self._watched |= {str(path): file_state(path) for path in self.index_files()}
+            return self.read_index()
+
+        index: SampleIndex = self.once("index", read)
+        return index
+
+    def has_changed(self) -> bool:
+        """Whether a file that was looked at since `keep_list` has changed or is missing now."""
+        try:
+            return any(file_state(path) != state for path, state in (self._watched or {}).items())
+        except UserError:
+            return True
 
     def once(self, key: Any, read: Callable[[], Any]) -> Any:
         """What `read` gives, the first time where the list is kept; `key` says what it is."""
@@ -222,6 +284,10 @@ class NamedDataset(MetricDataset):
     def file_of(self, key: str) -> Path | None:
         return self.named_folder() / key
 
+    def index_files(self) -> list[Path]:
+        folder = self.named_folder()
+        return [folder, *folder.iterdir()]
+
     @property
     def remedy(self) -> str:
         """What to do about a file of the publishers' that is missing or broken."""
@@ -246,13 +312,3 @@ class NamedDataset(MetricDataset):
                 "(levelfield data prepare fetches data sets)"
             )
         return folder / self.inner_folder
-
-
-def file_size(path: Path) -> int:
-    """Bytes of a file, or a UserError that names it."""
-    try:
-        return path.stat().st_size
-    except OSError as error:
-        raise UserError(
-            f"cannot read {path} ({error.strerror}): restore the file or take it out of the data set"
-        ) from None

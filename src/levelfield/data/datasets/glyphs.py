@@ -1,12 +1,14 @@
 """Characters in the typefaces that come with matplotlib: the embedded data set, nothing to download."""
 
 import unicodedata
-from functools import cached_property
+from functools import cached_property, lru_cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
 
+from levelfield.data.content_hashes import file_state, sample_hash
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.index import SampleIndex, index_of_classes
 from levelfield.errors import UserError
@@ -101,9 +103,15 @@ class Glyphs(MetricDataset):
         ImageDraw.Draw(image).text(origin, letter, fill="black", font=font, anchor="ls")
         return image.convert("RGB")
 
-    def size_of(self, key: str) -> int:
-        """Size of the typeface's file, with the picture's side: both decide what is drawn."""
-        return _font_file(key.split("/")[1]).stat().st_size * self.image_size
+    def content_of(self, key: str) -> str:
+        """SHA-256 of the letter, of its typeface's bytes and of the picture's side, which make the picture."""
+        letter, face = key.split("/")
+        file = _font_file(face)
+        font = _font_hash(file, file_state(file))
+        return sha256(f"{letter} {font} {self.image_size}".encode()).hexdigest()
+
+    def index_files(self) -> list[Path]:
+        return [_font_file(face) for face in FACES]
 
     def expected_counts(self) -> tuple[int | None, int | None]:
         return super().expected_counts() if self.num_classes is None else (self.num_classes, None)
@@ -127,6 +135,12 @@ def _font_file(face: str) -> Path:
     if not file.is_file():
         raise UserError(f"no typeface {file}: install matplotlib from its wheel, which brings its typefaces along")
     return file
+
+
+@lru_cache
+def _font_hash(file: Path, state: int) -> str:
+    """SHA-256 of a typeface's file; by `file_state` a changed one is read again."""
+    return sample_hash(file)
 
 
 def _code_points(face: str) -> list[int]:

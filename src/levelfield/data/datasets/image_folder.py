@@ -69,6 +69,10 @@ class ImageFolder(MetricDataset):
             tuple(keys), np.array(labels, dtype=np.int64), tuple(class_names), left_out=tuple(found.left_out())
         )
 
+    def index_files(self) -> list[Path]:
+        folder = own_file(self.folder, self.root)
+        return [folder, *(Path(entry.path) for entry in os.scandir(folder) if entry.is_dir())]
+
     def load(self, key: str) -> Image.Image:
         return open_image(self.file_of(key))
 

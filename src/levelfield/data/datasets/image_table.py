@@ -52,6 +52,9 @@ class ImageTable(MetricDataset):
         keys = Keys(partial(_plain_path, labelled.contents.at), labelled.contents.rows)
         return table_index(own_file(self.table, self.root), labelled, keys), labelled.problems
 
+    def index_files(self) -> list[Path]:
+        return [own_file(self.table, self.root)]
+
     def _rows(self) -> LabelledRows:
         return read_labelled_rows(own_file(self.table, self.root), "path")
 

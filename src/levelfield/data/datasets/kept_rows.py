@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
+from levelfield.data.content_hashes import file_state
 from levelfield.data.datasets.table_rows import Coded
 from levelfield.data.made_once import made_once
 from levelfield.data.strings import Keys, Strings, StringsWriter
@@ -49,7 +50,7 @@ Read = Callable[[StringsWriter], LabelledRows]
 def rows_once(table: Path, columns: tuple[str, ...], read: Read, in_file: bool) -> LabelledRows:
     """What `read` gives; where it is to be in a file, that of an earlier process, as long as the table is the same.
 
-    The files lie below `LEVELFIELD_CACHE`, in a folder that is named for the table's path, size and modification time.
+    The files are below `LEVELFIELD_CACHE`, in a folder that is named for the table's path, size, times and inode.
 
     Args:
         columns: that are read.
@@ -60,9 +61,9 @@ def rows_once(table: Path, columns: tuple[str, ...], read: Read, in_file: bool) 
     """
     if not in_file:
         return read(StringsWriter(io.BytesIO()))
-    path, status = str(table.resolve()), table.stat()
+    path = str(table.resolve())
     place = cache_root() / "tables" / f"{table.stem[:40]}-{_digest(path, *columns)}"
-    folder = place / _digest(FORMAT, path, status.st_size, status.st_mtime_ns)
+    folder = place / _digest(FORMAT, path, file_state(table))
 
     def make() -> None:
         print(f"reading the rows of {table} once, into {folder}", file=sys.stderr)

@@ -1,5 +1,6 @@
 """Omniglot: 1,623 handwritten characters of 50 alphabets, 20 drawings of each."""
 
+import hashlib
 import os
 import zlib
 from pathlib import Path
@@ -9,8 +10,9 @@ from zipfile import BadZipFile, ZipFile
 import numpy as np
 from PIL import Image
 
+from levelfield.data.content_hashes import sample_hash
 from levelfield.data.datasets.archives import Archive
-from levelfield.data.datasets.base import NamedDataset, file_size
+from levelfield.data.datasets.base import NamedDataset
 from levelfield.data.datasets.images import decode_image, open_image
 from levelfield.data.index import SampleIndex
 from levelfield.errors import UserError
@@ -73,30 +75,26 @@ class Omniglot(NamedDataset):
         return SampleIndex(tuple(keys), np.array(labels, dtype=np.int64), tuple(class_names), coarse_names=alphabets)
 
     def load(self, key: str) -> Image.Image:
-        part = key.partition("/")[0]
-        folder = self.named_folder()
-        if (folder / part).is_dir():
-            return open_image(folder / key)
-        archive = self._archive(part)
-        try:
-            if archive.getinfo(key).file_size > LARGEST_DRAWING:
-                raise BadZipFile("it is no drawing, so large is it")
-            return decode_image(archive.read(key), f"{archive.filename}/{key}")
-        except (KeyError, BadZipFile, OSError, RuntimeError, zlib.error) as error:  # RuntimeError: how it is packed
-            raise UserError(f"cannot read {key} in {archive.filename} ({error}): fetch the file again") from None
+        file = self.file_of(key)
+        return open_image(file) if file.suffix != ".zip" else decode_image(self._read(key), f"{file}/{key}")
 
     def file_of(self, key: str) -> Path:
         folder, part = self.named_folder(), key.partition("/")[0]
         return folder / key if (folder / part).is_dir() else folder / f"{part}.zip"
 
-    def size_of(self, key: str) -> int:
+    def content_of(self, key: str) -> str:
         file = self.file_of(key)
-        if file.suffix != ".zip":
-            return file_size(file)
+        return sample_hash(file) if file.suffix != ".zip" else hashlib.sha256(self._read(key)).hexdigest()
+
+    def _read(self, key: str) -> bytes:
+        """A drawing's bytes in its zip file."""
+        archive = self._archive(key.partition("/")[0])
         try:
-            return self._archive(file.stem).getinfo(key).file_size
-        except KeyError:
-            raise UserError(f"no {key} in {file}: fetch the file again") from None
+            if archive.getinfo(key).file_size > LARGEST_DRAWING:
+                raise BadZipFile("it is no drawing, so large is it")
+            return archive.read(key)
+        except (KeyError, BadZipFile, OSError, RuntimeError, zlib.error) as error:  # RuntimeError: how it is packed
+            raise UserError(f"cannot read {key} in {archive.filename} ({error}): fetch the file again") from None
 
     def _files(self, part: str) -> list[str]:
         """Paths below `omniglot/` of the drawings of a part, and of its character folders with a slash at the end."""

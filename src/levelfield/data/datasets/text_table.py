@@ -41,6 +41,9 @@ class TextTable(TextDataset):
         index = table_index(own_file(self.table, self.root), labelled, Keys(_called, labelled.numbers))
         return index, labelled.contents, labelled.problems
 
+    def index_files(self) -> list[Path]:
+        return [own_file(self.table, self.root)]
+
     def texts_by_key(self, keys: Sequence[str], texts: Sequence[str]) -> Mapping[str, str]:
         assert isinstance(keys, Keys)
         return _TextOfRow(keys.rows, texts)

@@ -65,9 +65,6 @@ class TextDataset(MetricDataset):
     def file_of(self, key: str) -> Path | None:
         return None  # a text is a part of one
 
-    def size_of(self, key: str) -> int:
-        return len(self.load(key).encode())
-
     def content_of(self, key: str) -> str:
         return hashlib.sha256(self.load(key).encode()).hexdigest()
 

@@ -1,0 +1,206 @@
+"""The fingerprint is of the samples' bytes, which are read once as long as the files stay as they are."""
+
+import hashlib
+import os
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+from PIL import Image
+
+from levelfield.data import content_hashes
+from levelfield.data.datamodule import MetricDataModule
+from levelfield.data.datasets import Glyphs, ImageFolder, ImageTable, base, glyphs
+from levelfield.data.datasets.omniglot import Omniglot
+from levelfield.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two images, all of the same size in bytes, in each of 16 classes."""
+    for number in range(16):
+        (tmp_path / "images" / f"{number:02d}").mkdir(parents=True)
+        for sample in range(2):
+            Image.new("RGB", (8, 8), (number, sample, 0)).save(tmp_path / "images" / f"{number:02d}" / f"{sample}.bmp")
+    return tmp_path / "images"
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files that are read, as `class/file`."""
+    names: list[str] = []
+
+    def counted(path: Path) -> str:
+        names.append(f"{path.parent.name}/{path.name}")
+        return content_hashes.sample_hash(path)
+
+    monkeypatch.setattr(base, "sample_hash", counted)
+    return names
+
+
+def fingerprint(folder: Path, again: bool = False) -> str:
+    """As in a process that starts now."""
+    dataset = ImageFolder(folder)
+    return dataset.fingerprint(dataset.read_index(), again=again)
+
+
+def by_hand(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for label in range(16):
+        digest.update(f"{label:02d}\n".encode())
+    for label in range(16):
+        for sample in range(2):
+            key = f"{label:02d}/{sample}.bmp"
+            content = hashlib.sha256((folder / key).read_bytes()).hexdigest()
+            digest.update(f"{key}\t{label}\t{content}\n".encode())
+    return digest.hexdigest()
+
+
+def swap(image: Path) -> None:
+    """Other pixels under the same name, size and modification time, in the same inode."""
+    before = image.stat()
+    content = image.read_bytes()
+    image.write_bytes(content[:-1] + bytes([content[-1] ^ 255]))
+    os.utime(image, ns=(before.st_atime_ns, before.st_mtime_ns))
+    now = image.stat()
+    assert (now.st_size, now.st_mtime_ns, now.st_ino) == (before.st_size, before.st_mtime_ns, before.st_ino)
+
+
+def test_files_are_read_once_and_their_bytes_count(folder: Path, reads: list[str]) -> None:
+    assert fingerprint(folder) == by_hand(folder)
+    assert len(reads) == 32
+    assert fingerprint(folder) == by_hand(folder)
+    assert len(reads) == 32, "a second start reads no file"
+    before = by_hand(folder)
+    swap(folder / "03" / "1.bmp")
+    assert fingerprint(folder) == by_hand(folder) != before
+    assert reads[32:] == ["03/1.bmp"]
+
+
+def test_a_file_that_is_touched_or_replaced_is_read_again(folder: Path, reads: list[str]) -> None:
+    before = fingerprint(folder)
+    os.utime(folder / "00" / "0.bmp", ns=(1, 1))
+    assert fingerprint(folder) == before, "the bytes are the same"
+    (folder / "01" / "0.bmp").write_bytes((folder / "02" / "0.bmp").read_bytes())
+    copied = fingerprint(folder)
+    assert copied == by_hand(folder) != before
+    os.replace(folder / "05" / "0.bmp", folder / "01" / "0.bmp")
+    (folder / "05" / "0.bmp").write_bytes((folder / "04" / "0.bmp").read_bytes())
+    assert fingerprint(folder) == by_hand(folder) != copied
+    assert reads[32:33] + sorted(reads[33:34]) + sorted(reads[34:]) == ["00/0.bmp", "01/0.bmp", "01/0.bmp", "05/0.bmp"]
+
+
+@pytest.mark.parametrize("damage", ["cut", "zeros", "another byte", "foreign", "empty"])
+def test_a_damaged_file_of_hashes_counts_as_none(damage: str, folder: Path, cache: Path, reads: list[str]) -> None:
+    expected = fingerprint(folder)
+    (file,) = (cache / "hashes").iterdir()
+    content = file.read_bytes()
+    damaged = {
+        "cut": content[:-48],
+        "zeros": bytes(len(content)),
+        "another byte": content[:100] + bytes([content[100] ^ 1]) + content[101:],
+        "foreign": b"no hashes" * 100,
+        "empty": b"",
+    }
+    file.write_bytes(damaged[damage])
+    assert fingerprint(folder) == expected
+    assert len(reads) == 64
+    assert file.read_bytes() == content
+
+
+def test_again_reads_the_files_whatever_is_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that gives other bytes without a write: the file's state stays, so it is kept fixed here."""
+    expected = fingerprint(folder)
+    states = {path: content_hashes.file_state(path) for path in map(str, folder.glob("*/*"))}
+    monkeypatch.setattr(base, "file_state", lambda path: states.get(str(path), 0))
+    swap(folder / "09" / "0.bmp")
+    assert fingerprint(folder) == expected
+    assert ImageFolder(folder).verify().problems[0].startswith("09/0.bmp: ")
+    swap(folder / "08" / "0.bmp")
+    assert fingerprint(folder, again=True) == by_hand(folder) != expected
+    assert fingerprint(folder) == by_hand(folder), "what was computed again is kept"
+    assert ImageFolder(folder).verify().ok
+
+
+def test_the_training_half_reads_no_test_image(folder: Path, reads: list[str]) -> None:
+    data = MetricDataModule(ImageFolder(folder))
+    before = data.identity()["fingerprint"]
+    assert sorted(reads) == [f"{number:02d}/{sample}.bmp" for number in range(8) for sample in range(2)]
+    swap(folder / "12" / "0.bmp")
+    assert MetricDataModule(ImageFolder(folder)).identity()["fingerprint"] == before
+
+
+def test_each_half_can_be_hashed_again(folder: Path, reads: list[str]) -> None:
+    data = MetricDataModule(ImageFolder(folder))
+    before = data.identity()["fingerprint"]
+    data.setup("test")
+    of_test = data.dataset.fingerprint(data.test_subset.index)
+    assert (data.fingerprint("training"), data.fingerprint("test")) == (before, of_test)
+    assert len(reads) == 32
+    assert data.fingerprint("training", again=True) == before
+    assert len(reads) == 48
+    swap(folder / "12" / "0.bmp")
+    assert data.fingerprint("training", again=True) == before
+    assert data.fingerprint("test", again=True) != of_test
+
+
+def test_a_cache_that_cannot_be_written_changes_no_fingerprint(folder: Path, cache: Path) -> None:
+    cache.write_text("a file where the folder should be")
+    assert fingerprint(folder) == by_hand(folder)
+
+
+def test_a_pipe_is_refused(folder: Path) -> None:
+    os.mkfifo(folder / "00" / "pipe.bmp")
+    with pytest.raises(UserError, match=r"pipe\.bmp"):
+        fingerprint(folder)
+
+
+def test_a_table_and_a_folder_have_the_same_contents(folder: Path) -> None:
+    table = folder / "t.csv"
+    table.write_text("path,label\n01/1.bmp,a\n00/0.bmp,b\n")
+    found = list(ImageTable(table).contents_of(("01/1.bmp", "00/0.bmp")))
+    assert found == list(ImageFolder(folder).contents_of(("01/1.bmp", "00/0.bmp")))
+    assert found[0] == hashlib.sha256((folder / "01" / "1.bmp").read_bytes()).hexdigest()
+    assert ImageTable(table).content_of("01/1.bmp") == found[0]
+
+
+def test_drawings_in_a_zip_file_are_hashed_one_by_one(tmp_path: Path) -> None:
+    root = tmp_path / "omniglot"
+    root.mkdir()
+    drawings = {f"images_background/Latin/character0{number}/1.png": bytes([number]) * 50 for number in (1, 2)}
+    for part in ("images_background", "images_evaluation"):
+        with ZipFile(root / f"{part}.zip", "w") as archive:
+            for key, content in drawings.items():
+                archive.writestr(key.replace("images_background", part), content)
+    omniglot = Omniglot(tmp_path)
+    for _ in range(2):
+        contents = list(omniglot.contents_of(tuple(drawings)))
+        assert contents == [hashlib.sha256(content).hexdigest() for content in drawings.values()]
+    index = omniglot.read_index()
+    before = omniglot.fingerprint(index)
+    with ZipFile(root / "images_background.zip", "w") as archive:
+        for key in drawings:
+            archive.writestr(key, b"2" * 50)
+    assert Omniglot(tmp_path).fingerprint(index) != before
+
+
+def test_a_letter_is_its_typefaces_bytes_and_the_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    letters = Glyphs(num_classes=4)
+    index = letters.read_index()
+    before = letters.fingerprint(index)
+    contents = list(letters.contents_of(index.keys))
+    assert len(set(contents)) == len(index.keys)
+    assert contents[5] == letters.content_of(index.keys[5])
+    assert Glyphs(num_classes=4, image_size=32).fingerprint(index) != before
+    face = index.keys[0].split("/")[1]
+    file = tmp_path / f"{face}.ttf"
+    original = glyphs._font_file
+    file.write_bytes(original(face).read_bytes()[:-1] + b"\1")
+    monkeypatch.setattr(glyphs, "_font_file", lambda name: file if name == face else original(name))
+    assert Glyphs(num_classes=4).fingerprint(index) != before
