@@ -1,4 +1,4 @@
-"""The studies laptop/*: the Reality Check's methods, batches, folds and runs, on seven data sets."""
+"""The studies laptop/*: the Reality Check's methods, batches, folds and runs, on six data sets."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from levelfield.study.definition.study_file import find_study, load_spec
 from levelfield.study.jobs.job import Job, job_config, study_jobs
 from levelfield.training.build import build
 
-IMAGES = ("glyphs", "typefaces", "omniglot", "grocery_store")
+IMAGES = ("glyphs", "omniglot", "grocery_store")
 TEXTS = ("clinc150", "banking77", "news20")
 # Losses with class weights, which take one sample of each of 32 classes (Musgrave et al. 2020, section 3.1).
 CLASSIFICATION = {"proxy_nca", "normalized_softmax", "cosface", "arcface", "soft_triple"}
