@@ -63,17 +63,6 @@ def test_a_study_resumed_on_another_machine_ends_in_the_same_bytes(tmp_path: Pat
         assert (tmp_path / "resumed" / name).read_bytes() == (tmp_path / "left alone" / name).read_bytes()
 
 
-def test_fast_is_part_of_a_studys_identity_where_it_is_asked_for(tmp_path: Path) -> None:
-    (tmp_path / "study.yaml").write_text(STUDY)
-    table = {"data.dataset.table": str(pictures(tmp_path))}
-    plain = load_spec(tmp_path / "study.yaml", table)
-    fast = load_spec(tmp_path / "study.yaml", {**table, "data.transforms.fast": True})
-    assert fast.method_hash("contrastive") != plain.method_hash("contrastive")
-    run_study(tmp_path / "fast", fast)
-    assert "fast: true" in (tmp_path / "fast" / "study.yaml").read_text()
-    assert "fast: true" in (tmp_path / "fast/jobs/contrastive/run0/fold0/config.yaml").read_text()
-
-
 def test_the_test_pictures_are_decoded_once_for_the_baseline_and_all_runs(tmp_path: Path, monkeypatch) -> None:
     """The cache decodes each once, after a look at some for the room that they take; what is scored reads the cache."""
     monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path / "cache"))

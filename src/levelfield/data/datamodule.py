@@ -24,7 +24,7 @@ from levelfield.data.places import dataset_without_ways, root_in_vain
 from levelfield.data.samplers import EvalSampler, MPerClassBatchSampler, TrainingBatchSampler
 from levelfield.data.samplers.base import SamplerFactory
 from levelfield.data.sealed_half import check_test_half
-from levelfield.data.source import Source, opened, source_of
+from levelfield.data.source import Source, source_of
 from levelfield.data.splits import NO_FOLD, Split, check_validation_classes, class_folds, split_classes
 from levelfield.data.subset import ClassSubset
 from levelfield.data.transforms import ImageTransforms
@@ -159,7 +159,7 @@ class MetricDataModule(LightningDataModule):
             test = index.select(np.isin(index.labels, test_classes))
             self.test_subset = self._subset(self._source(test, f"{split}, test half"), index, test_classes)
         if stage == "predict":
-            self.predict_subset = self._subset(opened(self.dataset, self.transforms), index, np.unique(index.labels))
+            self.predict_subset = self._subset(self.dataset, index, np.unique(index.labels))
         if not self.hparams:  # made in Python: a checkpoint tells `levelfield validate` and `test` the same arguments
             self.save_hyperparameters(self._plain_arguments(), logger=False)
         if self._identity is None:

@@ -16,7 +16,7 @@ from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.feature_file import prepare_features
 from levelfield.data.index import SampleIndex
 from levelfield.data.samplers import Draw
-from levelfield.data.source import Source, opened
+from levelfield.data.source import Source
 from levelfield.data.subset import ClassSubset
 from levelfield.data.transforms import ImageTransforms
 from levelfield.errors import refuse_below
@@ -156,7 +156,7 @@ def features_of(
     views, seed = (1, 0) if kept is None else (kept.views, kept.seed)
 
     def batches(view: int, start: int, stop: int) -> Iterator[np.ndarray]:
-        samples = Views(opened(dataset, transforms), index, transform, seed, view)
+        samples = Views(dataset, index, transform, seed, view)
         yield from extractor(DataLoader(Subset(samples, range(start, stop)), **loading))
 
     purpose = {
@@ -175,8 +175,8 @@ def _in_words(transforms: ImageTransforms, train: bool) -> dict[str, Any]:
     every = asdict(transforms)
     if train:
         return every
-    evaluated = {name: every[name] for name in ("crop_size", "square", "interpolation", "fast")}
-    return {**evaluated, "least_side": transforms.least_side, "resize": transforms.eval_side}
+    evaluated = {name: every[name] for name in ("crop_size", "square", "interpolation")}
+    return {**evaluated, "resize": transforms.eval_side}
 
 
 def _number(draw: Draw | int) -> int:
