@@ -21,7 +21,7 @@ def on_features(toy_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     folder = tmp_path_factory.mktemp("on_features")
     content = yaml.safe_load(toy_file.read_text())
     content["base"][0]["model"]["freeze_trunk"] = True
-    content["base"][0]["data"]["features"] = {"views": 1}
+    content["base"][0]["data"]["features"] = True
     content["methods"] = {"arcface": content["methods"]["arcface"]}
     content |= {"runs": 1, "spaces": {}, "search": {}}
     (folder / "study.yaml").write_text(yaml.safe_dump(content))

@@ -48,7 +48,7 @@ CASES: dict[str, dict[str, Any]] = {
         }
     },
     "frozen trunk": {"model": {"freeze_trunk": True}},
-    "views of features": {"model": {"freeze_trunk": True}, "data": {"features": {"views": 2}}},
+    "features": {"model": {"freeze_trunk": True}, "data": {"features": True}},
     "schedule": {
         "model": {
             "freeze_batch_norm": False,
@@ -75,7 +75,7 @@ CASES: dict[str, dict[str, Any]] = {
 USUAL = (
     "class weights",
     "memory",
-    "views of features",
+    "features",
     "validations within an epoch",
 )  # of them in `make test`; the others in `make test-full`
 

@@ -30,7 +30,7 @@ NOT_IDENTITY = ("root", "num_workers", "cache")
 # What a study may leave out: one that says no more than that is the study that it is without.
 LATER, LATER_OF_SEARCH = ("metrics", "own_code", "trained_as", "references"), ("folds", "final")
 USUAL = (
-    *(("trainer", "devices", 1), ("data", "features", None)),
+    *(("trainer", "devices", 1), ("data", "features", False)),
     *(("model", "freeze_trunk", False), ("model", "chunk_size", None)),
     *(("model", "adapter", None), ("model", "layer_decay", 1.0), ("model", "gradient_checkpointing", False)),
     ("model", "regularizer", None),

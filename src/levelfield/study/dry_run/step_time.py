@@ -23,7 +23,7 @@ TEXT = "what is the shortest way to the station from here on foot"
 def network_step(training: TrainingCLI) -> Callable[[], None]:
     """Trunk, embedder and normalisation, forward and backward, and the optimiser's step."""
     learner, optimizer, data = training.model, _prepared(training), training.datamodule
-    if are_features := data.features is not None:
+    if are_features := data.features:
         samples = torch.rand(data.batch_size, learner.trunk.num_features, device=learner.device)
     else:
         samples = _random_samples(data, learner.device)
@@ -111,7 +111,7 @@ def _random_samples(datamodule: MetricDataModule, device: torch.device) -> Any:
 def batch_in_words(training: TrainingCLI, threads: int) -> str:
     """What a step is measured on: `32 random images of 227 px (cpu, 1 thread)`."""
     device, datamodule = training.trainer.strategy.root_device, training.datamodule
-    if datamodule.features is not None:
+    if datamodule.features:
         samples = f"random vectors of {training.model.trunk.num_features:,} features"
     elif datamodule.dataset.modality == "text":
         samples = f"texts of {len(TEXT.split())} words"

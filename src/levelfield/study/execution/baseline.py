@@ -75,7 +75,7 @@ def fit_baseline(
     training.write_config()
     data = training.datamodule
     data.setup("fit")
-    if data.features is not None:
+    if data.features:
         data.use_features(TrunkExtractor(training.model.trunk, training.trainer.strategy.root_device))
         train_NF, val_NF = data.evaluated(data.train_subset), data.evaluated(data.val_subset)
     else:

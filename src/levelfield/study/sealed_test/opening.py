@@ -265,7 +265,7 @@ class _Opening:
         steps = self.progress.advance
         paths = [self.folder / job.checkpoint for job in jobs]
         frozen = is_baseline(jobs[0].method) or all(has_frozen_trunk_of(training.model, path) for path in paths)
-        if frozen and training.datamodule.features is not None:
+        if frozen and training.datamodule.features:
             loader = training.datamodule.eval_dataloader(self.test_features(jobs[0].method))
         if is_baseline(jobs[0].method):
             features = embed(training.model.trunk, loader, device=device, progress=steps)
