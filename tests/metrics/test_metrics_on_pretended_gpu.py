@@ -28,8 +28,8 @@ def device():
 def test_pairs_and_coarse_classes_are_judged_as_on_the_cpu(distance, with_gallery, device):
     embeddings, labels = space(120, classes=20)
     sets = [embeddings[:50], labels[:50], embeddings[50:], labels[50:]] if with_gallery else [embeddings, labels]
-    expected = verification_metrics(*sets, distance=distance, draws=20)
-    found = verification_metrics(*there(tuple(sets), device), distance=distance, draws=20)
+    expected = verification_metrics(*sets, distance=distance)
+    found = verification_metrics(*there(tuple(sets), device), distance=distance)
     assert found.scores == pytest.approx(expected.scores, abs=1e-5)
     with_coarse = [part for rows, of in zip(sets[::2], sets[1::2], strict=True) for part in (rows, of, of // 4)]
     ranked = hierarchical_precision_at_r(*there(tuple(with_coarse), device), distance=distance)

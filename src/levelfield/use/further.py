@@ -123,7 +123,7 @@ def _open_set(sets: Sequence[Tensor], distance: str) -> Section:
     for metric, value in found.scores.items():
         known = metric in found.thresholds
         note = THRESHOLDS[distance].format(found.thresholds[metric]) if known else ""
-        rows.append(Row(title_of(metric), Score(value, found.ci95[metric]), note))
+        rows.append(Row(title_of(metric), Score(value, None), note))
     rows += [Row(title_of(metric), None, f"not given: {why}") for metric, why in found.not_given.items()]
     return Section(f"Open set: {found.num_same:,} pairs of one class, {found.num_other:,} of two", tuple(rows))
 
