@@ -153,7 +153,7 @@ def test_every_option_of_a_command_that_takes_a_checkpoint_is_used_or_refused(co
         *(
             (command, option)
             for command in ("validate", "predict")
-            for option in ("--reopen-test=x", "--open-set", "--rerank=dba")
+            for option in ("--reopen-test=x", "--open-set", "--rerank=k_reciprocal")
         ),
         *(("predict", option) for option in ("--data.cache=true", "--data.features=true", "--return_predictions=1")),
         ("validate", "--trainer.limit_test_batches=1"),
