@@ -36,7 +36,7 @@ DATA: dict[str, Any] = {
 }
 # Which part trains, on what, and how many of the steps asked for it gets.
 TRAININGS: dict[str, tuple[dict[str, Any], dict[str, Any], float]] = {
-    "embedder and loss, on features": ({"freeze_trunk": True}, {"features": {"views": 1}}, 1),
+    "embedder and loss, on features": ({"freeze_trunk": True}, {"features": True}, 1),
     "EfficientNet-Lite0, 64 px": ({}, {}, 0.1),
 }
 

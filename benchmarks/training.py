@@ -378,13 +378,8 @@ def input_table(folder: Path, options: argparse.Namespace) -> None:
             wall, cpu = clock.read()
             return wall / seen, cpu / seen
 
-        for name, fast, cache in (
-            ("files", False, False),
-            ("files, fast", True, False),
-            ("cache", False, True),
-            ("cache, fast", True, True),
-        ):
-            transforms = ImageTransforms(crop, resize, fast=fast)
+        for name, cache in (("files", False), ("cache", True)):
+            transforms = ImageTransforms(crop, resize)
             data = MetricDataModule(dataset, transforms=transforms, cache=cache, steps_per_epoch=10**6, num_workers=0)
             most = min(options.pictures, LARGE if px > 1000 and not cache else 2000)
             clock = Clock()

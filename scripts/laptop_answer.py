@@ -77,7 +77,8 @@ ORIGIN = [
     "    levelfield study run laptop/SET --data.root DIR --from docs/results/laptop/SET/study.tar.xz \\",
     '      --add-method my_loss.MyLoss --reopen-test "my loss" --mixed-versions',
     "",
-    "puts another loss beside them.",
+    "puts another loss beside them. Typefaces is no longer a data set here: its results are kept, and no study of it "
+    "can be run.",
 ]
 
 

@@ -19,7 +19,19 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from laptop_sets import DEFAULTS, OF, PCA, RESULTS, ROOT, SETS, TRANSFER, LaptopSet, Settings, finished_sets
+from laptop_sets import (
+    DEFAULTS,
+    OF,
+    PCA,
+    RESULTS,
+    RESULTS_ONLY,
+    ROOT,
+    SETS,
+    TRANSFER,
+    LaptopSet,
+    Settings,
+    finished_sets,
+)
 from laptop_transfer import DEFAULT, choose, transfers
 
 from levelfield.core.configuration import set_dotted
@@ -102,10 +114,11 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder with a folder a set")
     arguments = parser.parse_args()
     sets = finished_sets(arguments.results)
-    names = [each.name for each in sets]
+    names = [each.name for each in sets if each.name not in RESULTS_ONLY]
     if missing := [name for name in arguments.sets if name not in names]:
         parser.error(
-            f"{missing[0]} is not among the finished sets in {arguments.results}: {', '.join(names) or 'none'}"
+            f"{missing[0]} is not among the finished sets in {arguments.results} that can be run: "
+            f"{', '.join(names) or 'none'}"
         )
     if arguments.tuned:
         if len(sets) < 2:
@@ -114,7 +127,7 @@ def main() -> None:
         print(UNSEARCHED)
         return
     for each in sets:
-        if arguments.sets and each.name not in arguments.sets:
+        if each.name not in (arguments.sets or names):
             continue
         for kind, definition in definitions(each, sets).items():
             file = each.folder / f"{kind}.yaml"

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from statistics import fmean, median
 
 from laptop_gallery import TITLES
-from laptop_sets import SETS, LaptopSet
+from laptop_sets import RESULTS_ONLY, SETS, LaptopSet
 from laptop_words import Section, mean_with, means, said_mean, table
 
 from levelfield.analysis.agreement import kendall
@@ -201,9 +201,10 @@ def _short(there: Sequence[LaptopSet], scores: dict[str, dict[str, float]], foun
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sets", nargs="*", metavar="set", help="all by default")
-    sets = parser.parse_args().sets or SETS
-    if missing := [name for name in sets if name not in SETS]:
-        parser.error(f"{missing[0]} is none of {', '.join(SETS)}")
+    known = [name for name in SETS if name not in RESULTS_ONLY]
+    sets = parser.parse_args().sets or known
+    if missing := [name for name in sets if name not in known]:
+        parser.error(f"{missing[0]} is none of {', '.join(known)}")
     for name in sets:
         print("\n".join(commands(name)))
 

@@ -48,7 +48,7 @@ def test_deleting_test_images_and_permuting_test_labels_changes_no_byte(tiny, ru
         options = image_options(tiny, table, folder=data / "classes")
     words = [*options, "--model.loss", "ArcFaceLoss"]
     if "features" in source:
-        words += ["--model.freeze_trunk", "true", "--data.features", "{views: 2}"]
+        words += ["--model.freeze_trunk", "true", "--data.features", "true"]
 
     cache = tmp_path / "cache"
     monkeypatch.setenv("LEVELFIELD_CACHE", str(cache))

@@ -56,7 +56,6 @@ def test_list_has_the_named_data_sets_with_their_published_counts() -> None:
         "news20": (20, 18846),
         "omniglot": (1623, 32460),
         "sop": (22634, 120053),
-        "typefaces": (186, 11160),
         "wos134": (134, 46985),
     }
 

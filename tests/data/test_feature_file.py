@@ -28,17 +28,17 @@ BATCH = 7
 
 
 class Counted:
-    """Batches of 7 with numbers of their own, and the parts, (view, start), that were asked for."""
+    """Batches of 7 with numbers of their own, and the first samples of the parts that were asked for."""
 
     def __init__(self, breaks_at: int | None = None, meet: threading.Barrier | None = None) -> None:
-        self.asked: list[tuple[int, int]] = []
+        self.asked: list[int] = []
         self.breaks_at, self.meet = breaks_at, meet
 
-    def __call__(self, view: int, start: int, stop: int) -> Iterator[np.ndarray]:
-        self.asked.append((view, start))
+    def __call__(self, start: int, stop: int) -> Iterator[np.ndarray]:
+        self.asked.append(start)
         if self.meet is not None and len(self.asked) == 1:
             self.meet.wait(10)
-        whole = np.arange(SAMPLES * 5, dtype=np.float32).reshape(SAMPLES, 5) + 1000 * view
+        whole = np.arange(SAMPLES * 5, dtype=np.float32).reshape(SAMPLES, 5)
         for first in range(start, stop, BATCH):
             if self.breaks_at is not None and first >= self.breaks_at:
                 raise RuntimeError("killed")
@@ -46,36 +46,34 @@ class Counted:
             yield whole[first : min(first + BATCH, stop)]
 
 
-def prepare(batches: Counted, views: int = 2, **purpose: int) -> torch.Tensor:
-    return prepare_features(DATASET, INDEX, purpose, views, BATCH, batches)
+def prepare(batches: Counted, **purpose: int) -> torch.Tensor:
+    return prepare_features(DATASET, INDEX, purpose, BATCH, batches)
 
 
 @pytest.fixture
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Parts of two batches, of two views."""
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Parts of two batches."""
     monkeypatch.setattr(feature_file, "PART_SAMPLES", 10)
-    return [(view, start) for view in range(2) for start in range(0, SAMPLES, 14)]
+    return list(range(0, SAMPLES, 14))
 
 
-def test_all_views_of_all_samples_are_there_in_order_and_made_once():
+def test_all_samples_are_there_in_order_and_made_once():
     made = Counted()
     found = prepare(made)
-    assert found.shape == (2, SAMPLES, 5)
-    assert found[1, 8].tolist() == [1040, 1041, 1042, 1043, 1044]
+    assert found.shape == (SAMPLES, 5)
+    assert found[8].tolist() == [40, 41, 42, 43, 44]
     assert torch.equal(prepare(Counted(breaks_at=0)), found)
-    assert made.asked == [(0, 0), (1, 0)]
+    assert made.asked == [0]
     assert prepare(Counted(), other=1).equal(found)
 
 
-def test_parts_give_the_file_that_one_part_gives(
-    cache: Path, small_parts: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
-):
+def test_parts_give_the_file_that_one_part_gives(cache: Path, small_parts: list[int], monkeypatch: pytest.MonkeyPatch):
     made = Counted()
     found = prepare(made)
     assert made.asked == small_parts
     assert len(small_parts) > 4
     (file,) = (path for path in cache.rglob("*.npy"))
-    assert torch.equal(found[1], torch.arange(SAMPLES * 5.0).reshape(SAMPLES, 5) + 1000)
+    assert torch.equal(found, torch.arange(SAMPLES * 5.0).reshape(SAMPLES, 5))
     content = file.read_bytes()
     file.unlink()
     monkeypatch.setattr(feature_file, "PART_SAMPLES", 2048)
@@ -84,8 +82,8 @@ def test_parts_give_the_file_that_one_part_gives(
 
 
 def test_parts_are_no_more_than_64(cache: Path):
-    assert len(feature_file._parts(cache / "x.npy", (1, 10_000_000), 100)) == 64  # of 156,300 samples
-    assert len(feature_file._parts(cache / "x.npy", (1, 5000), 100)) == 3  # of 2,100
+    assert len(feature_file._parts(cache / "x.npy", 10_000_000, 100)) == 64  # of 156,300 samples
+    assert len(feature_file._parts(cache / "x.npy", 5000, 100)) == 3  # of 2,100
 
 
 def test_whether_there_is_a_file_changes_no_later_draw():
@@ -101,11 +99,11 @@ def test_what_is_broken_off_leaves_no_file(cache: Path):
     with pytest.raises(RuntimeError, match="killed"):
         prepare(Counted(breaks_at=14))
     assert not [path for path in cache.rglob("*") if path.suffix in (".npy", ".tmp")]
-    assert prepare(Counted()).shape == (2, SAMPLES, 5)
+    assert prepare(Counted()).shape == (SAMPLES, 5)
 
 
 def test_whole_parts_of_a_killed_process_are_taken_up(
-    cache: Path, small_parts: list[tuple[int, int]], capfd: pytest.CaptureFixture[str]
+    cache: Path, small_parts: list[int], capfd: pytest.CaptureFixture[str]
 ):
     with pytest.raises(RuntimeError, match="killed"):
         prepare(Counted(breaks_at=28))
@@ -114,12 +112,12 @@ def test_whole_parts_of_a_killed_process_are_taken_up(
     found = prepare(again)
     assert again.asked == small_parts[2:], "two parts were whole"
     assert f"computing the features of {SAMPLES - 28:,} samples once" in capfd.readouterr().err
-    assert torch.equal(found[0], torch.arange(SAMPLES * 5.0).reshape(SAMPLES, 5))
+    assert torch.equal(found, torch.arange(SAMPLES * 5.0).reshape(SAMPLES, 5))
     assert len(list(cache.rglob("*.npy"))) == 1, "no part is left beside the file"
 
 
 @pytest.mark.parametrize("damage", ["short", "zeros"])
-def test_a_damaged_part_is_computed_again(damage: str, cache: Path, small_parts: list[tuple[int, int]]):
+def test_a_damaged_part_is_computed_again(damage: str, cache: Path, small_parts: list[int]):
     with pytest.raises(RuntimeError, match="killed"):
         prepare(Counted(breaks_at=28))
     first, second = sorted(cache.rglob("*.npy"), key=lambda path: int(path.stem.rpartition("-")[2]))
@@ -147,10 +145,10 @@ def test_a_damaged_file_is_made_again(damage: str, cache: Path):
     file.write_bytes(damaged[damage])
     again = Counted()
     assert torch.equal(prepare(again), expected)
-    assert again.asked == [(0, 0), (1, 0)]
+    assert again.asked == [0]
 
 
-def test_two_that_come_at_once_share_the_parts(small_parts: list[tuple[int, int]]):
+def test_two_that_come_at_once_share_the_parts(small_parts: list[int]):
     both_have_one = threading.Barrier(2)
     makers = [Counted(meet=both_have_one), Counted(meet=both_have_one)]
     found: list[torch.Tensor] = []

@@ -479,3 +479,15 @@ def test_the_commands_that_add_the_later_methods_name_shipped_ones(scripts: Modu
     assert all(spec.space(method) for method in laptop_later.ADDED)
     (study, _) = laptop_later.commands("glyphs")
     assert study.count("--add-method ") == len(laptop_later.ADDED)
+
+
+@pytest.mark.parametrize("script", ["laptop_later", "laptop_followups"])
+def test_no_study_is_made_of_a_set_whose_results_alone_are_kept(
+    scripts: ModuleType, script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [script, "typefaces"])
+    with pytest.raises(SystemExit) as ended:
+        __import__(script).main()
+    assert ended.value.code == 2
+    assert "typefaces" in capsys.readouterr().err
+    assert "typefaces" in [each.name for each in scripts.finished_sets()]

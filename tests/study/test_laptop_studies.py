@@ -1,4 +1,4 @@
-"""The studies laptop/*: the Reality Check's methods, batches, folds and runs, on seven data sets."""
+"""The studies laptop/*: the Reality Check's methods, batches, folds and runs, on six data sets."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from levelfield.study.spec import first_search
 from levelfield.study.study_file import find_study
 from levelfield.training.build import build
 
-IMAGES = ("glyphs", "typefaces", "omniglot", "grocery_store")
+IMAGES = ("glyphs", "omniglot", "grocery_store")
 TEXTS = ("clinc150", "banking77", "news20")
 # Losses with class weights, which take one sample of each of 32 classes (Musgrave et al. 2020, section 3.1).
 CLASSIFICATION = {"proxy_nca", "normalized_softmax", "cosface", "arcface", "soft_triple"}

@@ -13,11 +13,9 @@ from toy_study import run_study
 from levelfield.data import ImageTable, ImageTransforms, TextTable
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets import Glyphs
-from levelfield.data.features import Features
 from levelfield.errors import UserError
 from levelfield.losses import ArcFaceLoss, ContrastiveLoss
 from levelfield.models import MLPEmbedder, TimmTrunk, TransformersTrunk
-from levelfield.seeds import seed_of
 from levelfield.study.rows import load_spec
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
@@ -26,7 +24,6 @@ pytestmark = pytest.mark.usefixtures("quiet")
 
 # A training image is what an evaluation image is.
 FIXED = {"crop_size": 32, "resize": 32, "square": True, "random_crop": True, "horizontal_flip": False}
-VARIED = {"crop_size": 32, "resize": 32, "scale": (0.3, 1.0), "horizontal_flip": False}
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +43,7 @@ def learner_of(trunk=None, loss=ArcFaceLoss, **arguments) -> MetricLearner:
     return MetricLearner(trunk, loss=loss, **settings)
 
 
-def letters(features: Features | None, transforms=FIXED, **arguments) -> MetricDataModule:
+def letters(features: bool, transforms=FIXED, **arguments) -> MetricDataModule:
     settings = {"batch_size": 16, "steps_per_epoch": 3, **arguments}
     return MetricDataModule(
         Glyphs(num_classes=40), transforms=ImageTransforms(**transforms), features=features, **settings
@@ -73,19 +70,19 @@ def assert_same_head(one: MetricLearner, other: MetricLearner) -> None:
             torch.testing.assert_close(other.state_dict()[name], value, rtol=0, atol=1e-5)
 
 
-def test_one_view_of_images_is_training_through_the_trunk():
+def test_the_features_of_images_are_training_through_the_trunk():
     through, on_features = learner_of(), learner_of()
-    score = fit(through, letters(None))
-    assert fit(on_features, letters(Features())) == pytest.approx(score, abs=1e-5)
+    score = fit(through, letters(False))
+    assert fit(on_features, letters(True)) == pytest.approx(score, abs=1e-5)
     assert_same_head(through, on_features)
     assert not torch.allclose(learner_of().embedder.layers[0].weight, through.embedder.layers[0].weight)
 
 
-def test_one_view_of_texts_is_training_through_the_trunk(tmp_path: Path):
+def test_the_features_of_texts_are_training_through_the_trunk(tmp_path: Path):
     trunk = TransformersTrunk(str(tiny_text_model(tmp_path / "model")), weights=None, max_length=60)
     table = own_texts(tmp_path)
     outcomes = []
-    for features in (None, Features()):
+    for features in (False, True):
         learner = learner_of(trunk, ContrastiveLoss)
         data = MetricDataModule(TextTable(table), batch_size=8, steps_per_epoch=2, eval_batch_size=5, features=features)
         outcomes.append((learner, fit(learner, data)))
@@ -95,9 +92,9 @@ def test_one_view_of_texts_is_training_through_the_trunk(tmp_path: Path):
 
 
 def test_a_learner_of_features_embeds_images(cache: Path):
-    learner, data = learner_of(), letters(Features())
+    learner, data = learner_of(), letters(True)
     fit(learner, data)
-    images = letters(None)
+    images = letters(False)
     images.setup("validate")
     through = embed(learner, images.eval_dataloader(images.val_subset))
     features = embed(learner, data.eval_dataloader(data.val_subset))
@@ -108,65 +105,42 @@ def test_a_learner_of_features_embeds_images(cache: Path):
 
 
 def test_folds_seeds_augmentations_and_methods_share_a_file_and_open_no_image(cache: Path, monkeypatch):
-    fit(learner_of(), letters(Features()))
+    fit(learner_of(), letters(True))
     (made,) = files(cache)
     monkeypatch.setattr(Glyphs, "load", lambda *_: pytest.fail("opened an image"))
     monkeypatch.setattr(TimmTrunk, "forward", lambda *_: pytest.fail("ran the trunk"))
     other = {**FIXED, "scale": (0.5, 1.0), "horizontal_flip": True}
-    fit(learner_of(loss=ContrastiveLoss), letters(Features(), other, fold=2, seed=5))
+    fit(learner_of(loss=ContrastiveLoss), letters(True, other, fold=2, seed=5))
     assert files(cache) == [made]
 
 
 def test_other_weights_or_images_have_another_file(cache: Path):
-    fit(learner_of(), letters(Features()))
+    fit(learner_of(), letters(True))
     changed = learner_of()
     with torch.no_grad():
         next(changed.trunk.parameters()).add_(1e-3)
-    fit(changed, letters(Features()))
+    fit(changed, letters(True))
     assert len(files(cache)) == 2
-    fit(learner_of(), letters(Features(), {**FIXED, "crop_size": 28}))
+    fit(learner_of(), letters(True, {**FIXED, "crop_size": 28}))
     assert len(files(cache)) == 3
-    fit(learner_of(), letters(Features(), {**FIXED, "eval_resize": 40}))
+    fit(learner_of(), letters(True, {**FIXED, "eval_resize": 40}))
     assert len(files(cache)) == 4
-    fit(learner_of(), letters(Features(), {**FIXED, "resize": 36, "eval_resize": 32}))
+    fit(learner_of(), letters(True, {**FIXED, "resize": 36, "eval_resize": 32}))
     assert len(files(cache)) == 4, "evaluated as the first"
 
 
 def test_one_datamodule_follows_the_learner_that_it_is_given():
-    data, other = letters(Features()), learner_of()
+    data, other = letters(True), learner_of()
     with torch.no_grad():
         next(other.trunk.parameters()).add_(0.1)
     fit(learner_of(), data)
     before = data.evaluated(data.val_subset).clone()
     fit(other, data)
-    images = letters(None)
+    images = letters(False)
     images.setup("validate")
     expected = embed(other.trunk, images.eval_dataloader(images.val_subset)).embeddings
     assert not torch.allclose(before, expected, atol=1e-3)
     torch.testing.assert_close(data.evaluated(data.val_subset), expected, atol=1e-5, rtol=0)
-
-
-def test_views_are_drawn_by_seed_view_and_sample_and_one_is_taken_at_each_draw(cache: Path):
-    learner, data = learner_of(), letters(Features(views=3, seed=11), VARIED, seed=4)
-    fit(learner, data)
-    assert len(files(cache)) == 2  # the views, and the evaluation transform's to validate on
-    sampler = data.training_batches(data.train_subset.labels)
-    draws = next(iter(sampler))
-    batch = data.train_subset[draws]
-    transform, taken, keys = data.transform(train=True), set(), data.train_subset.index.keys
-    for draw, features in zip(draws, batch["features"], strict=True):
-        view = seed_of("view taken", 4, draw.number) % 3
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed_of("view", 11, view, keys[int(draw)]))
-            image = transform(data.dataset.load(keys[int(draw)]))
-        with torch.no_grad():
-            expected = learner.trunk.eval()(image[None])[0]
-        torch.testing.assert_close(features, expected, atol=1e-5, rtol=1e-5)
-        taken.add(view)
-    assert taken == {0, 1, 2}
-    assert batch["labels"].tolist() == [data.train_subset.labels[int(draw)] for draw in draws]
-    fit(learner_of(), letters(Features(views=3, seed=11), VARIED, seed=5, fold=1))
-    assert len(files(cache)) == 2
 
 
 @pytest.fixture
@@ -177,7 +151,7 @@ def table(tmp_path: Path) -> Path:
 
 def pictures(table: Path) -> MetricDataModule:
     return MetricDataModule(
-        ImageTable(table), transforms=ImageTransforms(**FIXED), batch_size=8, steps_per_epoch=1, features=Features()
+        ImageTable(table), transforms=ImageTransforms(**FIXED), batch_size=8, steps_per_epoch=1, features=True
     )
 
 
@@ -224,14 +198,10 @@ class OwnForward(MetricLearner):
 
 def test_what_cannot_be_trained_on_features_is_refused(tmp_path: Path, tiny, run):
     with pytest.raises(UserError, match=r"give --model\.freeze_trunk true, or leave --data\.features out"):
-        fit(learner_of(freeze_trunk=False), letters(Features()))
+        fit(learner_of(freeze_trunk=False), letters(True))
     with pytest.raises(UserError, match="passes by the forward of OwnForward: override embed_features"):
-        fit(OwnForward(TimmTrunk("test_resnet", weights=None), ArcFaceLoss, freeze_trunk=True), letters(Features()))
-    with pytest.raises(UserError, match=r"--data\.features\.views 0: give 1 or more"):
-        Features(views=0)
-    with pytest.raises(UserError, match=r"--data\.features\.views 2: all views of a text are the same"):
-        MetricDataModule(TextTable(own_texts(tmp_path)), features=Features(views=2))
-    words = ["--model.loss", "ArcFaceLoss", "--data.features.views", "1", "--output", tmp_path]
+        fit(OwnForward(TimmTrunk("test_resnet", weights=None), ArcFaceLoss, freeze_trunk=True), letters(True))
+    words = ["--model.loss", "ArcFaceLoss", "--data.features", "true", "--output", tmp_path]
     code, _, complaint = run("fit", *tiny, *words)
     assert code == 2
     assert "--model.freeze_trunk true" in complaint
@@ -239,13 +209,13 @@ def test_what_cannot_be_trained_on_features_is_refused(tmp_path: Path, tiny, run
 
 
 def test_the_commands_train_on_features_and_embed_images(tiny, run, cache: Path, tmp_path: Path):
-    words = ["--model.loss", "ArcFaceLoss", "--model.freeze_trunk", "true", "--data.features", "{views: 1}"]
+    words = ["--model.loss", "ArcFaceLoss", "--model.freeze_trunk", "true", "--data.features", "true"]
     code, _, complaint = run("fit", *tiny, *words, "--output", tmp_path, "--name", "it")
     assert code == 0, complaint
     checkpoint = tmp_path / "fit/it/0/best.ckpt"
     (made,) = files(cache)
     scores = []
-    for more in ([], ["--data.features", "null"]):
+    for more in ([], ["--data.features", "false"]):
         code, printed, complaint = run("validate", "--ckpt_path", checkpoint, *more)
         assert code == 0, complaint
         scores.append([line for line in printed.splitlines() if "map_at_r" in line])
@@ -268,12 +238,12 @@ def test_a_study_on_features_has_the_scores_of_one_through_the_trunk(toy_file: P
     del content["methods"]["contrastive"], content["spaces"], content["search"]
     content["runs"] = 1
     scores = []
-    for features in (None, {"views": 1}):
+    for features in (False, True):
         base["data"] |= {"features": features, "steps_per_epoch": 1}
         path = tmp_path / "on_features.yaml"
         path.write_text(yaml.safe_dump(content))
         spec = load_spec(path)
-        folder = tmp_path / str(bool(features))
+        folder = tmp_path / str(features)
         run_study(folder, spec)
         rows = [line.split(",") for line in (folder / "results.csv").read_text().splitlines()[1:]]
         scores.append({tuple(row[:-1]): float(row[-1]) for row in rows})
@@ -283,13 +253,13 @@ def test_a_study_on_features_has_the_scores_of_one_through_the_trunk(toy_file: P
         assert on_features[key] == pytest.approx(value, abs=1e-3), key
     assert len(files(cache)) == 2  # the training half and the test half, for both folds and the baseline
     job = yaml.safe_load((folder / "jobs/arcface/run0/fold0/config.yaml").read_text())
-    assert job["data"]["features"] == {"views": 1, "seed": 0}
+    assert job["data"]["features"] is True
 
 
 def test_settings_that_are_not_used_leave_a_methods_identity(toy_file: Path, tmp_path: Path):
     content = yaml.safe_load(toy_file.read_text())
     content["base"][0]["model"]["freeze_trunk"] = False
-    content["base"][0]["data"]["features"] = None
+    content["base"][0]["data"]["features"] = False
     path = tmp_path / "toy.yaml"
     path.write_text(yaml.safe_dump(content))
     plain, said = load_spec(toy_file), load_spec(path)
@@ -298,6 +268,6 @@ def test_settings_that_are_not_used_leave_a_methods_identity(toy_file: Path, tmp
     content["base"][0]["model"]["freeze_trunk"] = True
     path.write_text(yaml.safe_dump(content))
     frozen = load_spec(path).method_hash("arcface")
-    content["base"][0]["data"]["features"] = {"views": 1}
+    content["base"][0]["data"]["features"] = True
     path.write_text(yaml.safe_dump(content))
     assert len({plain.method_hash("arcface"), frozen, load_spec(path).method_hash("arcface")}) == 3

@@ -18,7 +18,6 @@ from test_training_on_device import (  # noqa: F401 # here on the device below
 )
 from torch import nn
 
-from levelfield.data.features import Features
 from levelfield.losses import (
     ArcFaceLoss,
     CentroidTripletLoss,
@@ -98,7 +97,7 @@ def device():
 def fitted(learner: MetricLearner, device: str, features: bool = False, **trainer: Any) -> tuple[list[float], float]:
     """The losses of its steps, and its score."""
     samples, losses = data(), Losses()
-    samples.features = Features(views=1) if features else None
+    samples.features = features
     fits = Trainer(
         accelerator=device, devices=1, max_epochs=1, callbacks=[losses, RetrievalValidation(health=True)], logger=False,
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,

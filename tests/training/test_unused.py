@@ -66,13 +66,12 @@ OF_THE_PARSER = {"help", "help_all", "config", "print_config"}
         ),
         (
             [
-                *("--model.freeze_trunk", "true", "--data.features", "{views: 1}", "--data.features.seed", "3"),
+                *("--model.freeze_trunk", "true", "--data.features", "true"),
                 *("--data.transforms.horizontal_flip", "false", "--data.transforms.scale", "[0.5, 1]"),
             ],
             {
-                "data.features.seed": "one view",
-                "data.transforms.horizontal_flip": "one view",
-                "data.transforms.scale": "one view",
+                "data.transforms.horizontal_flip": "evaluation transform",
+                "data.transforms.scale": "evaluation transform",
             },
         ),
         (
@@ -154,9 +153,9 @@ def test_every_option_of_a_command_that_takes_a_checkpoint_is_used_or_refused(co
         *(
             (command, option)
             for command in ("validate", "predict")
-            for option in ("--reopen-test=x", "--open-set", "--rerank=dba")
+            for option in ("--reopen-test=x", "--open-set", "--rerank=k_reciprocal")
         ),
-        *(("predict", option) for option in ("--data.cache=true", "--data.features.views=1", "--return_predictions=1")),
+        *(("predict", option) for option in ("--data.cache=true", "--data.features=true", "--return_predictions=1")),
         ("validate", "--trainer.limit_test_batches=1"),
     ],
 )

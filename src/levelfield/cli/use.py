@@ -48,8 +48,8 @@ of the set take part; its own set is for levelfield test. Each time is a line of
                       text,label; or a set that levelfield data list names, below LEVELFIELD_DATA
   --hierarchy         also how many of the nearest are at least of the same coarse class, where a set has such
   --open-set          also whether one threshold tells pairs of one class from others: TAR at FAR, EER, AUROC
-  --rerank WAY        also the scores after ranking anew: k_reciprocal, alpha_qe or dba, with settings as in
-                      alpha_qe:neighbors=5,alpha=3 (docs/metrics.md); several times
+  --rerank WAY        also the scores after ranking anew: k_reciprocal, with settings as in k_reciprocal:k1=10,k2=4
+                      (docs/metrics.md); several times
   --skip-broken       leave out the pictures that cannot be opened, and name them
 
   levelfield score --ckpt_path best.ckpt --data my_images
@@ -65,8 +65,8 @@ folder beside it (.levelfield; in LEVELFIELD_CACHE where that cannot be written)
                       text a line
   --query WHAT        the file of a picture, or a text
   --top K             how many answers (default: 10)
-  --rerank WAY        rank anew: k_reciprocal, alpha_qe or dba, with settings as in alpha_qe:neighbors=5,alpha=3
-                      (docs/metrics.md); the gallery's items are compared with each other for it, but for alpha_qe
+  --rerank WAY        rank anew: k_reciprocal, with settings as in k_reciprocal:k1=10,k2=4 (docs/metrics.md); the
+                      gallery's items are compared with each other for it
   --output FILE       .png: a sheet of the pictures (default for pictures: answers.png); .html: a page
   --skip-broken       leave out the pictures that cannot be opened, and name them
 
@@ -179,7 +179,6 @@ def _score(given: Any) -> int:
 
 
 def _search(given: Any) -> int:
-    from levelfield.metrics.reranking import name_of
     from levelfield.use.answers import check_output, write_answers
     from levelfield.use.further import Further, rerankings
     from levelfield.use.gallery import SHOWN, Gallery, query_of
@@ -204,7 +203,7 @@ def _search(given: Any) -> int:
     print(f"{len(gallery.rows_GD):,} {samples.modality}s, {gallery.embedded:,} of them embedded now: {gallery.file}")
     itself = query.keys[0] if query.modality == "image" else None
     answers = gallery.answers(asked, given.top, encoder.distance, itself, *ways)
-    by = f", ranked anew by {name_of(ways[0])}" if ways else ""
+    by = f", ranked anew by {ways[0]}" if ways else ""
     print(f"{SHOWN[encoder.distance]}  nearest to {given.query}{by}")
     for answer in answers:
         print(f"{answer.likeness:.4f}  {answer.name}{f'  ({answer.label})' if answer.label else ''}")

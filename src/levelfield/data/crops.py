@@ -10,8 +10,6 @@ from PIL import Image
 from torch import Tensor
 from torchvision.transforms import v2
 
-from levelfield.data.datasets.images import EXTENT
-
 Picture = Image.Image | UInt8[np.ndarray, "height width 3"]
 Interpolation = Literal["bilinear", "bicubic"]
 
@@ -28,7 +26,6 @@ class Crops:
         side: what the shorter side of the image, or with `square` both, is brought to first; None leaves it.
         box: draws what is cut out, by torch's global generator and the image's size alone; None takes the middle.
         flip: whether half of the images are mirrored; drawn after the box.
-        fast: whether torchvision brings the box to the square, instead of Pillow.
     """
 
     def __init__(
@@ -39,10 +36,9 @@ class Crops:
         interpolation: Interpolation,
         box: v2.RandomResizedCrop | v2.RandomCrop | None,
         flip: bool,
-        fast: bool,
     ) -> None:
         self.crop_size, self.side, self.square, self.interpolation = crop_size, side, square, interpolation
-        self.box, self.flip, self.fast = box, flip, fast
+        self.box, self.flip = box, flip
 
     @property
     def draws(self) -> bool:
@@ -60,14 +56,7 @@ class Crops:
             image = image.crop((left, top, left + width, top + height))
         else:
             image = image[top : top + height, left : left + width]
-        if not self.fast:
-            image = brought_to(image, self.crop_size, True, self.interpolation)
-        elif (height, width) != (self.crop_size, self.crop_size):
-            tensor = v2.functional.resize(
-                stacked([np.array(image)]), [self.crop_size, self.crop_size], v2.InterpolationMode(self.interpolation)
-            )
-            image = tensor[0].permute(1, 2, 0).numpy()
-        square = np.asarray(image)
+        square = np.asarray(brought_to(image, self.crop_size, True, self.interpolation))
         return square[:, ::-1] if self.flip and torch.rand(1).item() < 0.5 else square
 
     def _box(self, height: int, width: int) -> tuple[int, int, int, int]:
@@ -85,9 +74,8 @@ def brought_to(image: Picture, side: int | None, square: bool, interpolation: In
     if side is None or (side == min(sides) and not (square and max(sides) > side)):
         return image
     pillow = image if isinstance(image, Image.Image) else Image.fromarray(np.ascontiguousarray(image))
-    extent = pillow.info.get(EXTENT, pillow.size)  # brought to the size that the whole picture would have
-    width, height = (side if square else int(side * each / min(extent)) for each in extent)
-    return pillow.resize((width, height), Image.Resampling[interpolation.upper()], box=(0, 0, *extent))
+    width, height = (side if square else int(side * each / min(sides)) for each in pillow.size)
+    return pillow.resize((width, height), Image.Resampling[interpolation.upper()])
 
 
 def stacked(squares: Sequence[UInt8[np.ndarray, "height width 3"]]) -> UInt8[Tensor, "batch 3 height width"]:

@@ -17,14 +17,14 @@ from torch.utils.data import DataLoader
 
 from levelfield.data.crops import as_floats
 from levelfield.data.datasets.base import MetricDataset
-from levelfield.data.features import Extractor, Features, FeatureSubset, features_of
+from levelfield.data.features import Extractor, FeatureSubset, features_of
 from levelfield.data.index import SampleIndex
 from levelfield.data.loading import in_processes, loader, loader_processes
 from levelfield.data.places import dataset_without_ways, root_in_vain
 from levelfield.data.samplers import EvalSampler, MPerClassBatchSampler, TrainingBatchSampler
 from levelfield.data.samplers.base import SamplerFactory
 from levelfield.data.sealed_half import check_test_half
-from levelfield.data.source import Source, opened, source_of
+from levelfield.data.source import Source, source_of
 from levelfield.data.splits import NO_FOLD, Split, check_validation_classes, class_folds, split_classes
 from levelfield.data.subset import ClassSubset
 from levelfield.data.transforms import ImageTransforms
@@ -61,8 +61,8 @@ class MetricDataModule(LightningDataModule):
             samples are image files and theirs takes at most 4 GiB and half of what is free.
         seed: of batches and augmentation.
         features: train and evaluate on what a frozen trunk makes of each sample, computed once and kept
-            (`levelfield.data.features`), e.g. `{views: 1}`; needs `--model.freeze_trunk true`. The test half has a file
-            of its own, made when it is opened.
+            (`levelfield.data.features`); needs `--model.freeze_trunk true`. The test half has a file of its own, made
+            when it is opened.
 
     Attributes:
         notes: how the training batches differ from what was asked for, once they are made; empty if they do not.
@@ -97,7 +97,7 @@ class MetricDataModule(LightningDataModule):
         transforms: ImageTransforms | None = None,
         cache: bool | Literal["auto"] = "auto",
         seed: int = 0,
-        features: Features | None = None,
+        features: bool = False,
     ) -> None:
         super().__init__()
         refuse_below(0, "data", num_workers=0 if num_workers == "auto" else num_workers)
@@ -108,8 +108,6 @@ class MetricDataModule(LightningDataModule):
             raise UserError(f"--data.fold {fold}: there are {num_folds} folds, 0 to {num_folds - 1}")
         if transforms is not None and dataset.modality == "text":
             raise UserError(f"--data.transforms is for images, and {dataset.name} holds texts: leave it out")
-        if features is not None and features.views > 1 and dataset.modality == "text":
-            raise UserError(f"--data.features.views {features.views}: all views of a text are the same; give 1")
         self.dataset = dataset
         self.root = root
         if root is not None and getattr(dataset, "root", root) is None:
@@ -159,7 +157,7 @@ class MetricDataModule(LightningDataModule):
             test = index.select(np.isin(index.labels, test_classes))
             self.test_subset = self._subset(self._source(test, f"{split}, test half"), index, test_classes)
         if stage == "predict":
-            self.predict_subset = self._subset(opened(self.dataset, self.transforms), index, np.unique(index.labels))
+            self.predict_subset = self._subset(self.dataset, index, np.unique(index.labels))
         if not self.hparams:  # made in Python: a checkpoint tells `levelfield validate` and `test` the same arguments
             self.save_hyperparameters(self._plain_arguments(), logger=False)
         if self._identity is None:
@@ -183,14 +181,11 @@ class MetricDataModule(LightningDataModule):
         Args:
             extractor: a frozen trunk; a `MetricLearner` gives its own when it is set up.
         """
-        assert self.features is not None
+        assert self.features
         if self.train_subset is not None and self.val_subset is not None:
             half = self._trainval
             self._evaluated = self._features_of(half, extractor)
-            training = (
-                self._evaluated if self.features.views == 1 else self._features_of(half, extractor, self.features)
-            )
-            self.train_subset = FeatureSubset(self.train_subset, half, lambda: training)
+            self.train_subset = FeatureSubset(self.train_subset, half, lambda: self._evaluated)
             self.val_subset = FeatureSubset(self.val_subset, half, lambda: self._evaluated)
         if self.test_subset is not None:
             test = self.test_subset.index
@@ -200,12 +195,11 @@ class MetricDataModule(LightningDataModule):
     def evaluated(self, subset: ClassSubset | None) -> Float[Tensor, "samples features"]:
         """The features of the training or validation samples by the evaluation transform, in their order."""
         assert isinstance(subset, FeatureSubset)
-        return self._evaluated[0].index_select(0, subset.rows)
+        return self._evaluated.index_select(0, subset.rows)
 
-    def _features_of(self, index: SampleIndex, extractor: Extractor, kept: Features | None = None) -> Tensor:
-        transform = self.transform(train=kept is not None)
+    def _features_of(self, index: SampleIndex, extractor: Extractor) -> Tensor:
         loading = {"batch_size": self.eval_batch_size, **in_processes(self._processes, self._on_gpu)}
-        return features_of(self.dataset, index, transform, self.transforms, extractor, loading, kept)
+        return features_of(self.dataset, index, self.transform(), self.transforms, extractor, loading)
 
     def identity(self) -> dict[str, Any]:
         """What a checkpoint must know to be validated and tested on the same classes, as plain values.
@@ -370,7 +364,7 @@ class MetricDataModule(LightningDataModule):
         return device.type == "cuda"
 
     def _source(self, index: SampleIndex, half: str) -> Source | Callable[[], Source]:
-        kept = self.cache if self.features is None else False  # features are kept, so that no sample is read twice
+        kept = False if self.features else self.cache  # features are kept, so that no sample is read twice
         made = cache(lambda: source_of(self.dataset, index, half, self.transforms, kept))
         return made if kept == "auto" else made()  # who asks for classes alone waits for no picture
 
@@ -395,7 +389,6 @@ class MetricDataModule(LightningDataModule):
         """The arguments of this datamodule as a configuration holds them, without the root."""
         names = inspect.signature(MetricDataModule).parameters
         given = {name: getattr(self, name) for name in names if name != "sampler"}
-        given["features"] = None if self.features is None else asdict(self.features)
         transforms = {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(self.transforms).items()}
         text = self.dataset.modality == "text"
         path = f"{self.sampler.__module__}.{getattr(self.sampler, '__qualname__', '<locals>')}"

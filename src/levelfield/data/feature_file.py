@@ -29,20 +29,19 @@ PART_SAMPLES, MOST_PARTS = 2048, 64
 LOOK_SECONDS = 0.2
 OPTION = "--data.features"
 
-# Features of the samples from one position to another of a view, batch by batch.
-Batches = Callable[[int, int, int], Iterator[Float[np.ndarray, "batch features"]]]
+# Features of the samples from one position to another, batch by batch.
+Batches = Callable[[int, int], Iterator[Float[np.ndarray, "batch features"]]]
 
 
 @dataclass(frozen=True)
 class Part:
-    """Some samples of a view, whole batches of them.
+    """Some samples, whole batches of them.
 
     Args:
         file: where their features are kept until all parts are there.
     """
 
     file: Path
-    view: int
     start: int
     stop: int
 
@@ -56,10 +55,9 @@ def prepare_features(
     dataset: MetricDataset,
     index: SampleIndex,
     purpose: Mapping[str, Any],
-    views: int,
     batch_size: int,
     batches: Batches,
-) -> Float[Tensor, "views samples features"]:
+) -> Float[Tensor, "samples features"]:
     """The features of `index`'s samples from their file, which is made first where there is none.
 
     The file lies in `features/` below `LEVELFIELD_CACHE` and is named for all that the features depend on, so that
@@ -70,7 +68,6 @@ def prepare_features(
     Args:
         index: the samples, whose order is that of the features.
         purpose: what the features depend on beside the samples, as plain values.
-        views: how many there are of each sample.
         batch_size: that of `batches`, of which a part has whole ones: bits depend on who comes along.
         batches: computes features.
 
@@ -79,19 +76,19 @@ def prepare_features(
     """
     folder = cache_root() / "features"
     stamp = stamp_of(dataset, index)
-    described = json.dumps([place_of(dataset), stamp, purpose, views], sort_keys=True, default=str)
+    described = json.dumps([place_of(dataset), stamp, purpose], sort_keys=True, default=str)
     name = f"{dataset.name}-{sha256(described.encode()).hexdigest()[:32]}"
     file = folder / f"{name}.npy"
-    shape = (views, len(index.keys))
-    if (found := _mapped(file, shape)) is not None:
+    samples = len(index.keys)
+    if (found := _mapped(file, samples)) is not None:
         return found
-    parts = _parts(file, shape, batch_size)
+    parts = _parts(file, samples, batch_size)
     what = f"features {file}"
     with written(what, OPTION):
-        _compute(parts, file, shape, batches, title := f"features of {dataset.name}")
+        _compute(parts, file, samples, batches, title := f"features of {dataset.name}")
     try:
         return made_once(
-            Lock(folder, name, title), lambda: _mapped(file, shape), lambda: _join(parts, file, shape), what, OPTION
+            Lock(folder, name, title), lambda: _mapped(file, samples), lambda: _join(parts, file, samples), what, OPTION
         )
     finally:
         if file.is_file():
@@ -99,31 +96,29 @@ def prepare_features(
                 part.file.unlink(missing_ok=True)
 
 
-def _parts(file: Path, shape: tuple[int, int], batch_size: int) -> list[Part]:
-    views, samples = shape
-    step = -(-max(PART_SAMPLES, -(-samples * views // MOST_PARTS)) // batch_size) * batch_size
+def _parts(file: Path, samples: int, batch_size: int) -> list[Part]:
+    step = -(-max(PART_SAMPLES, -(-samples // MOST_PARTS)) // batch_size) * batch_size
     return [
-        Part(file.with_name(f".{file.stem}-{view}-{start}.npy"), view, start, min(start + step, samples))
-        for view in range(views)
+        Part(file.with_name(f".{file.stem}-{start}.npy"), start, min(start + step, samples))
         for start in range(0, samples, step)
     ]
 
 
-def _compute(parts: list[Part], file: Path, shape: tuple[int, int], batches: Batches, title: str) -> None:
+def _compute(parts: list[Part], file: Path, samples: int, batches: Batches, title: str) -> None:
     """Compute the parts that are missing, beside other processes that do, until all are there or joined."""
     locks = {part: Lock(file.parent, part.file.stem.lstrip("."), title) for part in parts}
     told = False
-    while (missing := [part for part in parts if part.read() is None]) and _mapped(file, shape) is None:
+    while (missing := [part for part in parts if part.read() is None]) and _mapped(file, samples) is None:
         has_computed = False
         for part in missing:
             if not locks[part].acquire():
                 continue
             try:
-                if part.read() is None and _mapped(file, shape) is None:
+                if part.read() is None and _mapped(file, samples) is None:
                     if part is missing[0] and not told:
                         told = True
-                        samples = sum(each.stop - each.start for each in missing if each.view == part.view)
-                        print(f"computing the features of {samples:,} samples once, into {file}", file=sys.stderr)
+                        to_do = sum(each.stop - each.start for each in missing)
+                        print(f"computing the features of {to_do:,} samples once, into {file}", file=sys.stderr)
                     _compute_part(part, batches)
                     has_computed = True
             finally:
@@ -136,31 +131,31 @@ def _compute_part(part: Part, batches: Batches) -> None:
     # What a loader draws leaves the process's generator alone: later draws do not know whether the file was there.
     with torch.random.fork_rng(devices=[]), replaced_checked(part.file) as opened:
         begun = False
-        for batch in batches(part.view, part.start, part.stop):
+        for batch in batches(part.start, part.stop):
             if not begun:
                 _write_header(opened, (part.stop - part.start, batch.shape[1]))
                 begun = True
             opened.write(np.ascontiguousarray(batch, dtype="<f4").tobytes())
 
 
-def _join(parts: list[Part], file: Path, shape: tuple[int, int]) -> None:
+def _join(parts: list[Part], file: Path, samples: int) -> None:
     with replaced_checked(file) as opened:
         for i, part in enumerate(parts):
             features = part.read()
             assert features is not None  # who removes parts has the lock and leaves the file
             if i == 0:
-                _write_header(opened, (*shape, features.shape[1]))
+                _write_header(opened, (samples, features.shape[1]))
             opened.write(np.ascontiguousarray(features).tobytes())
 
 
-def _write_header(opened: CheckedFile, shape: tuple[int, ...]) -> None:
+def _write_header(opened: CheckedFile, shape: tuple[int, int]) -> None:
     np.lib.format.write_array_header_1_0(opened, {"descr": "<f4", "fortran_order": False, "shape": shape})
 
 
-def _mapped(file: Path, shape: tuple[int, int]) -> Tensor | None:
+def _mapped(file: Path, samples: int) -> Tensor | None:
     """What the file holds; None where there is none, or a damaged one."""
     array = _loaded(file)
-    return torch.from_numpy(array) if array is not None and array.ndim == 3 and array.shape[:2] == shape else None
+    return torch.from_numpy(array) if array is not None and array.ndim == 2 and len(array) == samples else None
 
 
 def _loaded(file: Path) -> np.ndarray | None:

@@ -1,6 +1,5 @@
 """Image transforms of training and evaluation; the defaults are those of the Reality Check."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -9,10 +8,6 @@ from torchvision.transforms import v2
 
 from levelfield.data.crops import Crops, Interpolation, Picture, brought_to
 from levelfield.errors import UserError
-
-# A JPEG is decoded at a smaller scale that leaves so many times the pixels that it is brought to: at 2 it would be more
-# than a grey level from what the whole picture gives, on sharp photographs.
-LEAST = 2.25
 
 
 @dataclass(frozen=True)
@@ -31,9 +26,6 @@ class ImageTransforms:
         random_crop: a training crop is `crop_size` wide and high where it is cut out, instead of brought to it;
             `scale` and `ratio` then say nothing.
         interpolation: between pixels, wherever an image is brought to a size.
-        fast: read a large JPEG at a half, a quarter or an eighth of its size where 2.25 times `resize` is left, and
-            bring crops to their size by torchvision instead of Pillow: pixels within a grey level on average, in
-            less time where the input and not the trunk is the bottleneck (docs/input.md).
 
     Raises:
         UserError: a crop that is larger than the resized image, or a range upside down.
@@ -48,7 +40,6 @@ class ImageTransforms:
     random_crop: bool = False
     interpolation: Interpolation = "bilinear"
     eval_resize: int | None = None
-    fast: bool = False
 
     def __post_init__(self) -> None:
         if self.eval_side is None:
@@ -74,11 +65,6 @@ class ImageTransforms:
         """The first, fixed part of both `train` and `evaluate`: an image of which it was done before stays as it is."""
         return partial(brought_to, side=self.reduced, square=self.square, interpolation=self.interpolation)
 
-    @property
-    def least_side(self) -> int | None:
-        """The shorter side that a file may be decoded at, if that is less than its own; None decodes it whole."""
-        return math.ceil(LEAST * self.reduced) if self.fast and self.reduced is not None else None
-
     def train(self) -> Crops:
         """RGB image -> (3, crop_size, crop_size) float32 in [0, 1]; draws from torch's global generator."""
         box: v2.RandomCrop | v2.RandomResizedCrop
@@ -93,7 +79,7 @@ class ImageTransforms:
         return self._crops(self.eval_side, None, flip=False)
 
     def _crops(self, side: int | None, box: v2.RandomCrop | v2.RandomResizedCrop | None, flip: bool) -> Crops:
-        return Crops(self.crop_size, side, self.square, self.interpolation, box, flip, self.fast)
+        return Crops(self.crop_size, side, self.square, self.interpolation, box, flip)
 
     @property
     def eval_side(self) -> int | None:

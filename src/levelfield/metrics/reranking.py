@@ -1,25 +1,26 @@
-"""Rankings that look at the neighbours' neighbours, or search by several items at once: cosine, in bounded memory.
+"""A ranking that looks at the neighbours' neighbours: cosine, in bounded memory.
 
-Each takes the queries and the gallery as rows of length 1 and gives what is ranked in their place. Where the queries
-are the gallery's own items, a query is no neighbour of itself, and the others' neighbourhoods hold it as any item.
+It takes the queries and the gallery as rows of length 1 and gives what is ranked in their place. Where the queries are
+the gallery's own items, a query is no neighbour of itself, and the others' neighbourhoods hold it as any item.
 
 Shapes: N queries, G gallery items, M items of both (or G where they are the same), B rows of one block, K neighbours,
 D dimensions, E entries of a sparse matrix.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64, Num
 from torch import Tensor
 
-from levelfield.metrics.distances import normalize, product
+from levelfield.metrics.distances import product
 from levelfield.metrics.nearest import nearest
 
+# Of the ranking, for the command line.
+NAME = "k_reciprocal"
 # Values of a block's temporaries.
 BLOCK_VALUES = 2**22
 
@@ -29,89 +30,7 @@ class Reranked(NamedTuple):
 
     queries_ND: Num[Tensor, "queries any"]
     gallery_GD: Num[Tensor, "gallery any"]
-    similarity: Callable[..., Tensor] = product
-
-
-class Reranking(Protocol):
-    """A way to rank anew."""
-
-    def __call__(
-        self,
-        queries_ND: Float[Tensor, "queries dim"],
-        gallery_GD: Float[Tensor, "gallery dim"],
-        excludes_self: bool,
-        memory_budget: int,
-    ) -> Reranked: ...
-
-
-@dataclass(frozen=True)
-class AlphaQueryExpansion:
-    """The query and its nearest, weighted by their similarities, ask together.
-
-        q' = q + sum over the n nearest g of max(0, q g)^alpha g
-
-    Cost: a second product. When: the nearest are mostly right; it draws in what is like them. With alpha = 0 all count
-    alike (average query expansion).
-
-    Args:
-        neighbors: n, best below the size of a class.
-        alpha: how much less the less similar count.
-
-    Paper: Radenovic et al. 2018, "Fine-tuning CNN Image Retrieval with No Human Annotation", arXiv:1711.02512.
-    """
-
-    neighbors: int = 10
-    alpha: float = 3.0
-
-    def __post_init__(self) -> None:
-        _refuse_below(self, neighbors=1, alpha=0)
-
-    def __call__(
-        self,
-        queries_ND: Float[Tensor, "queries dim"],
-        gallery_GD: Float[Tensor, "gallery dim"],
-        excludes_self: bool,
-        memory_budget: int,
-    ) -> Reranked:
-        itself_N = _numbers(queries_ND) if excludes_self else None
-        cosines_NK, items_NK = nearest(queries_ND, gallery_GD, self.neighbors, itself_N, memory_budget=memory_budget)
-        weights_NK = cosines_NK.clamp(min=0) ** self.alpha
-        return Reranked(_summed(queries_ND, gallery_GD, items_NK, weights_NK), gallery_GD)
-
-
-@dataclass(frozen=True)
-class DatabaseAugmentation:
-    """Each item of the gallery stands with its nearest in the gallery, by falling weights; the queries stay.
-
-        g' = sum over r < k of (k - r)/k g_r, g_0 = g and g_r its r-th nearest
-
-    Cost: a product of the gallery with itself, once. When: the gallery has several items a class and many queries come.
-
-    Args:
-        neighbors: k, the item itself among them; best at most the size of a class.
-
-    Papers: Arandjelovic and Zisserman 2012, "Three things everyone should know to improve object retrieval",
-    https://www.robots.ox.ac.uk/~vgg/publications/2012/Arandjelovic12/; this form Gordo et al. 2017, "End-to-end
-    Learning of Deep Visual Representations for Image Retrieval", arXiv:1610.07940.
-    """
-
-    neighbors: int = 10
-
-    def __post_init__(self) -> None:
-        _refuse_below(self, neighbors=1)
-
-    def __call__(
-        self,
-        queries_ND: Float[Tensor, "queries dim"],
-        gallery_GD: Float[Tensor, "gallery dim"],
-        excludes_self: bool,
-        memory_budget: int,
-    ) -> Reranked:
-        itself_G = _numbers(gallery_GD)
-        _, items_GK = nearest(gallery_GD, gallery_GD, self.neighbors - 1, itself_G, memory_budget=memory_budget)
-        ranks_K = torch.arange(1, items_GK.shape[1] + 1, device=items_GK.device)
-        weights_GK = (1 - ranks_K.double() / self.neighbors).expand(len(items_GK), -1)
-        return Reranked(queries_ND, _summed(gallery_GD, gallery_GD, items_GK, weights_GK))
+    similarity: Callable[..., Tensor]
 
 
 @dataclass(frozen=True)
@@ -143,9 +62,12 @@ class KReciprocal:
     weight: float = 0.3
 
     def __post_init__(self) -> None:
-        _refuse_below(self, k1=1, k2=1, weight=0)
-        if self.weight > 1 or self.k2 > self.k1 + 1:
-            raise ValueError(f"{_said(self)}: weight must be at most 1, and k2 at most k1 + 1")
+        if self.k1 < 1 or not 1 <= self.k2 <= self.k1 + 1 or not 0 <= self.weight <= 1:
+            raise ValueError(f"{self}: give a k1 of at least 1, a k2 from 1 to k1 + 1, and a weight from 0 to 1")
+
+    def __str__(self) -> str:
+        """As `parse_reranking` reads it, with all settings."""
+        return f"{NAME}:{','.join(f'{key}={value:g}' for key, value in asdict(self).items())}"
 
     def __call__(
         self,
@@ -156,7 +78,7 @@ class KReciprocal:
     ) -> Reranked:
         rows_MD = gallery_GD if excludes_self else torch.cat([queries_ND, gallery_GD])
         num_queries = 0 if excludes_self else len(queries_ND)
-        itself_M = _numbers(rows_MD)
+        itself_M = torch.arange(len(rows_MD), device=rows_MD.device)
         _, others_MK = nearest(rows_MD, rows_MD, self.k1, itself_M, memory_budget=memory_budget)
         itself_M1 = itself_M[:, None]
         encoded = Encoded(rows_MD, torch.cat([itself_M1, others_MK], dim=1), self)
@@ -214,25 +136,17 @@ class Encoded:
         return np.bincount(self.holders.indices[places_E], least_E, minlength=len(self.sums_M))
 
 
-RERANKINGS: dict[str, type] = {
-    "k_reciprocal": KReciprocal,
-    "alpha_qe": AlphaQueryExpansion,
-    "dba": DatabaseAugmentation,
-}
-
-
-def parse_reranking(text: str) -> Reranking:
-    """A way by its name, with settings: `k_reciprocal`, `alpha_qe:neighbors=5,alpha=2`.
+def parse_reranking(text: str) -> KReciprocal:
+    """`k_reciprocal`, with settings or without: `k_reciprocal:k1=10,k2=4`.
 
     Raises:
-        ValueError: no such name or setting, or a value that it cannot have.
+        ValueError: another name, no such setting, or a value that it cannot have.
     """
     name, _, given = text.partition(":")
-    if name not in RERANKINGS:
-        raise ValueError(f"no re-ranking {name!r}; known are {', '.join(RERANKINGS)}")
-    kind = RERANKINGS[name]
-    types = {field.name: int if isinstance(field.default, int) else float for field in fields(kind)}
-    settings = {}
+    if name != NAME:
+        raise ValueError(f"no re-ranking {name!r}; there is {NAME}")
+    types = {field.name: int if isinstance(field.default, int) else float for field in fields(KReciprocal)}
+    settings: dict[str, Any] = {}
     for part in filter(None, given.split(",")):
         key, _, value = part.partition("=")
         if key not in types:
@@ -241,14 +155,7 @@ def parse_reranking(text: str) -> Reranking:
             settings[key] = types[key](value)
         except ValueError:
             raise ValueError(f"{name}: {key}={value} is no {'whole ' * (types[key] is int)}number") from None
-    made: Reranking = kind(**settings)
-    return made
-
-
-def name_of(reranking: Reranking) -> str:
-    """As `parse_reranking` reads it, with all settings."""
-    name = next(name for name, kind in RERANKINGS.items() if isinstance(reranking, kind))
-    return f"{name}:{_said(reranking)}"
+    return KReciprocal(**settings)
 
 
 def expanded(
@@ -281,27 +188,6 @@ def reciprocal(neighbors_MK: Int64[Tensor, "items neighbors"]) -> Bool[Tensor, "
     return torch.cat([(neighbors_MK[neighbors_MK[rows_B]] == rows_B[:, None, None]).any(-1) for rows_B in blocks])
 
 
-def _numbers(rows_MD: Float[Tensor, "items dim"]) -> Int64[Tensor, " items"]:
-    return torch.arange(len(rows_MD), device=rows_MD.device)
-
-
-def _summed(
-    rows_ND: Float[Tensor, "items dim"],
-    gallery_GD: Float[Tensor, "gallery dim"],
-    items_NK: Int64[Tensor, "items neighbors"],
-    weights_NK: Float[Tensor, "items neighbors"],
-) -> Float[Tensor, "items dim"]:
-    """Each row with its weighted neighbours, in float64, brought to length 1."""
-    sums_ND = torch.empty_like(rows_ND)
-    room = max(1, BLOCK_VALUES // max(1, items_NK.shape[1] * rows_ND.shape[1]))
-    for start in range(0, len(rows_ND), room):
-        here = slice(start, start + room)
-        neighbors_BKD = gallery_GD[items_NK[here]].double()
-        sums_BD = rows_ND[here].double() + (weights_NK[here, :, None] * neighbors_BKD).sum(dim=1)
-        sums_ND[here] = normalize(sums_BD)
-    return sums_ND
-
-
 def _cosines(
     rows_MD: Float[Tensor, "items dim"], one_E: np.ndarray, other_E: np.ndarray
 ) -> Float[np.ndarray, " pairs"]:
@@ -312,14 +198,3 @@ def _cosines(
         first_PD, second_PD = (rows_MD[each].double() for each in pair)
         found.append((first_PD * second_PD).sum(dim=1).cpu().numpy())
     return np.concatenate(found)
-
-
-def _said(settings: Any) -> str:
-    return ",".join(f"{key}={value:g}" for key, value in asdict(settings).items())
-
-
-def _refuse_below(settings: Any, **least: float) -> None:
-    for key, smallest in least.items():
-        value = getattr(settings, key)
-        if not math.isfinite(value) or value < smallest:
-            raise ValueError(f"{key}={value}: it must be at least {smallest}")

@@ -17,7 +17,7 @@ from levelfield.metrics.scores import Wanted
 from levelfield.seeds import seed_of
 
 if TYPE_CHECKING:
-    from levelfield.metrics.reranking import Reranking
+    from levelfield.metrics.reranking import KReciprocal
 
 
 def retrieval_metrics(
@@ -32,7 +32,7 @@ def retrieval_metrics(
     per_query: bool = False,
     num_queries: int | None = None,
     seed: int = 0,
-    rerank: "Reranking | None" = None,
+    rerank: "KReciprocal | None" = None,
     memory_budget: int = DEFAULT_MEMORY_BUDGET,
 ) -> dict[str, float] | dict[str, Tensor]:
     """Score how well each embedding retrieves the others that share its label.
@@ -57,7 +57,7 @@ def retrieval_metrics(
         num_queries: score a random sample of the queries that have a match, and add `<metric>_ci95`, half the width of
             the mean's 95% interval (normal approximation, for a sample without replacement).
         seed: of that sample.
-        rerank: rank anew, by one of `levelfield.metrics.reranking` (cosine).
+        rerank: rank by k-reciprocal neighbours (`levelfield.metrics.reranking`; cosine).
         memory_budget: bytes that similarities and what is made of them may take at a time, beside a float32 copy of the
             embeddings.
 

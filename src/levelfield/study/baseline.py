@@ -76,7 +76,7 @@ class _Features:
     def of(self, training: TrainingCLI) -> tuple[Float[Tensor, "n features"], Float[Tensor, "m features"]]:
         """Those of the training and of the validation samples of a fold."""
         data, device = training.datamodule, training.trainer.strategy.root_device
-        if data.features is not None:
+        if data.features:
             data.use_features(TrunkExtractor(training.model.trunk, device))
             return data.evaluated(data.train_subset), data.evaluated(data.val_subset)
         indices = [subset.index for subset in (data.train_subset, data.val_subset)]

@@ -140,8 +140,6 @@ def job_config(spec: StudySpec, job: Job, parameters: Mapping[str, Any]) -> Conf
     config["data"] |= {"fold": job.fold, "num_folds": folds} if folds > 1 else {"fold": WHOLE_HALF}
     config["trainer"].setdefault("devices", 1)  # whatever the machine has
     config["seed_everything"] = job_seed(spec, job)
-    if config["data"].get("features"):  # views are those of the study, for all its jobs
-        config["data"]["features"] = {"seed": spec.seed, **config["data"]["features"]}
     return config
 
 

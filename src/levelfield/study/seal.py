@@ -302,7 +302,7 @@ def _embed(
     """
     model, data, device = training.model, training.datamodule, training.trainer.strategy.root_device
     frozen = not trains or all(has_frozen_trunk_of(model, path) for path in paths)
-    if frozen and data.features is not None:
+    if frozen and data.features:
         if not isinstance(data.test_subset, FeatureSubset):
             data.use_features(TrunkExtractor(model.trunk, device))
         loader = data.eval_dataloader(data.test_subset)

@@ -166,7 +166,7 @@ class TrainingCLI(LightningCLI):
         self.config_init = instantiate(self.parser, config, self._builders())
         self.datamodule = self._get(self.config_init, "data")
         self.model = self._get(self.config_init, "model")
-        if self.datamodule.features is not None:
+        if self.datamodule.features:
             self.model.check_features()
         self.config_dump = self.plain_config()
         self.model.save_hyperparameters(without_places(self.config_dump["model"]))
@@ -180,7 +180,7 @@ class TrainingCLI(LightningCLI):
             return self._looked_at.builders(frozen=self._model_class is MetricLearner)
         if self._trunks is None:
             return {}
-        on_features = self._get(self.config, "data").features is not None
+        on_features = self._get(self.config, "data").features
         return _kept.builders(frozen=on_features and self._model_class is MetricLearner)
 
     def plain_config(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ CLASS_NAMES = ("levelfield.data.train_classes", "levelfield.data.val_classes")
 MOST_VALUES, DEEPEST = 100_000, 32
 MOST = 2**63 - 1
 LIMITS = {
-    **{"batch_size": 2**20, "eval_batch_size": 2**16, "num_folds": 10_000, "num_workers": 1024, "views": 10_000},
+    **{"batch_size": 2**20, "eval_batch_size": 2**16, "num_folds": 10_000, "num_workers": 1024},
     **{"crop_size": 8192, "image_size": 8192, "resize": 8192},
     **{"embedding_size": 2**20, "num_classes": 2**31},
 }

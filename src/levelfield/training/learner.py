@@ -229,7 +229,7 @@ class MetricLearner(LightningModule):
     def setup(self, stage: str) -> None:
         stay_in_group(self._random_state)
         datamodule = getattr(self.trainer, "datamodule", None)
-        if stage != "predict" and isinstance(datamodule, MetricDataModule) and datamodule.features is not None:
+        if stage != "predict" and isinstance(datamodule, MetricDataModule) and datamodule.features:
             self.check_features()
             datamodule.use_features(TrunkExtractor(self.trunk, self.trainer.strategy.root_device))
         if stage != "fit":

@@ -11,7 +11,6 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from torch import nn
 
-from levelfield.data.features import Features
 from levelfield.data.samplers import ShuffledBatchSampler
 from levelfield.data.splits import NO_FOLD
 from levelfield.data.transforms import ImageTransforms
@@ -104,7 +103,7 @@ SETTINGS = (
         ("data.eval_batch_size",),
         lambda config, _: (
             config["data"].get("fold") == NO_FOLD
-            and config["data"]["features"] is None
+            and not config["data"]["features"]
             and config["model"].get("embedder_init") != "pca"
         ),
         "--data.fold none embeds nothing",
@@ -115,13 +114,11 @@ SETTINGS = (
         "random_crop takes no share of the image",
     ),
     Setting(
-        ("data.transforms.scale", "data.transforms.ratio", "data.transforms.horizontal_flip", "data.features.seed"),
-        lambda config, _: (config["data"]["features"] or {}).get("views") == 1,
-        "features of one view are of the evaluation transform",
+        ("data.transforms.scale", "data.transforms.ratio", "data.transforms.horizontal_flip"),
+        lambda config, _: config["data"]["features"],
+        "features are of the evaluation transform",
     ),
-    Setting(
-        ("data.cache",), lambda config, _: config["data"]["features"] is not None, "features are kept instead of images"
-    ),
+    Setting(("data.cache",), lambda config, _: config["data"]["features"], "features are kept instead of images"),
     Setting(
         ("checkpoint_seconds",),
         lambda config, _: config["trainer"]["enable_checkpointing"] is False,
@@ -223,10 +220,9 @@ def keys_of_file(file: Path) -> dict[str, Any]:
 
 def usual_value(key: str, defaults: Namespace) -> Any:
     """The default of a dotted key, given the parser's; of one that is in a part that is not there, the part's own."""
-    for part, kind in {"data.transforms.": ImageTransforms, "data.features.": Features}.items():
-        if key.startswith(part):
-            value = getattr(kind, key.removeprefix(part), None)
-            return list(value) if isinstance(value, tuple) else value
+    if key.startswith("data.transforms."):
+        value = getattr(ImageTransforms, key.removeprefix("data.transforms."), None)
+        return list(value) if isinstance(value, tuple) else value
     return defaults.get(key)
 
 

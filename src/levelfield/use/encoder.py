@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from levelfield.data.crops import Crops, stacked
-from levelfield.data.datasets.images import AtLeast
 from levelfield.data.loading import in_processes, loader_processes
 from levelfield.data.transforms import ImageTransforms
 from levelfield.errors import UserError
@@ -139,17 +138,16 @@ class Encoder:
         progress: Callable[[int, int], Any] | None = None,
     ) -> Embedded:
         """Embeddings of samples; see `levelfield.embed`."""
-        on_gpu, transform, side = self.device.type == "cuda", None, None
+        on_gpu, transform = self.device.type == "cuda", None
         if samples.modality == "image":
             if self.transforms is None:
                 raise UserError(
                     f"'{self.origin}' was fitted with loaders of one's own, whose transforms it does not know: in "
                     "Python, levelfield.embed(..., transforms=ImageTransforms(...))"
                 )
-            transform, side = self.transforms.evaluate(), self.transforms.least_side
-        source = samples.source if side is None else AtLeast(samples.source, side)
+            transform = self.transforms.evaluate()
         loader = DataLoader(
-            Opened(source, samples.keys, transform, skip_broken),
+            Opened(samples.source, samples.keys, transform, skip_broken),
             batch_size=batch_size or self.batch_size,
             collate_fn=partial(_batch, are_images=transform is not None),
             **in_processes(loader_processes("auto", samples.modality, on_gpu), on_gpu),
@@ -157,7 +155,7 @@ class Encoder:
         found: EmbeddedSet = embed_batches(self.module, loader, self.device, progress)
         if not torch.isfinite(found.embeddings).all():
             raise UserError(f"'{self.origin}' gives embeddings that are not finite: take another checkpoint")
-        left_out = [_why_broken(source, samples.keys[at]) for at in found.index[found.labels == 1].tolist()]
+        left_out = [_why_broken(samples.source, samples.keys[at]) for at in found.index[found.labels == 1].tolist()]
         if len(left_out) == len(samples.keys):
             raise UserError(f"none of the {len(left_out):,} pictures can be opened; the first: {left_out[0]}")
         kept = found.labels == 0

@@ -12,7 +12,7 @@ from torch import Tensor
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.errors import UserError
 from levelfield.metrics import hierarchical_precision_at_r, verification_metrics
-from levelfield.metrics.reranking import Reranking, name_of, parse_reranking
+from levelfield.metrics.reranking import KReciprocal, parse_reranking
 from levelfield.metrics.table import SHOWN_METRICS, title_of
 from levelfield.use.scores import Score, class_interval, scores_of
 
@@ -60,12 +60,12 @@ class Further:
     Attributes:
         hierarchy: precision by coarse classes.
         open_set: AUROC, EER and TAR at FAR.
-        rerank: ways to rank anew, each with scores of its own.
+        rerank: settings to rank anew by, each with scores of its own.
     """
 
     hierarchy: bool = False
     open_set: bool = False
-    rerank: tuple[Reranking, ...] = ()
+    rerank: tuple[KReciprocal, ...] = ()
 
     def check(self, distance: str, dataset: MetricDataset | None = None) -> None:
         """Whether it can be had of a checkpoint with this distance, and of a data set.
@@ -123,22 +123,22 @@ def _open_set(sets: Sequence[Tensor], distance: str) -> Section:
     for metric, value in found.scores.items():
         known = metric in found.thresholds
         note = THRESHOLDS[distance].format(found.thresholds[metric]) if known else ""
-        rows.append(Row(title_of(metric), Score(value, found.ci95[metric]), note))
+        rows.append(Row(title_of(metric), Score(value, None), note))
     rows += [Row(title_of(metric), None, f"not given: {why}") for metric, why in found.not_given.items()]
     return Section(f"Open set: {found.num_same:,} pairs of one class, {found.num_other:,} of two", tuple(rows))
 
 
-def _reranked(way: Reranking, embeddings: Tensor, labels: Tensor, is_query: Tensor | None) -> Section:
+def _reranked(way: KReciprocal, embeddings: Tensor, labels: Tensor, is_query: Tensor | None) -> Section:
     scores, _ = scores_of(embeddings, labels, is_query, metrics=tuple(SHOWN_METRICS), rerank=way)
     rows = tuple(Row(title_of(metric), score) for metric, score in scores.items())
-    return Section(f"Ranked anew by {name_of(way)}", rows)
+    return Section(f"Ranked anew by {way}", rows)
 
 
-def rerankings(texts: Sequence[str]) -> tuple[Reranking, ...]:
-    """Ways to rank anew, each as `--rerank` takes it.
+def rerankings(texts: Sequence[str]) -> tuple[KReciprocal, ...]:
+    """Settings to rank anew by, each as `--rerank` takes it.
 
     Raises:
-        UserError: there is none of that name, or it has no such setting.
+        UserError: another name, or no such setting.
     """
     try:
         return tuple(parse_reranking(text) for text in texts)

@@ -23,7 +23,7 @@ from levelfield.data.places import own_file
 from levelfield.errors import FileRefused, UserError
 from levelfield.metrics.distances import DISTANCES
 from levelfield.metrics.query_scores import DEFAULT_MEMORY_BUDGET
-from levelfield.metrics.reranking import Reranking
+from levelfield.metrics.reranking import KReciprocal
 from levelfield.runtime.cache_root import cache_root
 from levelfield.storage.atomic import write_atomically
 from levelfield.use.encoder import Embedded, Encoder
@@ -107,7 +107,7 @@ class Gallery:
         top: int,
         distance: str,
         itself: Path | None = None,
-        rerank: Reranking | None = None,
+        rerank: KReciprocal | None = None,
     ) -> list[Answer]:
         """The items that are nearest to a query, nearest first; equal ones in the gallery's order.
 
@@ -138,7 +138,7 @@ class Gallery:
         return itself is not None and bool(self.samples.keys[place].resolve() == itself.resolve())
 
     def _ranked_anew(
-        self, query: Float[Tensor, "1 dim"], itself: Path | None, rerank: Reranking
+        self, query: Float[Tensor, "1 dim"], itself: Path | None, rerank: KReciprocal
     ) -> tuple[list[int], dict[int, float]]:
         """The places of all but the query's own, and their cosines."""
         held, similarity = DISTANCES["cosine"]

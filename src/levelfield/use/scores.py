@@ -13,7 +13,7 @@ from torch import Tensor
 
 from levelfield.analysis.statistics import t_quantile
 from levelfield.metrics import clustering_metrics, retrieval_metrics
-from levelfield.metrics.reranking import Reranking
+from levelfield.metrics.reranking import KReciprocal
 
 # Fewer classes than this say nothing of others.
 FEWEST_CLASSES = 3
@@ -32,7 +32,7 @@ def scores_of(
     is_query: Bool[Tensor, " samples"] | None = None,
     distance: str = "cosine",
     metrics: Sequence[str] | None = None,
-    rerank: Reranking | None = None,
+    rerank: KReciprocal | None = None,
 ) -> tuple[dict[str, Score], int]:
     """Scores, the retrieval ones with intervals, and the number of queries that were left out.
 

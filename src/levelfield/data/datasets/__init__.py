@@ -15,7 +15,6 @@ from levelfield.data.datasets.news20 import News20
 from levelfield.data.datasets.omniglot import Omniglot
 from levelfield.data.datasets.sop import StanfordOnlineProducts
 from levelfield.data.datasets.text_table import TextTable
-from levelfield.data.datasets.typefaces import Typefaces
 from levelfield.data.datasets.wos134 import WOS134
 from levelfield.data.index import SampleIndex
 
@@ -37,6 +36,5 @@ __all__ = [
     "StanfordOnlineProducts",
     "TextTable",
     "TsinghuaDogs130",
-    "Typefaces",
     "VerifyReport",
 ]

@@ -3,11 +3,9 @@
 import math
 import stat
 import warnings
-from contextvars import ContextVar
 from functools import cache
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -21,38 +19,6 @@ NO_PICTURES = frozenset({"BUFR", "EPS", "FITS", "GRIB", "HDF5", "IPTC", "MPEG", 
 USUAL = ("JPEG", "PNG")
 # An uncompressed picture of as many pixels as Pillow takes is smaller, however deep.
 LARGEST_FILE = 1 << 30
-# In an image's `info` where it was decoded at a smaller scale: width and height of the picture in its pixels, of which
-# the last column and row may reach beyond it.
-EXTENT = "extent"
-# What `AtLeast` asks of the image that is being opened, through any data set's `load`.
-_least_side: ContextVar[int | None] = ContextVar("least side", default=None)
-
-
-class HasImages(Protocol):
-    def load(self, key: str) -> Any: ...
-
-
-class AtLeast:
-    """A data set whose JPEG files are decoded no larger than needed.
-
-    A file's shorter side is halved once, twice or three times (the scales of libjpeg's cosine transform) as long as it
-    is not less than `side`; any other file is decoded whole, to the same bits as without this.
-
-    Args:
-        dataset: opens its files by `open_image` or `decode_image`.
-        side: in pixels.
-    """
-
-    def __init__(self, dataset: HasImages, side: int) -> None:
-        self.dataset, self.side = dataset, side
-
-    def load(self, key: str) -> Any:
-        """The sample of that key."""
-        asked = _least_side.set(self.side)
-        try:
-            return self.dataset.load(key)
-        finally:
-            _least_side.reset(asked)
 
 
 @cache
@@ -105,18 +71,9 @@ def decode_image(content: bytes, name: str) -> Image.Image:
         with Image.open(BytesIO(content), formats=image_formats()) as image:
             if image.width * image.height > (Image.MAX_IMAGE_PIXELS or math.inf):
                 raise Image.DecompressionBombError
-            whole, side = image.size, _least_side.get()
-            if side is not None and min(whole) >= 2 * side:
-                image.draft(None, (side, side))
             image.load()
-            size = image.size
             ImageOps.exif_transpose(image, in_place=True)
-            opened = _to_rgb(image)
-            if size != whole:
-                scale = 1 << round(math.log2(whole[0] / size[0]))
-                width, height = whole if opened.size == size else whole[::-1]
-                opened.info[EXTENT] = (width / scale, height / scale)
-            return opened
+            return _to_rgb(image)
     except Image.UnidentifiedImageError:
         raise UserError(f"{name} is not an image: {remedy}") from None
     except Image.DecompressionBombError:
