@@ -1,20 +1,23 @@
 """Samples to embed: a folder of pictures, a table, a file of texts, a list; labels where they are there."""
 
+import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal
 
 from PIL import Image
 
+from levelfield.core.ledger import Evaluation, begin
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.datasets.image_folder import Found
 from levelfield.data.datasets.images import image_suffixes, open_image
 from levelfield.data.datasets.table import column_names, content_fault, read_table, refuse_problems
 from levelfield.data.index import Sample
-from levelfield.data.own import TABLES
+from levelfield.data.own import TABLES, own_dataset
 from levelfield.data.places import own_file
+from levelfield.data.recorded_loader import sample_hash, sample_hashes
 from levelfield.errors import UserError
 
 Modality = Literal["image", "text"]
@@ -87,6 +90,28 @@ def of_dataset(dataset: MetricDataset) -> Samples:
     keys = tuple(index.keys)
     names = tuple(str(dataset.load(key)) for key in keys) if dataset.modality == "text" else keys
     return Samples(names, keys, dataset.modality, labels, dataset)
+
+
+def record_labelled(data: Any, samples: Samples, by: str, checkpoints: Mapping[str, str]) -> None:
+    """Write a line into the ledger where samples have labels: whoever gets both embeddings and labels can score them.
+
+    Args:
+        data: What the samples are of.
+        by: Who hands the labels out.
+        checkpoints: Name to SHA-256 of each.
+
+    Raises:
+        UserError: the line cannot be written.
+    """
+    if samples.labels is None:
+        return
+    dataset = data if isinstance(data, MetricDataset) else own_dataset(str(data))
+    assert dataset is not None  # nothing else has labels
+    if samples.modality == "text":
+        hashes = [sample_hash("", hashlib.sha256(text.encode()).hexdigest()) for text in samples.names]
+    else:
+        hashes = sample_hashes(dataset, (str(PurePath(name)) for name in samples.names))
+    begin(Evaluation(dataset.name, hashes, by, checkpoints))
 
 
 def _named(data: Any) -> str:
