@@ -10,21 +10,35 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from own_images import image_options, own_images
 from tiny_fit import TINY
+from toy_study import TOY
 
 import levelfield
 from levelfield.cli.main import main
-from levelfield.core.ledger import LEDGER, evaluations_of
+from levelfield.core.ledger import LEDGER, compare_copy, evaluations_beside, evaluations_of
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets import ImageFolder, TextTable
 from levelfield.data.transforms import ImageTransforms
 from levelfield.losses import ContrastiveLoss
 from levelfield.models import TimmTrunk
+from levelfield.study2 import seal
+from levelfield.study2.folder import StudyFolder
+from levelfield.study2.rows import load_spec
+from levelfield.study2.run import run_study
 from levelfield.training.learner import MetricLearner
 from levelfield.use.samples import record_labelled, samples_of
 
 pytestmark = pytest.mark.usefixtures("quiet")
 # 16 classes of 4 images: the test half is 8 classes.
 TEST_SAMPLES = 32
+# A study of one method, of letters, without a search.
+SMALL = f"""
+name: small
+{TOY[TOY.index("base:") : TOY.index("methods:")].replace("max_epochs: 2", "max_epochs: 1")}methods:
+  contrastive: {{model: {{loss: ContrastiveLoss}}}}
+folds: 2
+runs: 1
+threads: 1
+"""
 
 
 class Forgetful(MetricLearner):
@@ -148,7 +162,8 @@ def test_the_loader_of_the_test_half_is_the_one_that_counts(images: Path, here: 
     list(data.eval_dataloader(data.test_subset))
     trainer(default_root_dir=here).validate(learner(), data.test_dataloader(), verbose=False)
     trainer(default_root_dir=here).test(learner(), data.test_dataloader(), verbose=False)
-    by = ["test_dataloader", "test_dataloader", "trainer.test"]
+    trainer(default_root_dir=here).predict(learner(), data.test_dataloader())
+    by = ["test_dataloader", "test_dataloader", "trainer.test", "test_dataloader"]
     assert [line["by"] for line in evaluations(here)] == by
 
 
@@ -200,6 +215,27 @@ def test_a_copied_checkpoint_is_another_evaluation(checkpoint: Path, here: Path,
     assert [line["reason"] for line in evaluations(here)] == ["", "", "why not"]
     assert [line["by"] for line in evaluations(here)] == ["levelfield test"] * 3
     assert [line["event"] for line in lines(here / "elsewhere")] == ["evaluated", "finished"] * 2
+
+
+def test_a_studys_own_job_and_a_second_folder_count(here: Path, run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job's checkpoint is tested when the study's jobs are done and the study is not tested yet."""
+    (here / "small.yaml").write_text(SMALL)
+    evaluate = seal.evaluate
+
+    def after_a_test(study: StudyFolder, *arguments: Any) -> None:
+        job = study.folder / "jobs/contrastive/run0/fold1/best.ckpt"
+        assert run("test", "--ckpt_path", job, "--trainer.enable_progress_bar", "false")[0] == 0
+        evaluate(study, *arguments)
+
+    monkeypatch.setattr(seal, "evaluate", after_a_test)
+    study = run_study(StudyFolder(here / "first", load_spec(here / "small.yaml")))
+    assert [line["by"] for line in evaluations(here)] == ["levelfield test", "study small"]
+    assert [line["by"] for line in lines(study.folder) if line["event"] == "evaluated"] == ["study small"]
+    monkeypatch.setattr(seal, "evaluate", evaluate)
+    run_study(StudyFolder(here / "second", load_spec(here / "small.yaml")))
+    assert [line["num_samples"] for line in evaluations(here)] == [16 * 16] * 3  # half of 32 letters, 16 typefaces
+    assert len(evaluations_beside(study.folder)) == 3
+    assert compare_copy(study.folder) == []
 
 
 def test_the_set_and_the_set_less_an_image_are_one_data_set(checkpoint: Path, images: Path, here: Path, run) -> None:

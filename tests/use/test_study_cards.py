@@ -51,7 +51,7 @@ def test_each_trained_run_has_a_card_with_what_the_tables_say(copy: Path, tmp_pa
         *(f"{means['separated']:.1f}", f"{means['concatenated']:.1f}"),  # two runs have no interval
     ]
     opened = json.loads((copy / "ledger.jsonl").read_text().splitlines()[0])
-    assert f"on {opened['time']}: evaluation 1, first opening." in card
+    assert f"on {opened['time']}: opening 1, first opening." in card
     for said in (
         "pictures into 32 numbers, 2 models' side by side",
         "ArcFaceLoss",

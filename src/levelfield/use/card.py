@@ -12,7 +12,7 @@ from levelfield.storage.atomic import read_json, write_atomically, write_json
 from levelfield.storage.file_hash import file_hash
 from levelfield.use.further import Section
 from levelfield.use.scores import Score
-from levelfield.use.study_scores import evaluated_sentence, study_scores
+from levelfield.use.study_scores import study_scores
 
 CARD, SCORES = "README.md", "test_scores.json"
 NOT_TESTED = "This checkpoint was not tested."
@@ -113,10 +113,12 @@ def _scores(tested: Mapping[str, Any]) -> str:
     for section in tested.get("further", ()):
         rows = {row["title"]: f"{_percent(row)} {row['note']}".strip() for row in section["rows"]}
         tables += [f"{section['title']}.", _table(rows)]
-    shown = "\n\n".join(tables)
+    shown, evaluated = "\n\n".join(tables), tested["evaluation"]
+    reason = f", {evaluated['reason']}" if evaluated["reason"] else ""
     return (
         f"{tested['classes']:,} classes, {tested['samples']:,} samples. Percent; ± is half a 95% interval over the "
-        f"classes.\n\n{shown}\n\n{evaluated_sentence(**tested['evaluation'])}"
+        f"classes.\n\n{shown}\n\nEvaluated on the test classes on {evaluated['time']}: "
+        f"evaluation {evaluated['number']}{reason}."
     )
 
 

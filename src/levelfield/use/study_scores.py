@@ -46,13 +46,9 @@ def study_scores(paths: Sequence[Path], hashes: Sequence[str]) -> str | None:
     table = "\n".join(f"| {' | '.join(row)} |" for row in [["", *columns], ["---"] * (len(columns) + 1), *rows])
     return (
         f"Percent, {run.name} of `{run.parent.name}` in the study `{study.name}`; ± is half a 95% interval over the "
-        f"study's runs.\n\n{table}\n\n{evaluated_sentence(opened['opening'], opened['time'], opened['reason'])}"
+        f"study's runs.\n\n{table}\n\nThe test classes were opened for this on {opened['time']}: opening "
+        f"{opened['opening']}, {opened['reason']}."
     )
-
-
-def evaluated_sentence(number: int, time: str, reason: str) -> str:
-    """Which evaluation on the test classes scores are of."""
-    return f"Evaluated on the test classes on {time}: evaluation {number}{f', {reason}' if reason else ''}."
 
 
 def _named(models: int) -> str:
