@@ -25,8 +25,8 @@ def test_the_blocks_run_one_after_another(tmp_path: Path, monkeypatch: pytest.Mo
                 exec(compile(block, "docs/python.md", "exec"), scope)
     assert scope["best"].best_model_score > 0
     events = [json.loads(line) for line in Path("run/checkpoints/ledger.jsonl").read_text().splitlines()]
-    assert [event["event"] for event in events] == ["opened", "finished"] * 2
-    assert [event["reason"] for event in events[::2]] == ["first opening", "to show how it is done"]
+    assert [event["event"] for event in events] == ["evaluated", "finished"] * 2
+    assert [event["reason"] for event in events[::2]] == ["", "to show how it is done"]
     printed = capsys.readouterr().out
     assert printed.count("'map_at_r': ") == 2, "of the own loop"
     assert "done     8 of 8 jobs" in printed

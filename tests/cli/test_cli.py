@@ -80,19 +80,15 @@ def test_what_a_fits_configuration_holds_for_fit_alone_is_told(fitted, run):
     assert shipped[1].startswith("note: protocol/fehervari: validate does not use trainer."), shipped
 
 
-def test_test_opens_the_classes_once_and_predict_embeds_everything(fitted, run, tmp_path):
+def test_test_is_recorded_and_predict_embeds_everything(fitted, run, tmp_path):
     shutil.copy(fitted / "best.ckpt", tmp_path)
     checkpoint = tmp_path / "best.ckpt"
     code, printed, complaint = run("test", "--ckpt_path", checkpoint)
     assert code == 0, complaint
     assert "test/map_at_r" in printed
-    refused(run("test", "--ckpt_path", checkpoint), "ledger.jsonl", "--reopen-test")
     assert run("test", "--ckpt_path", checkpoint, "--reopen-test", "a colleague asked")[0] == 0
     entries = [json.loads(line) for line in (tmp_path / "ledger.jsonl").read_text().splitlines()]
-    assert [entry["reason"] for entry in entries if entry["event"] == "opened"] == [
-        "first opening",
-        "a colleague asked",
-    ]
+    assert [entry["reason"] for entry in entries if entry["event"] == "evaluated"] == ["", "a colleague asked"]
 
     code, _, complaint = run("predict", "--ckpt_path", checkpoint)
     assert code == 0, complaint

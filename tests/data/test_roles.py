@@ -140,17 +140,6 @@ def test_roles_of_only_some_test_samples_are_refused_before_training(
     assert re.search(message, ImageTable(table).verify().problems[0])
 
 
-def test_the_list_of_the_test_samples_is_told_by_its_hash(tmp_path: Path) -> None:
-    table = with_columns(own_images(tmp_path))
-    data = MetricDataModule(ImageTable(table), transforms=SMALL)
-    before = data.sealed_list_hash()
-    (tmp_path / "15_3.png").unlink()
-    table.write_text(table.read_text().replace("0_0.png,class 00", "0_0.png,class 02"))
-    assert data.sealed_list_hash() == before  # no file of the test half is looked at, and none of the other
-    table.write_text(table.read_text().replace("15_3.png,class 15,test,gallery", "15_3.png,class 15,test,query"))
-    assert data.sealed_list_hash() != before
-
-
 def test_a_split_without_test_rows_is_refused_before_training(tmp_path: Path) -> None:
     table = with_columns(own_images(tmp_path), role=False)
     frame = pd.read_csv(table)

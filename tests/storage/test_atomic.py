@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from levelfield.core.ledger import Evaluation, begin
 from levelfield.errors import UserError
 from levelfield.storage.atomic import replaced, temporary_name, write_atomically
-from levelfield.storage.ledger import Ledger
 from levelfield.storage.lock import Lock
 
 
@@ -80,7 +80,7 @@ def test_a_ledger_that_is_a_link_is_refused(precious: Path, tmp_path: Path) -> N
     (tmp_path / "ledger.jsonl").symlink_to(precious)
     precious.write_text("")
     with pytest.raises(UserError, match=r"ledger\.jsonl.*remove the link"):
-        Ledger(tmp_path).open("configuration", {"best.ckpt": "0"})
+        begin(Evaluation("toy", ["ab" * 32], "a test"), tmp_path)
     assert precious.read_text() == ""
 
 

@@ -10,6 +10,11 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parent / "two_process_refusals.py"
+CASES = {"validation", "training", "no index", "broken test", "no ledger"}
+
+
+def _lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +27,7 @@ def raised(folder: Path) -> list[dict[str, list[str]]]:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     process = subprocess.Popen(
         [sys.executable, *launcher, str(SCRIPT), str(folder)],
+        env={**os.environ, "LEVELFIELD_CACHE": str(folder / "cache")},
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -32,7 +38,6 @@ def raised(folder: Path) -> list[dict[str, list[str]]]:
         os.killpg(process.pid, signal.SIGKILL)
         raise
     assert process.returncode == 0, complaint[-3000:]
-    assert len((folder / "ledger.jsonl").read_text().splitlines()) == 2, "one opening, finished"
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
 
 
@@ -43,7 +48,6 @@ def raised(folder: Path) -> list[dict[str, list[str]]]:
         ("validation", "TrainingFailed", "the embeddings are not finite"),
         ("training", "TrainingFailed", "the loss is nan at step 0"),
         ("no index", "UserError", "yield (samples, labels, index)"),
-        ("second test", "UserError", "the test classes were opened once already"),
         ("broken test", "RuntimeError", "no hash of these weights"),
     ],
 )
@@ -54,5 +58,24 @@ def test_both_processes_raise(raised, case: str, kind: str, message: str) -> Non
 
 
 @pytest.mark.processes
+def test_none_waits_for_a_ledger_that_cannot_be_written(raised) -> None:
+    assert [of_process["no ledger"][0] for of_process in raised] == ["FileRefused", "UserError"]
+    assert all("two_process_refusals.py" in of_process["no ledger"][1] for of_process in raised)
+
+
+@pytest.mark.processes
 def test_nothing_else_is_raised(raised) -> None:
-    assert all("first test" not in of_process for of_process in raised)
+    assert all(set(of_process) == CASES for of_process in raised)
+
+
+@pytest.mark.processes
+def test_one_process_writes_the_line_of_each_test(raised, folder: Path) -> None:
+    """Two tests of a loader of one's own, which share a folder; three of glyphs, of which one has a folder's copy."""
+    ledgers = {path: _lines(path) for path in folder.glob("cache/evaluations/*/ledger.jsonl")}
+    of_glyphs = [line for lines in ledgers.values() for line in lines if line.get("num_samples")]
+    assert [(line["num_samples"], line["by"]) for line in of_glyphs] == [
+        *[(8 * 16, "test_dataloader")] * 2,  # 8 letters in 16 typefaces
+        (8 * 16, "trainer.test"),
+    ]
+    copies = [[line["event"] for line in _lines(path / "ledger.jsonl")] for path in (folder, folder / "datamodule")]
+    assert copies == [["evaluated", "finished"] * 2, ["evaluated", "finished"]]

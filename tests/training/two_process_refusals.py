@@ -4,6 +4,7 @@ Writes `<folder>/<rank>.json`: for each case the exception's class and message.
 """
 
 import json
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -14,6 +15,9 @@ import torch
 from lightning.pytorch import Trainer
 from torch.utils.data import DataLoader, TensorDataset
 
+from levelfield.data.datamodule import MetricDataModule
+from levelfield.data.datasets import Glyphs
+from levelfield.data.transforms import ImageTransforms
 from levelfield.losses import ContrastiveLoss
 from levelfield.models import TimmTrunk
 from levelfield.training.callbacks import record_opening
@@ -30,6 +34,13 @@ class BreaksOnTheSecond(MetricLearner):
     def forward(self, samples):
         embeddings = super().forward(samples)
         return embeddings * float("nan") if self.trainer.global_rank == 1 else embeddings
+
+
+class Forgetful(MetricLearner):
+    """Its tests have no `RecordOpening`."""
+
+    def configure_callbacks(self) -> list:
+        return []
 
 
 def learner(kind=MetricLearner) -> MetricLearner:
@@ -55,6 +66,20 @@ def loader(samples: TensorDataset) -> DataLoader:
     return DataLoader(samples, batch_size=5)
 
 
+def data(stage: str = "") -> MetricDataModule:
+    transforms = ImageTransforms(crop_size=32, resize=32, horizontal_flip=False)
+    module = MetricDataModule(Glyphs(num_classes=16), num_workers=0, fold="none", transforms=transforms)
+    if stage:
+        module.setup(stage)
+    return module
+
+
+def no_ledger() -> None:
+    """Only the first process writes the line, and the other waits for it."""
+    with mock.patch.dict(os.environ, {"LEVELFIELD_CACHE": __file__}):
+        trainer().test(learner(Forgetful), data(), verbose=False)
+
+
 def broken_test() -> None:
     """Only the first process hashes what is tested."""
     with mock.patch(f"{record_opening.__name__}.content_hash", side_effect=RuntimeError("no hash of these weights")):
@@ -67,6 +92,12 @@ CASES: dict[str, Callable[[], object]] = {
     "no index": lambda: trainer().validate(learner(), loader(PAIRS), verbose=False),
     "first test": lambda: trainer().test(learner(), loader(TRIPLES), verbose=False),
     "second test": lambda: trainer().test(learner(), loader(TRIPLES), verbose=False),
+    "own callbacks": lambda: trainer().test(learner(Forgetful), data(), verbose=False),
+    "own callbacks, a loader": lambda: trainer().test(
+        learner(Forgetful), data("test").test_dataloader(), verbose=False
+    ),
+    "with a datamodule": lambda: trainer("datamodule").test(learner(), data(), verbose=False),
+    "no ledger": no_ledger,
     "broken test": broken_test,
 }
 

@@ -19,7 +19,7 @@ def test_a_test_writes_its_scores_and_the_card(fitted: Path, tmp_path: Path, run
     assert "This checkpoint was not tested." in before
     asked = ("test", "--ckpt_path", best, "--trainer.enable_progress_bar", "false", "--open-set", "--rerank")
     refused(run(*asked, "dbo"), "'dbo'", "k_reciprocal")
-    assert not (fitted / "ledger.jsonl").exists(), "refused before the test classes are opened"
+    assert not (fitted / "ledger.jsonl").exists(), "refused before a test label is read"
     code, printed, complaint = run(*asked, "k_reciprocal:k1=3,k2=1", "--rerank", "k_reciprocal:k1=5,k2=2")
     assert code == 0, complaint
     assert "given 2 times" not in printed
@@ -35,8 +35,9 @@ def test_a_test_writes_its_scores_and_the_card(fitted: Path, tmp_path: Path, run
     found = json.loads((fitted / "test_scores.json").read_text())
     assert [section["title"] for section in found["further"]][1] == "Ranked anew by k_reciprocal:k1=3,k2=1,weight=0.3"
     assert f"{found['classes']} classes, {found['samples']} samples" in text
-    opened = json.loads((fitted / "ledger.jsonl").read_text().splitlines()[0])
-    assert f"on {opened['time']}: opening 1, first opening." in text
+    evaluated = json.loads((fitted / "ledger.jsonl").read_text().splitlines()[0])
+    assert f"on {evaluated['time']}: evaluation {found['evaluation']['number']}." in text
+    assert f"evaluation {found['evaluation']['number']} on these test classes" in printed
     for said in ("TimmTrunk (name test_resnet", "ArcFaceLoss (margin 20", "Glyphs", "fold 2 of 4", "trained on | 15 |"):
         assert said in text
     assert write_card(tmp_path, [best], [read_checkpoint(best)], "image").read_text() == card

@@ -9,12 +9,18 @@ from own_images import own_images
 from refused import refused
 
 import levelfield
+from levelfield.core import ledger
+from levelfield.data.datasets import ImageTable
+from levelfield.data.recorded_loader import sample_hashes
 from levelfield.metrics import retrieval_metrics, verification_metrics
 from levelfield.metrics.reranking import KReciprocal
 from levelfield.metrics.table import SHOWN_METRICS, title_of
 
 
-def test_the_command_scores_another_set_and_keeps_a_ledger(fitted: Path, tmp_path: Path, run) -> None:
+def test_the_command_scores_another_set_and_keeps_a_ledger(
+    fitted: Path, tmp_path: Path, run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path / "cache"))
     best, table = fitted / "best.ckpt", own_images(tmp_path)
     code, printed, complaint = run("score", "--ckpt_path", best, "--data", table)
     assert code == 0, complaint
@@ -37,12 +43,15 @@ def test_the_command_scores_another_set_and_keeps_a_ledger(fitted: Path, tmp_pat
     shown = {line.split()[0]: float(line.split()[1]) for line in lines[:3]}
     expected = {title_of(metric): 100 * anew[metric] for metric in SHOWN_METRICS}
     assert shown == pytest.approx(expected, abs=0.051)
-    assert "score 2 of this set with this checkpoint" in printed
+    assert "evaluation 3 on this set" in printed  # levelfield.embed gave embeddings with labels
     lines = [json.loads(line) for line in (fitted / "ledger.jsonl").read_text().splitlines()]
-    assert [(line["event"], line["data"]) for line in lines] == [("transfer", "image_table")] * 2
-    code, printed, complaint = run("test", "--ckpt_path", best, "--trainer.enable_progress_bar", "false")
-    assert code == 0, complaint
-    assert "opening 1 of the test classes" in printed, "a transfer is none"
+    assert [line["event"] for line in lines] == ["evaluated", "finished"] * 2
+    assert [(line["data"], line["num_samples"], line["by"]) for line in lines[::2]] == [
+        ("image_table", 64, "levelfield score")
+    ] * 2
+    assert run("test", "--ckpt_path", best, "--trainer.enable_progress_bar", "false")[0] == 0
+    scored = ImageTable(table)
+    assert len(ledger.evaluations_of(sample_hashes(scored, scored.read_index().keys))) == 3, "the test is of letters"
 
 
 def test_classes_of_the_same_name_are_told(fitted: Path, tmp_path: Path, run) -> None:
@@ -54,17 +63,6 @@ def test_classes_of_the_same_name_are_told(fitted: Path, tmp_path: Path, run) ->
     assert code == 0, complaint
     assert "1 of the 16 classes are called like those" in printed
     assert f"not be new to it: {known}\n" in printed
-
-
-def test_its_own_set_is_for_test_alone(tmp_path: Path, tiny, run) -> None:
-    from own_images import image_options
-
-    table = own_images(tmp_path)
-    words = ["--model.loss", "ContrastiveLoss", "--trainer.max_epochs", "1"]
-    assert run("fit", *image_options(tiny, table), *words, "--output", tmp_path / "out")[0] == 0
-    (best,) = tmp_path.rglob("best.ckpt")
-    refused(run("score", "--ckpt_path", best, "--data", table), "was trained on this data set", "levelfield test")
-    assert not (best.parent / "ledger.jsonl").exists()
 
 
 def test_mistakes_end_in_a_line(fitted: Path, tmp_path: Path, run) -> None:

@@ -11,6 +11,7 @@ import yaml
 from lightning.pytorch import Callback, LightningModule, Trainer
 from safetensors.torch import save
 
+from levelfield.core.ledger import EVALUATED, LEDGER, read_lines
 from levelfield.data.places import check_is_there, dataset_found_again, root_in_vain
 from levelfield.errors import UserError
 from levelfield.metrics.distributed import first_of_each
@@ -102,18 +103,20 @@ class EvaluationCLI(TrainingCLI):
         return kwargs
 
     def test(self, **kwargs: Any) -> None:
-        """Opens the test classes, which the ledger beside the checkpoint records before any test label is used."""
+        """Evaluates on the test classes. The ledger has a line of it before any test label is used."""
         further = self._further()
-        record = RecordOpening(reopen=self.config.test.reopen_test)
+        record = RecordOpening(reopen=self.config.test.reopen_test, by="levelfield test")
         kept = EmbeddedTest()
         self.trainer.callbacks += [record, kept]  # type: ignore[attr-defined]
         self.trainer.test(**kwargs)
-        if record.ledger is not None and record.opening is not None:
-            print(f"opening {record.opening} of the test classes, recorded in {record.ledger.path}")
-            opened = next(each for each in record.ledger.openings if each["opening"] == record.opening)
-            self._write_card(kept, opened, further)
+        if record.evaluation is not None and is_first_process():
+            print(record.summary())
+            lines = read_lines(record.folder / LEDGER)
+            line = next(each for each in lines if (each["event"], each["id"]) == (EVALUATED, record.evaluation))
+            if not self.trainer.fast_dev_run:  # type: ignore[attr-defined] # which embeds one batch
+                self._write_card(kept, {**line, "number": record.count}, further)
 
-    def _write_card(self, kept: "EmbeddedTest", opened: dict[str, Any], further: "Further") -> None:
+    def _write_card(self, kept: "EmbeddedTest", evaluation: dict[str, Any], further: "Further") -> None:
         from levelfield.use.card import keep_scores, write_card
         from levelfield.use.scores import scores_of
 
@@ -126,7 +129,7 @@ class EvaluationCLI(TrainingCLI):
         for section in sections:
             print("\n".join(section.lines()))
         counts = len(kept.labels.unique()), len(kept.labels)
-        keep_scores(self.checkpoint_path, scores, *counts, opened, sections)
+        keep_scores(self.checkpoint_path, scores, *counts, evaluation, sections)
         folder, modality = self.checkpoint_path.parent, self.datamodule.dataset.modality
         print(f"model card: {write_card(folder, [self.checkpoint_path], [self.checkpoint], modality)}")
 
@@ -152,7 +155,7 @@ class EvaluationCLI(TrainingCLI):
             "--reopen-test",
             type=str | None,
             default=None,
-            help="Why the test classes are opened again.",
+            help="Why the test classes are evaluated again; kept in the ledger.",
         )
         parser.add_argument(
             "--open_set",

@@ -49,14 +49,15 @@ All settings are read from the checkpoint, and an option that contradicts one is
   --data.root DIR      where the data set lies now; --data.dataset.table or .folder where it was moved
   --data.num_workers N, --trainer.devices N, --trainer.precision P
                        and whatever else changes how it is computed, not what
-  --reopen-test WHY    (test) why the test classes are opened again; the ledger beside the checkpoint holds each opening
+  --reopen-test WHY    (test) why the test classes are evaluated again; the ledger keeps it
   --hierarchy          (test) also how many of the nearest are at least of the same coarse class, where a set has such
   --open-set           (test) also whether one threshold tells pairs of one class from others: TAR at FAR, EER, AUROC
   --rerank WAY         (test) also the scores after ranking anew: k_reciprocal, with settings as in
                        k_reciprocal:k1=10,k2=4 (docs/metrics.md); several times
 
-validate scores the checkpoint's validation fold; test opens the test classes; predict writes embeddings.safetensors
-beside the checkpoint. --help-all lists every option of the Trainer and of model and data.
+validate scores the checkpoint's validation fold. test scores the test classes, and prints how many evaluations on them
+there have been. predict writes embeddings.safetensors beside the checkpoint. --help-all lists every option of the
+Trainer and of model and data.
 """
 
 

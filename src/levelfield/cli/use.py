@@ -26,7 +26,8 @@ HELP = {
     "predict": f"""\
 usage: levelfield predict --ckpt_path FILE [--data PATH] [--output FILE]
 
-Embeds any data with a checkpoint: its trunk, its evaluation transforms.
+Embeds any data with a checkpoint: its trunk, its evaluation transforms. Of labelled data the file has the labels, too,
+so that it can be scored: the ledger of the data set's evaluations gets a line.
 
 {CHECKPOINT_HELP}{DATA_HELP}\
   --output FILE       .parquet (name, label, embedding) or .safetensors; without it embeddings_<PATH>.parquet beside the
@@ -40,8 +41,9 @@ beside the checkpoint, and takes the options of validate and test (levelfield va
     "score": f"""\
 usage: levelfield score --ckpt_path FILE --data PATH
 
-Scores a checkpoint on another labelled set than its own: what it has learnt of classes that it never saw. All classes
-of the set take part; its own set is for levelfield test. Each time is a line of ledger.jsonl beside the checkpoint.
+Scores a checkpoint on a labelled set: what it has learnt of classes that it never saw. All classes of the set take
+part; levelfield test scores the unseen classes of the set that it was trained on. Each time is a line in the ledger of
+the set's evaluations, with a copy in ledger.jsonl beside the checkpoint.
 
 {CHECKPOINT_HELP}\
   --data PATH         a folder with a folder a class; a table (.csv, .parquet) with the columns path,label or
@@ -132,6 +134,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _predict(given: Any) -> int:
     from levelfield.use.output import check_output, write_embeddings
+    from levelfield.use.samples import record_labelled
 
     stem = Path(given.data).resolve().stem
     path = given.output or _folder(given.ckpt_path) / f"embeddings_{stem}.parquet"
@@ -142,6 +145,7 @@ def _predict(given: Any) -> int:
     with _progress(f"embedding {len(samples.keys):,} {samples.modality}s") as progress:
         embedded = encoder.embed(samples, skip_broken=given.skip_broken, progress=progress)
     _say_broken(embedded.left_out, len(samples.keys))
+    record_labelled(given.data, samples, "levelfield predict", encoder.hashes)  # the file holds the labels
     write_embeddings(embedded, path, {"checkpoint": " ".join(encoder.hash), "distance": encoder.distance})
     count, size = embedded.embeddings.shape
     labelled = "" if embedded.labels is None else f", {len(set(embedded.labels)):,} labels"
@@ -174,7 +178,7 @@ def _score(given: Any) -> int:
     print(f"Percent; ± is half a 95% interval over the {found.num_classes:,} classes.")
     if found.num_skipped:
         print(f"{found.num_skipped:,} samples have no other of their class, and ask for none.")
-    print(f"score {found.times} of this set with this checkpoint, recorded in {found.ledger}")
+    print(f"evaluation {found.evaluations} on this set, recorded in {found.ledger}")
     return 0
 
 

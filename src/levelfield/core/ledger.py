@@ -254,7 +254,8 @@ def _place_of(samples: Sequence[str]) -> Path | None:
     shares: dict[Path, float] = {}
     for place in _places():
         known = _read_samples(place / SAMPLES)
-        shares[place] = len(wanted & known) / max(1, min(len(wanted), len(known)))
+        # Samples that nobody knows, of loaders of one's own, are together.
+        shares[place] = len(wanted & known) / min(len(wanted), len(known)) if wanted and known else wanted == known
     nearest = max(shares, key=lambda each: shares[each], default=None)
     return nearest if nearest is not None and shares[nearest] >= SAME_SHARE else None
 

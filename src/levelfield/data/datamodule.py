@@ -1,11 +1,9 @@
 """The datamodule: balanced training batches and a class-disjoint validation fold; the test classes stay sealed."""
 
-import hashlib
 import inspect
-import json
 from collections.abc import Callable
-from dataclasses import asdict
-from functools import cache
+from dataclasses import asdict, replace
+from functools import cache, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +19,7 @@ from levelfield.data.features import Extractor, FeatureSubset, features_of
 from levelfield.data.index import SampleIndex
 from levelfield.data.loading import in_processes, loader, loader_processes
 from levelfield.data.places import dataset_without_ways, root_in_vain
+from levelfield.data.recorded_loader import RecordedLoader
 from levelfield.data.samplers import EvalSampler, MPerClassBatchSampler, TrainingBatchSampler
 from levelfield.data.samplers.base import SamplerFactory
 from levelfield.data.sealed_half import check_test_half
@@ -35,7 +34,9 @@ class MetricDataModule(LightningDataModule):
     """Splits a data set by classes into training, validation and test, and feeds M-per-class batches.
 
     `setup("fit")` and `setup("validate")` read the labels once to split, then drop the test half: no test data set is
-    built and no test image is opened before `setup("test")`.
+    built and no test image is opened before `setup("test")`. Each pass over `test_dataloader()` is an evaluation: the
+    ledger of the user's evaluations gets a line before the first batch. The batches of `predict_dataloader()` have no
+    labels.
 
     Args:
         dataset: where samples and labels come from; not read before `setup`.
@@ -67,6 +68,7 @@ class MetricDataModule(LightningDataModule):
     Attributes:
         notes: how the training batches differ from what was asked for, once they are made; empty if they do not.
         device: what the batches are for where no Trainer says so.
+        evaluation: id of the ledger's line, where whoever asks for test samples has written one.
 
     Raises:
         UserError: a fold that is not there, too few classes for `num_folds`, transforms of images for texts, or a
@@ -133,6 +135,7 @@ class MetricDataModule(LightningDataModule):
         self._overview: list[str] = []
         self.notes = ""
         self.device = torch.device("cpu")
+        self.evaluation: str | None = None
         self._identity: dict[str, Any] | None = None
 
     def setup(self, stage: str) -> None:
@@ -157,7 +160,8 @@ class MetricDataModule(LightningDataModule):
             test = index.select(np.isin(index.labels, test_classes))
             self.test_subset = self._subset(self._source(test, f"{split}, test half"), index, test_classes)
         if stage == "predict":
-            self.predict_subset = self._subset(self.dataset, index, np.unique(index.labels))
+            unlabelled = replace(index, labels=np.zeros_like(index.labels))
+            self.predict_subset = self._subset(self.dataset, unlabelled, np.zeros(1, dtype=index.labels.dtype))
         if not self.hparams:  # made in Python: a checkpoint tells `levelfield validate` and `test` the same arguments
             self.save_hyperparameters(self._plain_arguments(), logger=False)
         if self._identity is None:
@@ -235,12 +239,10 @@ class MetricDataModule(LightningDataModule):
         index = self.dataset.read_index()
         check_test_half(index, self._halves(index)[2])
 
-    def sealed_list_hash(self) -> str:
-        """SHA-256 of the list of the test samples, with their classes and roles; no file of theirs is looked at."""
+    def test_sample_hashes(self) -> list[str]:
+        """A hash of each test sample, as the ledger of the evaluations holds them."""
         index = self.dataset.read_index()
-        test = index.select(np.isin(index.labels, self._halves(index)[2]))
-        listed = [list(test.keys), [test.class_names[label] for label in test.labels], test.roles]
-        return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
+        return list(self.dataset.contents_of(index.select(np.isin(index.labels, self._halves(index)[2])).keys))
 
     def summary(self) -> str:
         """One line: the split in use, the fold, and how many classes are trained on and validated."""
@@ -296,20 +298,28 @@ class MetricDataModule(LightningDataModule):
         return []
 
     def test_dataloader(self) -> DataLoader:
+        """Each test sample once. A pass over it is an evaluation, which the ledger has before the first batch."""
         return self.eval_dataloader(self.test_subset)
 
     def predict_dataloader(self) -> DataLoader:
+        """Each sample of the data set once, with 0 in place of its label."""
         return self.eval_dataloader(self.predict_subset)
 
     def eval_dataloader(self, subset: ClassSubset | None, persistent: bool = False) -> DataLoader:
         """Each sample of a subset in order, once; shared over processes, where the last ones may get repeats.
+
+        That of the test subset is a `RecordedLoader`.
 
         Args:
             persistent: whether the loader processes stay for another pass.
         """
         assert subset is not None
         sampler = EvalSampler(len(subset), rank=self._rank, world_size=self._world_size)
-        return self._loader(subset, persistent, batch_size=self.eval_batch_size, sampler=sampler)
+        recorded: dict[str, Any] = {}
+        if subset is self.test_subset:
+            together = self._world_size > 1
+            recorded["kind"] = partial(RecordedLoader, of=self.dataset, evaluation=self.evaluation, together=together)
+        return self._loader(subset, persistent, batch_size=self.eval_batch_size, sampler=sampler, **recorded)
 
     def train_samples(self) -> DataLoader:
         """Each training sample of the fold once, in order, without augmentation; all of them on every process."""

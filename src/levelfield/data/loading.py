@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,14 @@ MOST_PROCESSES = 8
 SHARED, LEAST_SHARED = Path("/dev/shm"), 1 << 30
 
 
-def loader(subset: ClassSubset, processes: int, on_gpu: bool, persistent: bool = False, **how: Any) -> DataLoader:
+def loader(
+    subset: ClassSubset,
+    processes: int,
+    on_gpu: bool,
+    persistent: bool = False,
+    kind: Callable[..., DataLoader] = DataLoader,
+    **how: Any,
+) -> DataLoader:
     """Batches of a subset: a list of samples, labels and index, or `FeatureSubset`'s dictionaries.
 
     Images are stacked as bytes, and are floats in [0, 1] in the memory format channels_last when they leave the loader;
@@ -32,16 +39,17 @@ def loader(subset: ClassSubset, processes: int, on_gpu: bool, persistent: bool =
     Args:
         processes: loader processes; features need none.
         persistent: whether they stay for another pass.
+        kind: makes the loader.
         how: further arguments of the `DataLoader`.
     """
     if isinstance(subset, FeatureSubset):
-        return DataLoader(subset, collate_fn=whole_batch, pin_memory=on_gpu, **how)
+        return kind(subset, collate_fn=whole_batch, pin_memory=on_gpu, **how)
     collate: Any = default_collate
     transform = subset.transform
     if isinstance(transform, Crops):
         transform, collate = transform.pixels, partial(_image_batch, as_bytes=on_gpu)
     subset = ClassSubset(subset.dataset, subset.index, transform, subset.seed)  # a cache is made here, in this process
-    return DataLoader(subset, collate_fn=collate, **in_processes(processes, on_gpu, persistent), **how)
+    return kind(subset, collate_fn=collate, **in_processes(processes, on_gpu, persistent), **how)
 
 
 def in_processes(processes: int, on_gpu: bool, persistent: bool = False) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -117,7 +116,7 @@ def evaluate(study: StudyFolder, slots: Slots, progress: Progress, retest: str |
     data.check_test_half()
     what = Evaluation(
         data=data.dataset.name,
-        samples=test_sample_hashes(data),
+        samples=data.test_sample_hashes(),
         by=f"study {study.spec.name}",
         checkpoints=checkpoints,
         configuration=configuration,
@@ -132,16 +131,6 @@ def evaluate(study: StudyFolder, slots: Slots, progress: Progress, retest: str |
     tests.check_same_samples()
     scores = {str(path.relative_to(study.folder)): scores_hash(test) for path, test in tests.scored.items()}
     finish(identity, scores, study.folder)
-
-
-def test_sample_hashes(data: MetricDataModule) -> list[str]:
-    """SHA-256 of what makes each test sample."""
-    index = data.dataset.read_index()
-    test = index.select(np.isin(index.labels, data.dataset.test_classes(index, data.split)))
-    return list(data.dataset.contents_of(test.keys))
-
-
-test_sample_hashes.__test__ = False  # type: ignore[attr-defined]  # pytest would collect it
 
 
 def _refuse_missing_runs(study: StudyFolder) -> None:
@@ -288,6 +277,7 @@ def _test_data(task: TestTask) -> tuple[TrainingCLI, DataLoader]:
         with tempfile.TemporaryDirectory() as folder:
             training = build(task.config, Path(folder), progress=False)
         training.datamodule.setup("test")
+        training.datamodule.evaluation = task.evaluation
         _built.append((key, training, training.datamodule.eval_dataloader(training.datamodule.test_subset)))
     return _built[0][1:]
 

@@ -26,21 +26,21 @@ def keep_scores(
     scores: Mapping[str, Score],
     num_classes: int,
     num_samples: int,
-    opening: Mapping[str, Any],
+    evaluation: Mapping[str, Any],
     further: Sequence[Section] = (),
 ) -> None:
     """Write what a test found beside its checkpoint, for the cards that are written of it.
 
     Args:
-        opening: number, time and reason, as the ledger has them.
+        evaluation: Number, time and reason, as the ledger has them.
         further: what was asked for beside the usual scores.
     """
     found = {metric: {"value": score.value, "ci95": score.ci95} for metric, score in scores.items()}
     content = {"checkpoint": file_hash(checkpoint), "classes": num_classes, "samples": num_samples}
-    opened = {key: opening[key] for key in ("opening", "time", "reason")}
+    evaluated = {key: evaluation[key] for key in ("number", "time", "reason")}
     if further:
         content["further"] = [section.plain() for section in further]
-    write_json(checkpoint.with_name(SCORES), {**content, "opened": opened, "scores": found})
+    write_json(checkpoint.with_name(SCORES), {**content, "evaluation": evaluated, "scores": found})
 
 
 def write_card(
@@ -113,12 +113,12 @@ def _scores(tested: Mapping[str, Any]) -> str:
     for section in tested.get("further", ()):
         rows = {row["title"]: f"{_percent(row)} {row['note']}".strip() for row in section["rows"]}
         tables += [f"{section['title']}.", _table(rows)]
-    opened = tested["opened"]
-    shown = "\n\n".join(tables)
+    shown, evaluated = "\n\n".join(tables), tested["evaluation"]
+    reason = f", {evaluated['reason']}" if evaluated["reason"] else ""
     return (
         f"{tested['classes']:,} classes, {tested['samples']:,} samples. Percent; ± is half a 95% interval over the "
-        f"classes.\n\n{shown}\n\nThe test classes were opened for this on {opened['time']}: "
-        f"opening {opened['opening']}, {opened['reason']}."
+        f"classes.\n\n{shown}\n\nEvaluated on the test classes on {evaluated['time']}: "
+        f"evaluation {evaluated['number']}{reason}."
     )
 
 

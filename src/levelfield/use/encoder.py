@@ -21,7 +21,7 @@ from levelfield.training.embed import EmbeddedSet
 from levelfield.training.embed import embed as embed_batches
 from levelfield.training.frozen_trunk import KEY as FROZEN_TRUNK
 from levelfield.training.learner import MetricLearner
-from levelfield.use.samples import Samples, samples_of
+from levelfield.use.samples import Samples, record_labelled, samples_of
 
 CHECKPOINT = "best.ckpt"
 # Of the checkpoint's datamodule; one made with loaders of one's own has none.
@@ -57,6 +57,9 @@ def embed(
 ) -> Embedded:
     """Embeddings of any data, also of data without labels.
 
+    Labels come with the embeddings, so that they can be scored: first the ledger of the data set's evaluations gets a
+    line.
+
     Args:
         checkpoint: the `best.ckpt` of a fit; the folder of a study's run, or a list, whose models' embeddings stand
             side by side; or an `Encoder`, which is loaded once for many calls.
@@ -76,7 +79,9 @@ def embed(
         print(embedded.embeddings.shape, embedded.names[:3])
     """
     encoder = checkpoint if isinstance(checkpoint, Encoder) else Encoder(checkpoint, device, trust, transforms)
-    return encoder.embed(encoder.samples(data), skip_broken=skip_broken, batch_size=batch_size)
+    samples = encoder.samples(data)
+    record_labelled(data, samples, "levelfield.embed", encoder.hashes)
+    return encoder.embed(samples, skip_broken=skip_broken, batch_size=batch_size)
 
 
 class Encoder:
@@ -96,6 +101,7 @@ class Encoder:
         distance: what its embeddings are compared by.
         checkpoints: what each file holds beside its tensors.
         hash: SHA-256 of each file.
+        hashes: likewise, by the file's name.
 
     Raises:
         UserError: no checkpoint, or several that do not go together.
@@ -124,6 +130,8 @@ class Encoder:
         self.module: nn.Module = SideBySide(self.learners, self._share_a_trunk()) if several else self.learners[0]
         self.module.to(self.device).eval()
         self.hash = [file_hash(path) for path in self.paths]
+        named = [path.name if not several else f"{path.parent.name}/{path.name}" for path in self.paths]
+        self.hashes = dict(zip(named, self.hash, strict=True))
 
     def samples(self, data: Any) -> Samples:
         """What `data` means to this checkpoint."""

@@ -1,19 +1,21 @@
 """Samples to embed: a folder of pictures, a table, a file of texts, a list; labels where they are there."""
 
+import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal
 
 from PIL import Image
 
+from levelfield.core.ledger import Evaluation, begin
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.datasets.image_folder import Found
 from levelfield.data.datasets.images import image_suffixes, open_image
 from levelfield.data.datasets.table import column_names, content_fault, read_table, refuse_problems
 from levelfield.data.index import Sample
-from levelfield.data.own import TABLES
+from levelfield.data.own import TABLES, own_dataset
 from levelfield.data.places import own_file
 from levelfield.errors import UserError
 
@@ -87,6 +89,28 @@ def of_dataset(dataset: MetricDataset) -> Samples:
     keys = tuple(index.keys)
     names = tuple(str(dataset.load(key)) for key in keys) if dataset.modality == "text" else keys
     return Samples(names, keys, dataset.modality, labels, dataset)
+
+
+def record_labelled(data: Any, samples: Samples, by: str, checkpoints: Mapping[str, str]) -> None:
+    """Write a line into the ledger where samples have labels: whoever gets both embeddings and labels can score them.
+
+    Args:
+        data: What the samples are of.
+        by: Who hands the labels out.
+        checkpoints: Name to SHA-256 of each.
+
+    Raises:
+        UserError: the line cannot be written.
+    """
+    if samples.labels is None:
+        return
+    dataset = data if isinstance(data, MetricDataset) else own_dataset(str(data))
+    assert dataset is not None  # nothing else has labels
+    if samples.modality == "text":
+        hashes = [hashlib.sha256(text.encode()).hexdigest() for text in samples.names]
+    else:
+        hashes = list(dataset.contents_of([str(PurePath(name)) for name in samples.names]))
+    begin(Evaluation(dataset.name, hashes, by, checkpoints))
 
 
 def _named(data: Any) -> str:

@@ -1,4 +1,4 @@
-"""Each `trainer.test` leaves a line in a ledger before a test label is used; a second one needs a reason."""
+"""Each `trainer.test` leaves a line that says what is tested; tests/test_evaluations_counted.py counts them."""
 
 import hashlib
 import json
@@ -7,11 +7,11 @@ import warnings
 import pytest
 import torch
 from lightning.pytorch import Callback, Trainer
+from torch.utils.data import DataLoader, TensorDataset
 
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets import Glyphs
 from levelfield.data.transforms import ImageTransforms
-from levelfield.errors import UserError
 from levelfield.losses import ArcFaceLoss
 from levelfield.models import TimmTrunk
 from levelfield.training.callbacks import RecordOpening
@@ -83,11 +83,11 @@ def test_a_checkpoints_test_is_recorded_beside_it(way, copied, tmp_path) -> None
         plain.test(learner(), data(), ckpt_path=copied, weights_only=True, verbose=False)
     else:
         plain.test(MetricLearner.load_from_checkpoint(copied), data(), verbose=False)
-    opened, finished = lines(copied.parent)
-    assert watch.events == ["opened"]
-    assert opened["checkpoints"] == {"it.ckpt": hashlib.sha256(copied.read_bytes()).hexdigest()}
-    assert (opened["event"], opened["opening"], opened["reason"]) == ("opened", 1, "first opening")
-    assert finished["event"] == "finished"
+    evaluated, finished = lines(copied.parent)
+    assert watch.events == ["evaluated"]
+    assert evaluated["checkpoints"] == {"it.ckpt": hashlib.sha256(copied.read_bytes()).hexdigest()}
+    assert (evaluated["event"], evaluated["num_samples"], evaluated["reason"]) == ("evaluated", 20 * 16, "")
+    assert (finished["event"], finished["id"]) == ("finished", evaluated["id"])
     assert not (tmp_path / "ledger.jsonl").exists()
 
 
@@ -99,15 +99,14 @@ def test_what_was_trained_after_loading_is_no_checkpoint(copied, tmp_path) -> No
     assert not (copied.parent / "ledger.jsonl").exists()
 
 
-def test_a_second_test_needs_a_reason(copied, tmp_path) -> None:
+def test_a_second_test_may_have_a_reason(tmp_path) -> None:
     it = learner()
     it.build_loss(15)
-    trainer(tmp_path).test(it, data(), verbose=False)
-    with pytest.raises(UserError, match=r"opened once already .* RecordOpening\(reopen="):
-        trainer(tmp_path).test(it, data(), verbose=False)
-    assert len(lines(tmp_path)) == 2
-    trainer(tmp_path, RecordOpening(reopen="a colleague asked")).test(it, data(), verbose=False)
-    assert [line.get("reason") for line in lines(tmp_path)] == ["first opening", None, "a colleague asked", None]
+    for callbacks in ([], [], [RecordOpening(reopen="a colleague asked")]):
+        trainer(tmp_path, *callbacks).test(it, data(), verbose=False)
+    assert [line["event"] for line in lines(tmp_path)] == ["evaluated", "finished"] * 3
+    assert [line["reason"] for line in lines(tmp_path)[::2]] == ["", "", "a colleague asked"]
+    assert len({line["id"] for line in lines(tmp_path)}) == 3
 
 
 def test_an_interrupted_test_goes_on(copied, tmp_path) -> None:
@@ -117,25 +116,18 @@ def test_an_interrupted_test_goes_on(copied, tmp_path) -> None:
 
     with pytest.raises(RuntimeError, match="no power"):
         trainer(tmp_path, PowerCut()).test(learner(), data(), ckpt_path=copied, verbose=False)
-    assert [line["event"] for line in lines(copied.parent)] == ["opened"]
+    assert [line["event"] for line in lines(copied.parent)] == ["evaluated"]
     trainer(tmp_path).test(learner(), data(), ckpt_path=copied, verbose=False)
-    assert [line["event"] for line in lines(copied.parent)] == ["opened", "finished"]
+    assert [line["event"] for line in lines(copied.parent)] == ["evaluated", "finished"]
 
 
-def test_a_dry_run_scores_nothing_and_is_no_opening(tmp_path) -> None:
+def test_loaders_of_ones_own_have_lines_in_their_folder(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path / "cache"))
+    images = TensorDataset(torch.rand(20, 3, 32, 32), torch.arange(20) // 4)
     it = learner()
     it.build_loss(15)
-    assert trainer(tmp_path, fast_dev_run=True).test(it, data(), verbose=False) == [{}]
-    assert not (tmp_path / "ledger.jsonl").exists()
-
-
-def test_the_command_line_records_the_same_opening_once(copied, tmp_path, run) -> None:
-    trainer(tmp_path).test(learner(), data(), ckpt_path=copied, verbose=False)
-    code, _, complaint = run("test", "--ckpt_path", copied, "--trainer.enable_progress_bar", "false")
-    assert code == 2
-    assert "opened once already" in complaint, complaint
-    words = ("--trainer.enable_progress_bar", "false", "--reopen-test", "to see the command line")
-    code, printed, complaint = run("test", "--ckpt_path", copied, *words)
-    assert code == 0, complaint
-    assert f"opening 2 of the test classes, recorded in {copied.parent / 'ledger.jsonl'}" in printed
-    assert [line["event"] for line in lines(copied.parent)] == ["opened", "finished"] * 2
+    for folder, count in (("a", 1), ("a", 2), ("b", 1)):
+        record = RecordOpening()
+        trainer(tmp_path / folder, record).test(it, DataLoader(images, batch_size=5), verbose=False)
+        assert record.count == count
+    assert len(list(tmp_path.glob("cache/evaluations/*/"))) == 1

@@ -1,4 +1,4 @@
-"""Writes each test into a ledger before a test label is used."""
+"""Writes each `trainer.test` into the ledger before a test label is used, with what is tested."""
 
 import hashlib
 import json
@@ -8,80 +8,96 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 
-from levelfield.errors import UserError, refused_file
+from levelfield.core.ledger import EVALUATED, LEDGER, Evaluation, begin, evaluations_of, finish, read_lines
+from levelfield.data.recorded_loader import RecordedLoader, first_process_does
 from levelfield.models.weights import content_hash
 from levelfield.storage.file_hash import file_hash
-from levelfield.storage.ledger import Ledger
+from levelfield.training.callbacks.retrieval_validation import only
 
 
 class RecordOpening(Callback):
-    """Makes `trainer.test` an opening of the test classes that `ledger.jsonl` records, and a second one need a reason.
+    """Makes `trainer.test` an evaluation whose line in the ledger says what is tested, and why.
 
-    The ledger lies beside the checkpoint that is tested: `ckpt_path`, or the one that the learner was loaded from. The
-    weights of a learner that comes from training, not from a checkpoint, are recorded in the Trainer's
-    `default_root_dir`. Testing the same again after an interruption is not another opening. A `fast_dev_run`, which
-    scores nothing, is none.
+    A copy of the line is in `ledger.jsonl` beside the checkpoint that is tested: `ckpt_path`, or the one that the
+    learner was loaded from. Of a learner that comes from training, the line has the hash of the weights, and the copy
+    is in the Trainer's `default_root_dir`. An interrupted test that is repeated is the same evaluation. A
+    `fast_dev_run` is one: it gives a batch of test labels to the learner. A loader that has the id of a line gets no
+    second one.
 
-    A `MetricLearner` brings this callback along; give one to the Trainer for a reason.
+    A `MetricLearner` brings this callback along; give one to the Trainer for a reason. Without it the datamodule writes
+    a line, which does not say what is tested.
 
     Args:
-        reopen: why the test classes are opened again.
+        reopen: Why the test classes are evaluated, kept in the line.
+        by: Who evaluates, kept in the line.
 
     Attributes:
-        ledger: the ledger of the last test.
-        opening: its number there, from 1; None on other processes than the first.
+        evaluation: Id of the last test's line; None where the loader brought one.
+        folder: Where the copy is.
+        count: How many evaluations of this data set there have been, on the first process; of loaders of your own,
+            those of this folder.
 
     Raises:
-        UserError: the test classes were opened before and no reason is given; on every process.
+        UserError: the line cannot be written; on every process.
 
     Example:
-        >>> trainer = Trainer(callbacks=[RecordOpening(reopen="two damaged test pictures were restored")], logger=False)
+        >>> trainer = Trainer(callbacks=[RecordOpening(reopen="two damaged test images were restored")], logger=False)
     """
 
-    def __init__(self, reopen: str | None = None) -> None:
+    def __init__(self, reopen: str | None = None, by: str = "trainer.test") -> None:
         self.reopen = reopen
-        self.ledger: Ledger | None = None
-        self.opening: int | None = None
+        self.by = by
+        self.evaluation: str | None = None
+        self.folder = Path()
+        self.count = 0
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.ledger = self.opening = None
-        if trainer.fast_dev_run:  # type: ignore[attr-defined]
+        self.evaluation = None
+        loader = only(trainer.test_dataloaders)
+        recorded = loader if isinstance(loader, RecordedLoader) else None
+        if recorded is not None and recorded.evaluation is not None:
             return
         checkpoint = _checkpoint(trainer, pl_module)
+        self.folder = Path(trainer.default_root_dir) if checkpoint is None else checkpoint.parent
         # It takes all processes to make whole weights of shards.
         weights = trainer.strategy.lightning_module_state_dict() if checkpoint is None else {}
-        failed: Exception | None = None
-        if trainer.is_global_zero:
-            try:
-                self._open(trainer, pl_module, checkpoint, weights)
-            except Exception as error:
-                failed = (refused_file(error) if isinstance(error, OSError) else None) or error
-        # Raised by the first process alone, the others would wait for it.
-        told = None if failed is None else (isinstance(failed, UserError), str(failed))
-        told = trainer.strategy.broadcast(told)
-        if failed is not None:
-            raise failed
-        if told is not None:
-            is_mistake, line = told
-            raise (UserError if is_mistake else RuntimeError)(line)
+
+        def line() -> str:
+            samples = [] if recorded is None else recorded.sample_hashes()
+            datamodule = type(getattr(trainer, "datamodule", None)).__name__
+            tested = (
+                {"weights": content_hash(weights)} if checkpoint is None else {checkpoint.name: file_hash(checkpoint)}
+            )
+            evaluation = Evaluation(
+                data=datamodule if recorded is None else recorded.of.name,
+                samples=samples,
+                by=f"{self.by}, fast_dev_run" if trainer.fast_dev_run else self.by,  # type: ignore[attr-defined]
+                checkpoints=tested,
+                configuration=_configuration_hash(trainer, pl_module),
+                reason=self.reopen or "",
+            )
+            identity = begin(evaluation, self.folder)
+            of_folder = [each for each in read_lines(self.folder / LEDGER) if each["event"] == EVALUATED]
+            self.count = len(evaluations_of(samples) if samples else of_folder)
+            return identity
+
+        self.evaluation = first_process_does(line)
+        if recorded is not None:
+            recorded.evaluation = self.evaluation
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self.ledger is not None and self.opening is not None:
-            self.ledger.finish(self.opening)
-            rank_zero_info(f"opening {self.opening} of the test classes, recorded in {self.ledger.path}")
+        if self.evaluation is None:
+            return
+        loader = only(trainer.test_dataloaders)
+        if isinstance(loader, RecordedLoader):
+            loader.evaluation = None  # another pass over it is another evaluation
+        if trainer.is_global_zero:
+            finish(self.evaluation, {}, self.folder)
+            rank_zero_info(self.summary())
 
-    def _open(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: Path | None, weights: dict[str, Any]
-    ) -> None:
-        if checkpoint is not None:
-            folder = checkpoint.parent
-            tested = {checkpoint.name: file_hash(checkpoint)}
-        else:
-            folder = Path(trainer.default_root_dir)
-            tested = {"weights": content_hash(weights)}
-        self.ledger = Ledger(folder)
-        samples = getattr(getattr(trainer, "datamodule", None), "sealed_list_hash", lambda: None)()
-        self.opening = self.ledger.open(_configuration_hash(trainer, pl_module), tested, self.reopen, samples=samples)
+    def summary(self) -> str:
+        """One line: how many evaluations there have been, and where the copy is."""
+        return f"evaluation {self.count} on these test classes, recorded in {self.folder / LEDGER}"
 
 
 def _checkpoint(trainer: Trainer, pl_module: LightningModule) -> Path | None:

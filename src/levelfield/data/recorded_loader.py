@@ -1,0 +1,84 @@
+"""Loaders of test samples: the ledger has a line of each evaluation before its first batch is read."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch.distributed as dist
+from torch.utils.data import DataLoader
+
+from levelfield.core.ledger import Evaluation, begin
+from levelfield.data.datasets.base import MetricDataset
+from levelfield.errors import UserError, refused_file
+
+
+class RecordedLoader(DataLoader):
+    """Batches of test samples. Each pass is an evaluation, and its line is in the ledger before the first batch.
+
+    Of several processes that evaluate together the first writes the line.
+
+    Args:
+        of: The data set of the samples.
+        evaluation: Id of the ledger's line, where whoever asks for the batches has written it. None writes a line for
+            each pass.
+        together: Whether all processes of the group read their share of each pass: then they wait for the line.
+
+    Raises:
+        UserError: the line cannot be written; on every process that waits for it.
+    """
+
+    def __init__(
+        self, *args: Any, of: MetricDataset, evaluation: str | None = None, together: bool = False, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.of = of
+        self.evaluation = evaluation
+        self.together = together
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        # A generator: a Trainer asks for the iterator before its callbacks write a line, and for a batch after that.
+        if self.evaluation is None:
+            self._record()
+        yield from super().__iter__()
+
+    def sample_hashes(self) -> list[str]:
+        """A hash of each sample, as the ledger holds them."""
+        return list(self.of.contents_of(self.dataset.index.keys))  # type: ignore[attr-defined] # of a ClassSubset
+
+    def _record(self) -> None:
+        def line() -> str:
+            return begin(Evaluation(self.of.name, self.sample_hashes(), by="test_dataloader"))
+
+        if self.together:
+            first_process_does(line)
+        elif not _in_group() or dist.get_rank() == 0:
+            line()
+
+
+def first_process_does(work: Callable[[], str]) -> str:
+    """What `work` returns in the first process of the group. All processes get it, or all raise its error.
+
+    Raises:
+        UserError: `work` raised one.
+        RuntimeError: `work` raised another error, in another process.
+    """
+    if not _in_group():
+        return work()
+    outcome: list[Any] = [None, None]
+    failed: Exception | None = None
+    if dist.get_rank() == 0:
+        try:
+            outcome[0] = work()
+        except Exception as error:
+            failed = (refused_file(error) if isinstance(error, OSError) else None) or error
+            outcome[1] = isinstance(failed, UserError), str(failed)
+    dist.broadcast_object_list(outcome)  # raised by the first process alone, the others would wait for it
+    if failed is not None:
+        raise failed
+    if outcome[1] is not None:
+        is_mistake, line = outcome[1]
+        raise (UserError if is_mistake else RuntimeError)(line)
+    return outcome[0]
+
+
+def _in_group() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1

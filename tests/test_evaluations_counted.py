@@ -1,0 +1,282 @@
+"""Each way to a test score leaves a line in the ledger of the data set, and no other command leaves one."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback, Trainer
+from own_images import image_options, own_images
+from tiny_fit import TINY
+from toy_study import TOY
+
+import levelfield
+from levelfield.cli.main import main
+from levelfield.core.ledger import LEDGER, compare_copy, evaluations_beside, evaluations_of
+from levelfield.data.datamodule import MetricDataModule
+from levelfield.data.datasets import ImageFolder, TextTable
+from levelfield.data.transforms import ImageTransforms
+from levelfield.losses import ContrastiveLoss
+from levelfield.models import TimmTrunk
+from levelfield.study import seal
+from levelfield.study.folder import StudyFolder
+from levelfield.study.rows import load_spec
+from levelfield.study.run import run_study
+from levelfield.training.learner import MetricLearner
+from levelfield.use.samples import record_labelled, samples_of
+
+pytestmark = pytest.mark.usefixtures("quiet")
+# 16 classes of 4 images: the test half is 8 classes.
+TEST_SAMPLES = 32
+# A study of one method, of letters, without a search.
+SMALL = f"""
+name: small
+{TOY[TOY.index("base:") : TOY.index("methods:")].replace("max_epochs: 2", "max_epochs: 1")}methods:
+  contrastive: {{model: {{loss: ContrastiveLoss}}}}
+folds: 2
+runs: 1
+threads: 1
+"""
+
+
+class Forgetful(MetricLearner):
+    """A learner of one's own whose `configure_callbacks` does not call `super()`."""
+
+    def configure_callbacks(self) -> list[Callback]:
+        return []
+
+
+def trainer(**arguments: Any) -> Trainer:
+    return Trainer(
+        max_epochs=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        accelerator="cpu",
+        **arguments,
+    )
+
+
+def learner(kind: type[MetricLearner] = MetricLearner) -> MetricLearner:
+    torch.manual_seed(0)
+    return kind(TimmTrunk("test_resnet", weights=None), loss=ContrastiveLoss(), embedding_size=8)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of class folders."""
+    folder = tmp_path_factory.mktemp("images")
+    own_images(folder)
+    for image in folder.glob("*.png"):
+        target = folder / "classes" / f"class {int(image.name.partition('_')[0]):02d}"
+        target.mkdir(parents=True, exist_ok=True)
+        image.rename(target / image.name)
+    return folder / "classes"
+
+
+@pytest.fixture(scope="module")
+def best(tmp_path_factory: pytest.TempPathFactory, images: Path) -> Path:
+    """The checkpoint of a fit on the images."""
+    folder = tmp_path_factory.mktemp("fit")
+    words = [*image_options(list(TINY), images.parent / "table.csv", images), "--model.loss", "ContrastiveLoss"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LEVELFIELD_CACHE", str(folder / "cache"))
+        assert main(["fit", *words, "--output", str(folder)]) == 0
+    assert not (folder / "cache" / "evaluations").exists()
+    [checkpoint] = folder.rglob("best.ckpt")
+    return checkpoint
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with a ledger of its own."""
+    monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def checkpoint(best: Path, here: Path) -> Path:
+    return Path(shutil.copytree(best.parent, here / "run")) / best.name
+
+
+def datamodule(images: Path, **arguments: Any) -> MetricDataModule:
+    transforms = ImageTransforms(crop_size=32, resize=32, horizontal_flip=False)
+    settings = {"steps_per_epoch": 1, "batch_size": 8, "eval_batch_size": 10, "num_workers": 0, "num_folds": 2}
+    return MetricDataModule(ImageFolder(images), transforms=transforms, **{**settings, **arguments})
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    """What is on disk, without the code that wrote it."""
+    file = folder / LEDGER
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def evaluations(here: Path) -> list[dict[str, Any]]:
+    """All evaluations of the user, which are of one data set."""
+    places = list(here.glob("cache/evaluations/*/"))
+    assert len(places) <= 1, "known as one data set"
+    return [line for place in places for line in lines(place) if line["event"] == "evaluated"]
+
+
+def test_a_fit_and_a_validation_write_none(checkpoint: Path, images: Path, here: Path, run) -> None:
+    data = datamodule(images)
+    plain = trainer(default_root_dir=here)
+    plain.fit(it := learner(), data)
+    plain.validate(it, data, verbose=False)
+    plain.validate(it, data.val_dataloader(), verbose=False)
+    assert run("validate", "--ckpt_path", checkpoint)[0] == 0
+    assert run("predict", "--ckpt_path", checkpoint)[0] == 0
+    assert evaluations(here) == []
+
+
+def test_a_test_has_one_line_with_what_is_tested(checkpoint: Path, images: Path, here: Path) -> None:
+    data = datamodule(images)
+    trainer(default_root_dir=here).test(MetricLearner.load_from_checkpoint(checkpoint), data, verbose=False)
+    [line] = evaluations(here)
+    assert (line["num_samples"], list(line["checkpoints"]), line["by"]) == (TEST_SAMPLES, ["best.ckpt"], "trainer.test")
+    assert [each["event"] for each in lines(checkpoint.parent)] == ["evaluated", "finished"]
+    assert lines(checkpoint.parent)[0] == line
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_the_line_is_there_before_a_batch(images: Path, here: Path, num_workers: int) -> None:
+    data = datamodule(images, num_workers=num_workers)
+    data.setup("test")
+    loader = data.test_dataloader()
+    batches = iter(loader)
+    next(batches)
+    assert len(evaluations(here)) == 1
+    assert sum(1 for _ in batches) == 3  # 32 samples by 10
+    assert len(evaluations(here)) == 1
+    list(loader)
+    assert len(evaluations(here)) == 2, "another pass is another evaluation"
+
+
+def test_the_loader_of_the_test_half_is_the_one_that_counts(images: Path, here: Path) -> None:
+    data = datamodule(images)
+    data.setup("test")
+    list(data.eval_dataloader(data.test_subset))
+    trainer(default_root_dir=here).validate(learner(), data.test_dataloader(), verbose=False)
+    trainer(default_root_dir=here).test(learner(), data.test_dataloader(), verbose=False)
+    trainer(default_root_dir=here).predict(learner(), data.test_dataloader())
+    by = ["test_dataloader", "test_dataloader", "trainer.test", "test_dataloader"]
+    assert [line["by"] for line in evaluations(here)] == by
+
+
+def test_each_epoch_that_is_chosen_by_the_test_half_counts(images: Path, here: Path) -> None:
+    data = datamodule(images)
+    for stage in ("fit", "test"):
+        data.setup(stage)
+    plain = trainer(default_root_dir=here, num_sanity_val_steps=0)
+    plain.fit_loop.max_epochs = 3
+    plain.fit(learner(), data.train_dataloader(), data.test_dataloader())
+    assert len(evaluations(here)) == 3
+
+
+def test_an_id_is_handed_over(images: Path, here: Path) -> None:
+    data = datamodule(images)
+    data.evaluation = "a line of the caller's"
+    data.setup("test")
+    list(data.test_dataloader())
+    trainer(default_root_dir=here).test(learner(), data, verbose=False)
+    assert evaluations(here) == []
+
+
+def test_predict_has_no_labels(images: Path) -> None:
+    data = datamodule(images)
+    data.setup("predict")
+    labels = torch.cat([batch[1] for batch in data.predict_dataloader()])
+    assert labels.tolist() == [0] * 64
+
+
+def test_a_learner_that_forgets_super_leaves_a_line(images: Path, here: Path) -> None:
+    trainer(default_root_dir=here).test(learner(Forgetful), datamodule(images), verbose=False)
+    [line] = evaluations(here)
+    assert (line["num_samples"], line["checkpoints"]) == (TEST_SAMPLES, {})
+
+
+def test_a_dry_run_reads_test_labels(images: Path, here: Path) -> None:
+    trainer(default_root_dir=here, fast_dev_run=True).test(learner(), datamodule(images), verbose=False)
+    [line] = evaluations(here)
+    assert line["by"] == "trainer.test, fast_dev_run"
+
+
+def test_a_copied_checkpoint_is_another_evaluation(checkpoint: Path, here: Path, run) -> None:
+    copy = Path(shutil.copytree(checkpoint.parent, here / "elsewhere")) / checkpoint.name
+    for number, path in enumerate((checkpoint, copy, copy), start=1):
+        words = ("--reopen-test", "why not") if number == 3 else ()
+        code, printed, complaint = run("test", "--ckpt_path", path, "--trainer.enable_progress_bar", "false", *words)
+        assert code == 0, complaint
+        assert f"evaluation {number} on these test classes, recorded in {path.parent / LEDGER}\n" in printed
+    assert [line["reason"] for line in evaluations(here)] == ["", "", "why not"]
+    assert [line["by"] for line in evaluations(here)] == ["levelfield test"] * 3
+    assert [line["event"] for line in lines(here / "elsewhere")] == ["evaluated", "finished"] * 2
+
+
+def test_a_studys_own_job_and_a_second_folder_count(here: Path, run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job's checkpoint is tested when the study's jobs are done and the study is not tested yet."""
+    (here / "small.yaml").write_text(SMALL)
+    evaluate = seal.evaluate
+
+    def after_a_test(study: StudyFolder, *arguments: Any) -> None:
+        job = study.folder / "jobs/contrastive/run0/fold1/best.ckpt"
+        assert run("test", "--ckpt_path", job, "--trainer.enable_progress_bar", "false")[0] == 0
+        evaluate(study, *arguments)
+
+    monkeypatch.setattr(seal, "evaluate", after_a_test)
+    study = run_study(StudyFolder(here / "first", load_spec(here / "small.yaml")))
+    assert [line["by"] for line in evaluations(here)] == ["levelfield test", "study small"]
+    assert [line["by"] for line in lines(study.folder) if line["event"] == "evaluated"] == ["study small"]
+    monkeypatch.setattr(seal, "evaluate", evaluate)
+    run_study(StudyFolder(here / "second", load_spec(here / "small.yaml")))
+    assert [line["num_samples"] for line in evaluations(here)] == [16 * 16] * 3  # half of 32 letters, 16 typefaces
+    assert len(evaluations_beside(study.folder)) == 3
+    assert compare_copy(study.folder) == []
+
+
+def test_the_set_and_the_set_less_an_image_are_one_data_set(checkpoint: Path, images: Path, here: Path, run) -> None:
+    less = Path(shutil.copytree(images, here / "less"))
+    (less / "class 15" / "15_0.png").unlink()
+    half = Path(shutil.copytree(images, here / "half"))
+    for number in range(8):
+        shutil.rmtree(half / f"class {number:02d}")
+    assert run("test", "--ckpt_path", checkpoint, "--trainer.enable_progress_bar", "false")[0] == 0
+    number = 1
+    for data in (images, less, half):
+        number += 1
+        code, printed, complaint = run("score", "--ckpt_path", checkpoint, "--data", data)
+        assert code == 0, complaint
+        assert f"evaluation {number} on this set, recorded in {checkpoint.parent / LEDGER}\n" in printed
+        number += 1
+        code, _, complaint = run("predict", "--ckpt_path", checkpoint, "--data", data, "--output", here / "e.parquet")
+        assert code == 0, complaint
+    levelfield.embed(checkpoint, images)
+    by = ["levelfield test", *["levelfield score", "levelfield predict"] * 3, "levelfield.embed"]
+    assert [line["by"] for line in evaluations(here)] == by
+    assert [line["num_samples"] for line in evaluations(here)] == [32, 64, 64, 63, 63, 32, 32, 64]
+
+
+def test_unlabelled_images_leave_no_line(checkpoint: Path, images: Path, here: Path) -> None:
+    (here / "flat").mkdir()
+    for image in images.glob("*/*.png"):
+        shutil.copy(image, here / "flat")
+    embedded = levelfield.embed(checkpoint, here / "flat")
+    assert embedded.labels is None
+    assert evaluations(here) == []
+
+
+def test_texts_are_known_by_their_words(here: Path) -> None:
+    rows = [f"{word} {number},{word}" for word in ("ask", "bid", "call", "deal") for number in range(4)]
+    table = here / "texts.csv"
+    table.write_text("\n".join(["text,label", *rows]) + "\n")
+    data = MetricDataModule(TextTable(table), fold="none")
+    data.setup("test")
+    list(data.test_dataloader())
+    (here / "other.csv").write_text("\n".join(["label,text", *(",".join(row.split(",")[::-1]) for row in rows[4:])]))
+    record_labelled(here / "other.csv", samples_of(here / "other.csv", "text", "a test"), "levelfield predict", {})
+    assert [line["num_samples"] for line in evaluations(here)] == [8, 12]
+    assert len(evaluations_of(data.test_sample_hashes())) == 2
