@@ -11,7 +11,6 @@ from refused import refused
 import levelfield
 from levelfield.core import ledger
 from levelfield.data.datasets import ImageTable
-from levelfield.data.recorded_loader import sample_hashes
 from levelfield.metrics import retrieval_metrics, verification_metrics
 from levelfield.metrics.reranking import KReciprocal
 from levelfield.metrics.table import SHOWN_METRICS, title_of
@@ -51,7 +50,7 @@ def test_the_command_scores_another_set_and_keeps_a_ledger(
     ] * 2
     assert run("test", "--ckpt_path", best, "--trainer.enable_progress_bar", "false")[0] == 0
     scored = ImageTable(table)
-    assert len(ledger.evaluations_of(sample_hashes(scored, scored.read_index().keys))) == 3, "the test is of letters"
+    assert len(ledger.evaluations_of(list(scored.contents_of(scored.read_index().keys)))) == 3, "the test is of letters"
 
 
 def test_classes_of_the_same_name_are_told(fitted: Path, tmp_path: Path, run) -> None:
