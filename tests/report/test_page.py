@@ -23,7 +23,7 @@ from levelfield.study.record import StudyRecord
 from levelfield.study.tested import read_test
 
 # In the page's order.
-FIGURES = ("scores", "differences", "similarities", "search", "search_parallel", "search_slices", "validation")
+FIGURES = ("scores", "differences", "similarities", "search", "search_slices", "validation")
 VOID = ("meta", "br", "img")
 
 
