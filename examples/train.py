@@ -1,7 +1,7 @@
 """Trains a trunk on letters with ordinary Lightning, in less than a minute on a CPU.
 
-    python examples/train.py                      # MAP@R of letters that it never saw: 0.13 before, 0.74 after
-    python examples/train.py --wandb --devices 2  # logs to W&B, trains on two devices with DDP
+python examples/train.py                      # MAP@R of letters that it never saw: 0.13 before, 0.74 after
+python examples/train.py --wandb --devices 2  # logs to W&B, trains on two devices with DDP
 """
 
 import argparse
