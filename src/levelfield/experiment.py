@@ -66,7 +66,6 @@ class Study:
         find_own_modules()
         added = added_methods(list(add_methods))
         self.added = list(added)
-        self._given = list(options or {})
         self.file: Path | None = None
         folder = Path(study)
         if (folder / STUDY).is_file():
@@ -134,12 +133,10 @@ class Study:
             Submitted: the executor has handed the jobs to a queue, and does not wait for them.
         """
         with quick_imports():  # torch is not needed to say that an option is misspelt
-            from levelfield.study.run import options_in_vain, run_study
+            from levelfield.study.run import run_study
             from levelfield.use.study_cards import write_study_cards
 
         executor, console = executor or Local(workers), console or Console()
-        for line in options_in_vain(self.asked.spec, self._given):
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
         options = (reopen_test, executor, mixed_versions, test_without_failed_runs, machine)
         self.asked = run_study(self.asked, console, *options)
         write_tables(self.asked)

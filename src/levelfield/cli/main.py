@@ -115,8 +115,6 @@ def _run(name: str, words: list[str]) -> int:
     keep_freed_memory()
     with quick_imports():
         command = import_module(f"levelfield.cli.{name}")
-    if is_first_rank() and "--print_config" not in words:
-        print("".join(f"{line}\n" for line in import_module("levelfield.training.words").given_again(words)), end="")
     return int(command.main(words))
 
 

@@ -63,7 +63,6 @@ NO_NUMBERS = (
     "training/stored_options.py",
     "training/trackers.py",
     "training/trust.py",
-    "training/unused.py",
     "training/words.py",
     "use",
 )

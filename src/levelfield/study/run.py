@@ -1,7 +1,6 @@
 """Runs a study: the jobs that are to do, here or in worker processes, then the test stage; it ends with results."""
 
 import tempfile
-from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -35,10 +34,6 @@ from levelfield.training.build import TrainingCLI, build
 from levelfield.training.kept_parts import KeptParts
 from levelfield.training.learner import MetricLearner
 from levelfield.training.objective import objective
-from levelfield.training.unused import can_be_unused, unused_settings
-
-# What a study does itself.
-OF_STUDY = {"trainer.enable_progress_bar": "a study shows its own"}
 
 
 def run_study(
@@ -186,16 +181,3 @@ def _try_loss(training: TrainingCLI, labels: Int[np.ndarray, " samples"]) -> Non
         except Exception:
             if training.trainer.strategy.root_device.type == "cpu":
                 raise
-
-
-def options_in_vain(spec: StudySpec, given: Collection[str]) -> list[str]:
-    """A line for each of the dotted settings that no method of the study uses."""
-    why, keys, kept = dict(OF_STUDY), {key for key in given if can_be_unused(key)}, KeptParts()
-    with tempfile.TemporaryDirectory() as folder:
-        for method in spec.methods:
-            if keys and not is_baseline(method):
-                config = job_config(spec, Job(method, "run", 0, 0), {})
-                training = build(config, Path(folder), progress=False, kept=kept)
-                unused = unused_settings(keys, training.config_dump, training.model)
-                why, keys = why | unused, keys & set(unused)
-    return [f"note: --{key} is not used: {why[key]}" for key in given if key in {*keys, *OF_STUDY}]

@@ -1,7 +1,6 @@
 """What the words of a command, and the files that they name, say of a training; needs no torch and no parser."""
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -15,8 +14,6 @@ from levelfield.errors import UserError
 from levelfield.runtime.shipped import find_configuration, nearest_configuration
 from levelfield.runtime.yaml_once import refuse_repeated_keys
 
-# Options of which each counts, however often they are given.
-REPEATED = ("--config", "--trust", "--add-method", "--archive", "--trunk", "--rerank")
 LEARNER = "model.learner"  # where a configuration names a learner of one's own
 
 
@@ -39,21 +36,6 @@ def files_found(words: Iterable[str]) -> Iterator[str]:
             refuse_repeated_keys(Path(value))
         yield word
         option = word
-
-
-def given_again(words: Iterable[str]) -> list[str]:
-    """A line for each option of which only the last counts though it is given more than once.
-
-    Each class that is appended to a list (`--trainer.callbacks+ A`) has options of its own behind it.
-    """
-    counts: Counter[str] = Counter()
-    appended: list[str] = []
-    for option in (word.partition("=")[0] for word in words if word.startswith("--")):
-        if option.endswith("+"):
-            appended.append(f"{option[:-1]}.")
-        elif not option.startswith(tuple(appended)) and option not in REPEATED:
-            counts[option] += 1
-    return [f"note: {option} is given {n} times: the last one counts" for option, n in counts.items() if n > 1]
 
 
 def learner_named(given: Any) -> str | None:
