@@ -35,15 +35,6 @@ def trainer() -> Trainer:
     return Trainer(logger=False, enable_checkpointing=False, enable_progress_bar=False, accelerator="cpu")
 
 
-@cache
-def made_parser() -> ArgumentParser:
-    """Has asked a class what it takes."""
-    parser = ArgumentParser()
-    parser.add_subclass_arguments(ModelCheckpoint, "part")
-    parser.parse_args(["--part", "ModelCheckpoint"])
-    return parser
-
-
 # Name to what gets it, and what it must still take or be.
 PARTS: dict[str, Callable[[], Any]] = {
     "_accelerator_connector": lambda: trainer()._accelerator_connector.cluster_environment,
@@ -71,8 +62,6 @@ PARTS: dict[str, Callable[[], Any]] = {
     "_typehints": lambda: (
         callable(_typehints.discard_init_args_on_class_path_change)
         and callable(_typehints.union_subtype_sort_key)
-        and made_parser() is not None
-        and any(ModelCheckpoint in key for key in _typehints._cached_class_parsers)
     ),
 }
 

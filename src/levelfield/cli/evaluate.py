@@ -46,7 +46,7 @@ OF_TEST = ("reopen_test", "open_set", "hierarchy", "rerank")
 
 def main(args: list[str]) -> int:
     """Runs `levelfield validate|test|predict` with `args`, the command the first of them; returns the exit code."""
-    (TrainingCLI if "--help-all" in args else EvaluationCLI)(args)
+    EvaluationCLI(args)
     return 0
 
 

@@ -24,8 +24,6 @@ from levelfield.training.checkpoint_content import check_callbacks
 from levelfield.training.contradictions import refuse_finished, refuse_other_architecture, refuse_other_folds
 from levelfield.training.instantiation import refuse_nested
 from levelfield.training.interruption import interruptible
-from levelfield.training.learner import MetricLearner
-from levelfield.training.parser import store_options
 from levelfield.training.run_claim import BEST, LAST, Claim, claim, learns_from_group
 from levelfield.training.run_folder import default_name, is_first_process
 from levelfield.training.trust import own_packages
@@ -65,14 +63,6 @@ class FitCLI(TrainingCLI):
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
         return {"fit": LightningCLI.subcommands()["fit"]}  # to make the parsers of the others takes time
-
-    def parse_arguments(self, parser: Any, args: Any) -> None:
-        try:
-            super().parse_arguments(parser, args)
-        except (SystemExit, UserError):  # a help, or a mistake: the next one needs no parser
-            if self._model_class is MetricLearner:
-                store_options(self._parser("fit"))
-            raise
 
     def instantiate_classes(self) -> None:
         section = self.config.fit

@@ -56,7 +56,7 @@ All settings are read from the checkpoint, and an option that contradicts one is
                        alpha_qe:neighbors=5,alpha=3 (docs/metrics.md); several times
 
 validate scores the checkpoint's validation fold; test opens the test classes; predict writes embeddings.safetensors
-beside the checkpoint. --help-all lists every option of the Trainer and of model and data.
+beside the checkpoint.
 """
 
 
@@ -110,8 +110,6 @@ def _run(name: str, words: list[str]) -> int:
         end_with_first()
     if name in EVALUATIONS:
         name, words = "evaluate", [name, *words]
-    if name == "fit" and import_module("levelfield.training.stored_options").answered(words):
-        return 0
     keep_freed_memory()
     with quick_imports():
         command = import_module(f"levelfield.cli.{name}")

@@ -60,7 +60,6 @@ NO_NUMBERS = (
     "training/notices.py",
     "training/parser.py",
     "training/run_claim.py",
-    "training/stored_options.py",
     "training/trackers.py",
     "training/trust.py",
     "training/words.py",

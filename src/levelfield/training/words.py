@@ -1,9 +1,7 @@
 """What the words of a command, and the files that they name, say of a training; needs no torch and no parser."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
-from itertools import pairwise
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,17 +67,6 @@ def texts_in(given: Any, key: str = "") -> Iterator[tuple[str, str]]:
             yield from texts_in(content, "" if is_file else name.removeprefix("--").rstrip("+"))
     elif isinstance(given, str):
         yield key, given
-
-
-def config_files(words: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """What the configuration files of a command hold; one that cannot be read is left to the parser."""
-    for word, following in pairwise([*words, ""]):
-        name, equals, value = word.partition("=")
-        if name in ("--config", "-c"):
-            with suppress(OSError, ValueError, yaml.YAMLError):
-                content = yaml.safe_load(Path(value if equals else following).read_text(encoding="utf-8"))
-                if isinstance(content, dict):
-                    yield content
 
 
 def set_aside(content: dict[str, Any]) -> dict[str, Any]:
