@@ -60,8 +60,7 @@ PARTS: dict[str, Callable[[], Any]] = {
     ),
     "_trainer": lambda: hasattr(LightningModule(), "_trainer"),
     "_typehints": lambda: (
-        callable(_typehints.discard_init_args_on_class_path_change)
-        and callable(_typehints.union_subtype_sort_key)
+        callable(_typehints.discard_init_args_on_class_path_change) and callable(_typehints.union_subtype_sort_key)
     ),
 }
 
