@@ -17,7 +17,6 @@ from jsonargparse._parameter_resolvers import ParamData, get_signature_parameter
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
-from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.loops.loop import _Loop
 from timm.models._manipulate import group_with_matcher
 from torchmetrics import Metric
@@ -51,7 +50,6 @@ PARTS: dict[str, Callable[[], Any]] = {
     "_parameter_resolvers": lambda: callable(get_signature_parameters) and inspect.isclass(ParamData),
     "_parse_ckpt_path": lambda: takes(LightningCLI._parse_ckpt_path),
     "_parser": lambda: takes(LightningCLI._parser, "subcommand"),
-    "_prefix": lambda: TensorBoardLogger("logs", prefix="p")._prefix == "p",
     "_prepare_subcommand_kwargs": lambda: takes(LightningCLI._prepare_subcommand_kwargs, "subcommand"),
     "_save_topk_checkpoint": lambda: takes(ModelCheckpoint._save_topk_checkpoint, "trainer", "monitor_candidates"),
     "_set_seed": lambda: takes(LightningCLI._set_seed),

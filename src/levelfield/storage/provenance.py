@@ -51,8 +51,6 @@ NO_NUMBERS = (
     "training/callbacks/asked_rates.py",
     "training/callbacks/track_training.py",
     "training/contradictions.py",
-    "training/batched_tensorboard.py",
-    "training/batched_wandb.py",
     "training/interruption.py",
     "training/mistakes.py",
     "training/neighbour_gallery.py",
