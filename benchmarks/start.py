@@ -28,7 +28,6 @@ LEVELFIELD = ("-m", "levelfield")
 # What is shown, and the words of Python; `STUDY`'s folder is put after them where they end with --output.
 COMMANDS = {
     "--help": (*LEVELFIELD, "--help"),
-    "fit --help, the first": (*LEVELFIELD, "fit", "--help"),
     "fit --help": (*LEVELFIELD, "fit", "--help"),
     "fit --modle.loss x": (*LEVELFIELD, "fit", "--modle.loss", "x"),
     "data list": (*LEVELFIELD, "data", "list"),

@@ -21,11 +21,11 @@ from levelfield.training.build import build
 
 TRACKERS: dict[str, dict[str, Any]] = {
     "W&B": {
-        "class_path": "levelfield.training.batched_wandb.BatchedWandbLogger",
+        "class_path": "lightning.pytorch.loggers.WandbLogger",
         "init_args": {"project": "levelfield", "offline": True},
     },
     "TensorBoard": {
-        "class_path": "levelfield.training.batched_tensorboard.BatchedTensorBoardLogger",
+        "class_path": "lightning.pytorch.loggers.TensorBoardLogger",
         "init_args": {"save_dir": "elsewhere"},
     },
 }

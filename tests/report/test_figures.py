@@ -7,8 +7,6 @@ from levelfield.analysis.comparison import compare_all
 from levelfield.analysis.results import ResultRow, SummaryRow
 from levelfield.report.figures.differences import differences_figure
 from levelfield.report.figures.search import best_so_far
-from levelfield.report.figures.search_importance import importance_figure
-from levelfield.report.figures.search_parallel import parallel_figure
 from levelfield.report.figures.search_slices import slices_figure
 from levelfield.report.figures.similarities import similarities_figure
 from levelfield.report.figures.style import style, to_svg
@@ -114,20 +112,6 @@ def test_slices_have_a_panel_an_argument_in_its_scale_and_ring_the_chosen_trial(
     points, ring = figure.axes[0].lines[:2]
     assert (list(points.get_xdata()), list(points.get_ydata())) == ([45, 90], [20, 30])
     assert (list(ring.get_xdata()), list(ring.get_ydata())) == ([90], [30])
-
-
-def test_parallel_coordinates_lie_between_the_bounds_and_the_chosen_trial_is_drawn_last() -> None:
-    with style():
-        (axes,) = parallel_figure({"arcface": (SPACE, TRIED)}, {"arcface": 1}).axes
-    lines = [line for line in axes.lines if len(line.get_xdata()) == 4]
-    assert [[round(float(y), 6) for y in line.get_ydata()] for line in lines] == [[0.5, 0.5, 0, 0], [1, 1, 1, 1]]
-
-
-def test_importance_is_a_bar_an_argument() -> None:
-    with style():
-        (axes,) = importance_figure({"arcface": {"model.loss_lr": 0.75, "model.loss.init_args.margin": 0.25}}).axes
-    assert [bar.get_width() for bar in axes.patches] == [75, 25]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["arcface: loss_lr", "arcface: loss.margin"]
 
 
 def test_histograms_are_told_apart_by_their_separation() -> None:

@@ -12,18 +12,18 @@ from statistics import fmean
 
 import pytest
 import torch
+from levelfield.storage.ledger import Ledger
 from levelfield.study.tested import read_test
 from safetensors.torch import load_file
 
 from levelfield.cli.main import main
 from levelfield.report.page import write_report
 from levelfield.report.scored_samples import NOT_AT_HAND, OTHER_SAMPLES, ScoredSamples, scored_samples
-from levelfield.storage.ledger import Ledger
 from levelfield.study.archive import unpack_study, write_archive
 from levelfield.study.folder import StudyFolder
 
 # In the page's order.
-FIGURES = ("scores", "differences", "similarities", "search", "search_parallel", "search_slices", "validation")
+FIGURES = ("scores", "differences", "similarities", "search", "search_slices", "validation")
 VOID = ("meta", "br", "img")
 
 

@@ -47,28 +47,11 @@ async def looked_at(page: Path) -> None:
             assert await tab.run(f"{COLUMN}.map(cell => Number(cell.dataset.value))") == wanted
         assert await tab.run("document.querySelectorAll('.scores th')[1].ariaSort") == "ascending"
 
-        await tab.call("Browser.grantPermissions", permissions=["clipboardReadWrite"])
-        copied = {}
-        for kind in ("markdown", "latex"):
-            await tab.run(f"document.querySelector('[data-copy={kind}]').click()")
-            await asyncio.sleep(0.2)
-            copied[kind] = await tab.run("navigator.clipboard.readText()")
-        names = await tab.run(f"{COLUMN}.map(cell => cell.parentNode.children[0].textContent)")
-        lines = copied["markdown"].splitlines()
-        assert [line.split("|")[1].strip() for line in lines[2 : 2 + len(names)]] == names
-        assert lines[0].split("|")[2].strip() == "MAP@R"
-        body = copied["latex"]
-        assert body.startswith("\\begin{tabular}{lrrrrr}")
-        assert body.count("\\\\") == await tab.run("document.querySelectorAll('.scores tr').length")
-        assert not re.search(r"(?<!\\)_", body), "an underscore that LaTeX would stumble over"
-
         ground = "getComputedStyle(document.body).backgroundColor"
         assert await tab.run(ground) == WHITE
         await tab.theme("dark")
         dark = await tab.run(ground)
         assert sum(map(int, re.findall(r"\d+", dark))) < 150
-        await tab.run("document.getElementById('theme').click()")
-        assert await tab.run(ground) == WHITE, "the reader's choice goes before the system's"
 
         for width in (390, 1280):
             await tab.resize(width)

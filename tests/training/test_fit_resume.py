@@ -64,9 +64,10 @@ def test_a_stopped_fit_goes_on_with_resume(
     monkeypatch.setattr(SignalAt, "sent", True)
     assert run(*words(tmp_path / "undisturbed", step, number))[0] == 0
     monkeypatch.setattr(SignalAt, "sent", False)
-    code, _, complaint = run(*words(tmp_path / "stopped", step, number))
+    code, printed, complaint = run(*words(tmp_path / "stopped", step, number), "--resume")
     assert (code, complaint) == (75, f"levelfield: stopped by {signal.Signals(number).name}; {GOES_ON}\n")
     folder = tmp_path / "stopped" / FIT
+    assert f"note: nothing to go on with: no fit of these settings was stopped in {folder}" in printed
     assert (folder / "0" / "last.ckpt").exists()
     code, printed, complaint = run(*words(tmp_path / "stopped", step, number), "--resume")
     assert code == 0, complaint

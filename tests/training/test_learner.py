@@ -19,7 +19,6 @@ from levelfield.losses import ArcFaceLoss, ContrastiveLoss, MultiSimilarityLoss,
 from levelfield.metrics import retrieval_metrics
 from levelfield.miners import BatchHardMiner, MultiSimilarityMiner
 from levelfield.models import LayerNormLinearEmbedder, LinearEmbedder, TimmTrunk
-from levelfield.training.callbacks import RetrievalValidation
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
 from levelfield.training.parameter_groups import adamw
@@ -104,18 +103,6 @@ def test_raw_embeddings_can_be_ranked_by_euclidean_distance():
         alone = retrieval_metrics(embedded.embeddings, embedded.labels, metrics=("map_at_r",), distance=distance)
         assert scores[distance] == pytest.approx(alone["map_at_r"], abs=1e-6)
     assert scores["cosine"] != scores["euclidean"]
-
-
-def test_health_of_the_embedding_space_is_logged_on_request():
-    learner, data = small_learner(ContrastiveLoss()), small_data(eval_batch_size=17)
-    logged = small_trainer(callbacks=[RetrievalValidation(health=True)]).validate(learner, data, verbose=False)[0]
-    embedded = embed(learner, data.eval_dataloader(data.val_subset))
-    similarities = embedded.embeddings @ embedded.embeddings.T
-    same = embedded.labels[:, None] == embedded.labels
-    pairs = ~torch.eye(len(same), dtype=torch.bool)
-    assert logged["val/intra_class_similarity"] == pytest.approx(float(similarities[same & pairs].mean()), abs=1e-5)
-    assert logged["val/inter_class_similarity"] == pytest.approx(float(similarities[~same].mean()), abs=1e-5)
-    assert 1 <= logged["val/effective_rank"] <= 16
 
 
 def test_frozen_batch_norm_keeps_its_statistics_and_trains_its_scale():

@@ -17,7 +17,6 @@ from jsonargparse._parameter_resolvers import ParamData, get_signature_parameter
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
-from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.loops.loop import _Loop
 from timm.models._manipulate import group_with_matcher
 from torchmetrics import Metric
@@ -33,15 +32,6 @@ NOT_OF_THEM = {"_asdict", "_fields", "_replace", "_exit", "_actions", "_version"
 @cache
 def trainer() -> Trainer:
     return Trainer(logger=False, enable_checkpointing=False, enable_progress_bar=False, accelerator="cpu")
-
-
-@cache
-def made_parser() -> ArgumentParser:
-    """Has asked a class what it takes."""
-    parser = ArgumentParser()
-    parser.add_subclass_arguments(ModelCheckpoint, "part")
-    parser.parse_args(["--part", "ModelCheckpoint"])
-    return parser
 
 
 # Name to what gets it, and what it must still take or be.
@@ -60,7 +50,6 @@ PARTS: dict[str, Callable[[], Any]] = {
     "_parameter_resolvers": lambda: callable(get_signature_parameters) and inspect.isclass(ParamData),
     "_parse_ckpt_path": lambda: takes(LightningCLI._parse_ckpt_path),
     "_parser": lambda: takes(LightningCLI._parser, "subcommand"),
-    "_prefix": lambda: TensorBoardLogger("logs", prefix="p")._prefix == "p",
     "_prepare_subcommand_kwargs": lambda: takes(LightningCLI._prepare_subcommand_kwargs, "subcommand"),
     "_save_topk_checkpoint": lambda: takes(ModelCheckpoint._save_topk_checkpoint, "trainer", "monitor_candidates"),
     "_set_seed": lambda: takes(LightningCLI._set_seed),
@@ -69,10 +58,7 @@ PARTS: dict[str, Callable[[], Any]] = {
     ),
     "_trainer": lambda: hasattr(LightningModule(), "_trainer"),
     "_typehints": lambda: (
-        callable(_typehints.discard_init_args_on_class_path_change)
-        and callable(_typehints.union_subtype_sort_key)
-        and made_parser() is not None
-        and any(ModelCheckpoint in key for key in _typehints._cached_class_parsers)
+        callable(_typehints.discard_init_args_on_class_path_change) and callable(_typehints.union_subtype_sort_key)
     ),
 }
 

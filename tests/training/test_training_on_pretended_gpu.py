@@ -35,7 +35,6 @@ from levelfield.losses import (
 from levelfield.miners import BatchHardMiner, MultiSimilarityMiner
 from levelfield.models import TimmTrunk
 from levelfield.regularizers import CenterInvariance, KoLeo, SphericalConstraint
-from levelfield.training.callbacks import RetrievalValidation
 from levelfield.training.learner import MetricLearner
 
 pytestmark = [
@@ -99,7 +98,7 @@ def fitted(learner: MetricLearner, device: str, features: bool = False, **traine
     samples, losses = data(), Losses()
     samples.features = features
     fits = Trainer(
-        accelerator=device, devices=1, max_epochs=1, callbacks=[losses, RetrievalValidation(health=True)], logger=False,
+        accelerator=device, devices=1, max_epochs=1, callbacks=[losses], logger=False,
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
         log_every_n_steps=1, **trainer,
     )  # fmt: skip

@@ -5,25 +5,11 @@ from pathlib import Path
 import pytest
 
 from levelfield.errors import UserError
-from levelfield.training.words import files_found, given_again, learner_named
+from levelfield.training.words import files_found, learner_named
 
 
 def test_an_option_without_a_value_takes_none_of_the_next() -> None:
     assert learner_named(["--resume", "--model.learner", "my_learner.MyLearner"]) == "my_learner.MyLearner"
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ("--a 1 --b=2 --a=3 --b 4 --b 5", ["--a is given 2 times", "--b is given 3 times"]),
-        ("--config a.yaml --config=b.yaml --trust x --trust y --add-method a.B --add-method c.D", []),
-        ("--trainer.callbacks+ A --trainer.callbacks.n 1 --trainer.callbacks+=B --trainer.callbacks.n 2", []),
-        ("--trainer.callbacks A --trainer.callbacks B", ["--trainer.callbacks is given 2 times"]),
-        ("-1 a a --resume", []),
-    ],
-)
-def test_an_option_given_again_is_told_of_and_lists_that_grow_are_not(words: str, told: list[str]) -> None:
-    assert [line.removeprefix("note: ").partition(":")[0] for line in given_again(words.split())] == told
 
 
 @pytest.mark.parametrize("form", ["--config {}", "--config={}"])

@@ -1,6 +1,6 @@
 """`validate`, `test` and `predict`: everything comes from the checkpoint, and what contradicts it is refused."""
 
-import itertools
+import inspect
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,6 @@ from levelfield.data.places import check_is_there, dataset_found_again, root_in_
 from levelfield.errors import UserError
 from levelfield.metrics.distributed import first_of_each
 from levelfield.metrics.table import SHOWN_METRICS
-from levelfield.runtime.shipped import find_configuration
 from levelfield.storage.atomic import write_atomically
 from levelfield.storage.without_places import without_places
 from levelfield.training.batches import gather_rows
@@ -28,16 +27,27 @@ from levelfield.training.learner import MetricLearner
 from levelfield.training.own_learner import learner_class
 from levelfield.training.run_folder import is_first_process
 from levelfield.training.trust import named_by_options
-from levelfield.training.unused import NOT_OF_COMMAND, idle_callbacks, is_used, keys_of_file
 from levelfield.training.words import texts_in
 
 if TYPE_CHECKING:
     from levelfield.use.further import Further
 
+# Where and how a Trainer computes. All else that it takes is for training.
+OF_EVALUATION = {
+    *("accelerator", "strategy", "devices", "num_nodes", "precision", "deterministic", "benchmark", "inference_mode"),
+    *("plugins", "profiler", "callbacks", "enable_progress_bar"),
+    *("limit_val_batches", "limit_test_batches", "limit_predict_batches"),
+}
+OF_FIT = (
+    *("name", "output", "resume", "checkpoint_seconds", "seed_everything", "weights_only", "model.trunk.weights"),
+    *(f"trainer.{key}" for key in sorted({*inspect.signature(Trainer).parameters} - OF_EVALUATION)),
+)
+OF_TEST = ("reopen_test", "open_set", "hierarchy", "rerank")
+
 
 def main(args: list[str]) -> int:
     """Runs `levelfield validate|test|predict` with `args`, the command the first of them; returns the exit code."""
-    (TrainingCLI if "--help-all" in args else EvaluationCLI)(args)
+    EvaluationCLI(args)
     return 0
 
 
@@ -49,12 +59,7 @@ class EvaluationCLI(TrainingCLI):
     """
 
     def __init__(self, args: list[str]) -> None:
-        for option in (word.partition("=")[0] for word in args if word.startswith("--")):
-            if not is_used(option[2:], args[0]):
-                of_fit = not any(is_used(option[2:], command) for command in NOT_OF_COMMAND)
-                why = f"{args[0]} takes all from the checkpoint" if of_fit else f"{args[0]} does not use it"
-                raise UserError(f"{option}{' is an option of fit' * of_fit}: {why}; leave it out")
-        _note_unused(args)
+        _refuse_other_commands(args)
         self.checkpoint_path = _checkpoint_path(args)
         self.checkpoint = read_checkpoint(self.checkpoint_path)
         identified = isinstance(self.checkpoint["levelfield"].get("data"), dict)
@@ -90,11 +95,7 @@ class EvaluationCLI(TrainingCLI):
         check_is_there(self.datamodule.dataset, self.datamodule.root)
         refuse_other_data(self.checkpoint["levelfield"]["data"], self.datamodule.identity(), self.checkpoint_path)
         if is_first_process():
-            command = str(self.subcommand)
-            asked = self.config_init[command].trainer.callbacks or []
-            idle = idle_callbacks(asked if isinstance(asked, list) else [asked], command)
-            lines = [f"--trainer.callbacks {name} does nothing in {command}" for name in idle]
-            lines += root_in_vain(self.datamodule.dataset, self.datamodule.root)
+            lines = root_in_vain(self.datamodule.dataset, self.datamodule.root)
             print("".join(f"note: {line}\n" for line in lines), end="")
 
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
@@ -221,16 +222,14 @@ class EmbeddedTest(Callback):
         self.embeddings, self.labels = embeddings[first].float(), labels[first]
 
 
-def _note_unused(args: list[str]) -> None:
-    """Says which keys of the files given with `--config` are for another command, as in the config.yaml of a fit."""
-    words = [part for word in args for part in (word.split("=", 1) if word.startswith("--config=") else [word])]
-    for option, file in itertools.pairwise(words):
-        path = find_configuration(file) if option in ("--config", "-c") else None
-        keys = keys_of_file(path) if path else {}
-        # Where a fit's weights came from is in every file of a trunk, and contradicts no checkpoint.
-        unused = [key for key in keys if key != "model.trunk.weights" and not is_used(key, args[0])]
-        if unused:
-            print(f"note: {file}: {args[0]} does not use {', '.join(unused)}")
+def _refuse_other_commands(args: list[str]) -> None:
+    """Raises UserError for an option that only `fit` or `test` uses."""
+    for option in (word.partition("=")[0] for word in args if word.startswith("--")):
+        key = option.removeprefix("--").replace(".init_args.", ".")
+        if any(f"{key}.".startswith(f"{other}.") for other in OF_FIT):
+            raise UserError(f"{option} is an option of fit: {args[0]} takes all from the checkpoint; leave it out")
+        if key.replace("-", "_") in OF_TEST and args[0] != "test":
+            raise UserError(f"{option} is an option of test: {args[0]} does not use it; leave it out")
 
 
 def _trusted(args: list[str], checkpoint: dict[str, Any]) -> tuple[set[str], list[str]]:

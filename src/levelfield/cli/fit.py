@@ -24,12 +24,9 @@ from levelfield.training.checkpoint_content import check_callbacks
 from levelfield.training.contradictions import refuse_finished, refuse_other_architecture, refuse_other_folds
 from levelfield.training.instantiation import refuse_nested
 from levelfield.training.interruption import interruptible
-from levelfield.training.learner import MetricLearner
-from levelfield.training.parser import store_options
 from levelfield.training.run_claim import BEST, LAST, Claim, claim, learns_from_group
 from levelfield.training.run_folder import default_name, is_first_process
 from levelfield.training.trust import own_packages
-from levelfield.training.unused import keys_given, unused_settings, usual_value
 
 
 def main(argv: list[str]) -> int:
@@ -61,20 +58,11 @@ class FitCLI(TrainingCLI):
 
     def __init__(self, args: list[str]) -> None:
         self._started = time.monotonic()
-        self._words = args
         super().__init__(args)
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
         return {"fit": LightningCLI.subcommands()["fit"]}  # to make the parsers of the others takes time
-
-    def parse_arguments(self, parser: Any, args: Any) -> None:
-        try:
-            super().parse_arguments(parser, args)
-        except (SystemExit, UserError):  # a help, or a mistake: the next one needs no parser
-            if self._model_class is MetricLearner:
-                store_options(self._parser("fit"))
-            raise
 
     def instantiate_classes(self) -> None:
         section = self.config.fit
@@ -158,18 +146,10 @@ class FitCLI(TrainingCLI):
             return
         self.write_config()
         if is_first_process():
-            print("\n".join([*self.datamodule.overview(), f"trunk: {self.model.trunk.summary()}", *self._in_vain()]))
-
-    def _in_vain(self) -> list[str]:
-        """A line for each setting that was given and is not used."""
-        usual = partial(usual_value, defaults=self._parser("fit").get_defaults(skip_validation=True))
-        unused = unused_settings(keys_given(self._words, usual), self.config_dump, self.model)
-        lines = [f"note: --{key} is not used: {why}" for key, why in unused.items()]
-        if self.config.fit.resume:
-            lines.append(
-                f"note: nothing to go on with: no fit of these settings was stopped in {self._claim.folder.parent}"
-            )
-        return lines
+            print("\n".join([*self.datamodule.overview(), f"trunk: {self.model.trunk.summary()}"]))
+            if self.config.fit.resume:
+                parent = self._claim.folder.parent
+                print(f"note: nothing to go on with: no fit of these settings was stopped in {parent}")
 
     def fit(self, **kwargs: Any) -> None:
         """Trainer.fit, on from `last.ckpt` if this fit was stopped; nothing if it is finished.

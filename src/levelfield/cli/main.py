@@ -56,8 +56,7 @@ All settings are read from the checkpoint, and an option that contradicts one is
                        k_reciprocal:k1=10,k2=4 (docs/metrics.md); several times
 
 validate scores the checkpoint's validation fold. test scores the test classes, and prints how many evaluations on them
-there have been. predict writes embeddings.safetensors beside the checkpoint. --help-all lists every option of the
-Trainer and of model and data.
+there have been. predict writes embeddings.safetensors beside the checkpoint.
 """
 
 
@@ -113,13 +112,9 @@ def _run(name: str, words: list[str]) -> int:
         end_with_first()
     if name in EVALUATIONS:
         name, words = "evaluate", [name, *words]
-    if name == "fit" and import_module("levelfield.training.stored_options").answered(words):
-        return 0
     keep_freed_memory()
     with quick_imports():
         command = import_module(f"levelfield.cli.{name}")
-    if is_first_rank() and "--print_config" not in words:
-        print("".join(f"{line}\n" for line in import_module("levelfield.training.words").given_again(words)), end="")
     return int(command.main(words))
 
 

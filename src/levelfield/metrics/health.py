@@ -7,17 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float64, Int64, Integer, Num
+from jaxtyping import Float64, Integer, Num
 from torch import Tensor
 
 from levelfield.metrics.checks import check_embeddings
-from levelfield.metrics.distances import full_precision, normalize, product
-from levelfield.seeds import seed_of
-
-# Cosines lie between -1 and 1; bins of 0.02.
-NUM_BINS = 100
-# Items whose similarities make the histograms.
-MAX_HISTOGRAM_ITEMS = 4096
+from levelfield.metrics.distances import normalize
 
 
 @dataclass(frozen=True)
@@ -30,16 +24,12 @@ class EmbeddingHealth:
         effective_rank: exp of the entropy of the normalised singular values of the L2-normalised embeddings, between 1
             (collapsed to a line) and D.
         spectrum: their normalised singular values in descending order, which sum to 1; its fall is the spectral decay.
-        intra_class_histogram: counts of the same-label cosines in 100 equal bins from -1 to 1, of at most 4,096 items.
-        inter_class_histogram: counts of the other cosines likewise.
     """
 
     intra_class_similarity: float
     inter_class_similarity: float
     effective_rank: float
     spectrum: Float64[Tensor, " dim"]
-    intra_class_histogram: Int64[Tensor, " bins"]
-    inter_class_histogram: Int64[Tensor, " bins"]
 
 
 def embedding_health(embeddings: Num[Tensor, "items dim"], labels: Integer[Tensor, " items"]) -> EmbeddingHealth:
@@ -68,14 +58,11 @@ def embedding_health(embeddings: Num[Tensor, "items dim"], labels: Integer[Tenso
     num_inter = num_items * (num_items - 1) - num_intra
 
     spectrum_D = _spectrum(exact_ND.T @ exact_ND)
-    histograms = similarity_histograms(unit_ND, slots_N)
     return EmbeddingHealth(
         intra_class_similarity=float(intra / num_intra),
         inter_class_similarity=float((everything - intra) / num_inter),
         effective_rank=_rank_of(spectrum_D),
         spectrum=spectrum_D,
-        intra_class_histogram=histograms[0],
-        inter_class_histogram=histograms[1],
     )
 
 
@@ -92,25 +79,6 @@ def _spectrum(products_DD: Float64[Tensor, "dim dim"]) -> Float64[Tensor, " dim"
 
 def _rank_of(spectrum_D: Float64[Tensor, " dim"]) -> float:
     return float(torch.special.entr(spectrum_D).sum().exp())
-
-
-def similarity_histograms(
-    unit_ND: Num[Tensor, "items dim"], slots_N: Int64[Tensor, " items"]
-) -> tuple[Int64[Tensor, " bins"], Int64[Tensor, " bins"]]:
-    """Counts of the cosines of same-label and other pairs, each unordered pair once."""
-    if len(unit_ND) > MAX_HISTOGRAM_ITEMS:
-        generator = torch.Generator().manual_seed(seed_of("histograms", 0))
-        drawn = torch.randperm(len(unit_ND), generator=generator)[:MAX_HISTOGRAM_ITEMS]
-        unit_ND, slots_N = unit_ND[drawn.to(unit_ND.device)], slots_N[drawn.to(unit_ND.device)]
-    with full_precision(unit_ND.device):
-        similarities_NN = product(unit_ND, unit_ND)
-    bins_NN = ((similarities_NN + 1) * (NUM_BINS / 2)).long().clamp(0, NUM_BINS - 1)
-    above_NN = torch.ones_like(bins_NN, dtype=torch.bool).triu(1)
-    same_NN = slots_N[:, None] == slots_N
-    return (
-        bins_NN[above_NN & same_NN].bincount(minlength=NUM_BINS),
-        bins_NN[above_NN & ~same_NN].bincount(minlength=NUM_BINS),
-    )
 
 
 def lag_one_autocorrelation(curve: Sequence[float]) -> float:

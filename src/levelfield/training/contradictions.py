@@ -23,8 +23,6 @@ def refuse_other_model(expected: dict[str, Any], given: dict[str, Any], checkpoi
 
 def refuse_other_architecture(expected: dict[str, Any], given: dict[str, Any], checkpoint: Path | str) -> None:
     """Raises UserError if training cannot go on from the checkpoint; rates and arguments of the loss may change."""
-    before = {"freeze_trunk": False, "adapter": None}  # of which checkpoints from before there was a choice say nothing
-    expected, given = {**before, **expected}, {**before, **given}
     refuse_other_model({k: expected[k] for k in ARCHITECTURE}, {k: given[k] for k in ARCHITECTURE}, checkpoint)
     if expected["loss"] is not None:
         _refuse("model.loss", expected["loss"]["class_path"], given["loss"]["class_path"], checkpoint)

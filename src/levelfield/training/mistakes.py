@@ -144,10 +144,6 @@ def no_such_key(key: str, options: list[str]) -> str:
     return f"no such key '{key}'{nearest('--' + key, options, '').replace('--', '')}"
 
 
-def no_such_argument(key: str, argument: str, arguments: list[str]) -> str:
-    return f"--{key}: no such argument '{argument}'{nearest(argument, arguments, '')}"
-
-
 def _search(pattern: str, text: str) -> str | None:
     found = re.search(pattern, text)
     return found.group(1) if found else None

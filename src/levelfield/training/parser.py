@@ -2,32 +2,26 @@
 
 import re
 import textwrap
-from argparse import SUPPRESS, Action
+from argparse import SUPPRESS
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
-from jsonargparse import Namespace, _typehints
+from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
 from levelfield.errors import UserError
 from levelfield.runtime.import_path import why_not_importable
-from levelfield.training.mistakes import SHORT_NAMES, OneLineParser, class_names, options_of
-from levelfield.training.stored_options import SUPPLIED, read, store
+from levelfield.training.mistakes import OneLineParser, class_names
 from levelfield.training.words import files_found, set_aside, texts_in
 
 # In the options' own words or of no use on the command line.
 HIDDEN = ("help", "config", "print_config", "weights_only", "return_predictions", "verbose", "checkpoint_seconds")
-NO_ARGUMENT = "no_such_argument"  # of any class
 SHORT_TEXTS = {"ckpt_path": "a checkpoint: fit goes on from it, validate, test and predict read all settings from it"}
 
 
 class LevelfieldParser(OneLineParser, LightningArgumentParser):
-    """LightningArgumentParser with a help of one page; `--help-all` is jsonargparse's own, with all of the Trainer."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.add_argument("--help-all", action=_FullHelp, nargs=0, default=SUPPRESS, help=SUPPRESS)
+    """LightningArgumentParser with a help of one page."""
 
     def format_help(self, formatter: Any = None) -> str:
         return short_help(self)
@@ -57,12 +51,6 @@ def _adapters_named(words: Iterable[str]) -> Iterator[str]:
             word = word.removesuffix(value) + names.get(value.lower(), value)
         yield word
         option = word
-
-
-class _FullHelp(Action):
-    def __call__(self, parser: Any, *_: Any) -> None:
-        print(LightningArgumentParser.format_help(parser), end="")
-        parser.exit()
 
 
 @contextmanager
@@ -104,7 +92,7 @@ def short_help(parser: LightningArgumentParser) -> str:
         "A class takes its arguments behind its key: --model.loss ArcFaceLoss --model.loss.margin 20",
         "A learner of your own: --model my_learner.MyLearner (docs/own_learner.md)",
         "trainer: any argument of Lightning's Trainer, e.g. --trainer.max_epochs 5 --trainer.devices 2;",
-        "  --help-all lists them",
+        "  --print_config lists them",
     ]
     return "\n".join(lines) + "\n"
 
@@ -120,24 +108,3 @@ def _option_help(action: Any) -> str:
     head = f"  --{action.dest}{suffix}"
     body = textwrap.wrap(text + (f" One of: {', '.join(names)}." if names else ""), width=112)
     return "\n".join([head, *(f"      {line}" for line in body)])
-
-
-def store_options(parser: LightningArgumentParser) -> None:
-    """Stores what `parser` takes, for the next help or mistake (`stored_options.py`), unless it is stored."""
-    if read() is not None:
-        return
-    arguments: dict[str, dict[str, list[str]]] = {}
-    for key in SHORT_NAMES:
-        names = class_names(key)
-        for name in names:
-            with suppress(UserError):  # which makes jsonargparse ask the class what it takes, and keep it
-                parser.parse_args([f"--{key}", name, f"--{key}.{NO_ARGUMENT}", ""])
-        kept = [(kind, made) for (kind, *_), made in getattr(_typehints, "_cached_class_parsers", {}).items()]
-        arguments[key] = {
-            kind.__name__: [name for option in options_of(made) if (name := option.removeprefix("--")) not in SUPPLIED]
-            for kind, made in kept
-            if isinstance(kind, type) and kind.__name__ in names and kind.__module__.startswith("levelfield.")
-        }
-    options = options_of(parser)
-    linked = [action.dest for action in parser._actions if not {*options} & {*action.option_strings}]
-    store(parser.format_help(), options, linked, arguments)

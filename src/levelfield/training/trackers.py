@@ -11,8 +11,7 @@ from levelfield.errors import UserError
 
 # Of W&B, for runs of which there are hundreds: it prints nothing, and keeps nothing of what is printed.
 QUIET = {"silent": True, "console": "off"}
-WANDB = ("WandbLogger", "BatchedWandbLogger")
-TENSORBOARD = ("TensorBoardLogger", "BatchedTensorBoardLogger")
+WANDB, TENSORBOARD = ("WandbLogger",), ("TensorBoardLogger",)
 
 
 def place_trackers(loggers: Any, folder: Path, run: Mapping[str, Any]) -> None:

@@ -1,10 +1,7 @@
 """What the words of a command, and the files that they name, say of a training; needs no torch and no parser."""
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
-from itertools import pairwise
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +12,6 @@ from levelfield.errors import UserError
 from levelfield.runtime.shipped import find_configuration, nearest_configuration
 from levelfield.runtime.yaml_once import refuse_repeated_keys
 
-# Options of which each counts, however often they are given.
-REPEATED = ("--config", "--trust", "--add-method", "--archive", "--trunk", "--rerank")
 LEARNER = "model.learner"  # where a configuration names a learner of one's own
 
 
@@ -39,21 +34,6 @@ def files_found(words: Iterable[str]) -> Iterator[str]:
             refuse_repeated_keys(Path(value))
         yield word
         option = word
-
-
-def given_again(words: Iterable[str]) -> list[str]:
-    """A line for each option of which only the last counts though it is given more than once.
-
-    Each class that is appended to a list (`--trainer.callbacks+ A`) has options of its own behind it.
-    """
-    counts: Counter[str] = Counter()
-    appended: list[str] = []
-    for option in (word.partition("=")[0] for word in words if word.startswith("--")):
-        if option.endswith("+"):
-            appended.append(f"{option[:-1]}.")
-        elif not option.startswith(tuple(appended)) and option not in REPEATED:
-            counts[option] += 1
-    return [f"note: {option} is given {n} times: the last one counts" for option, n in counts.items() if n > 1]
 
 
 def learner_named(given: Any) -> str | None:
@@ -87,17 +67,6 @@ def texts_in(given: Any, key: str = "") -> Iterator[tuple[str, str]]:
             yield from texts_in(content, "" if is_file else name.removeprefix("--").rstrip("+"))
     elif isinstance(given, str):
         yield key, given
-
-
-def config_files(words: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """What the configuration files of a command hold; one that cannot be read is left to the parser."""
-    for word, following in pairwise([*words, ""]):
-        name, equals, value = word.partition("=")
-        if name in ("--config", "-c"):
-            with suppress(OSError, ValueError, yaml.YAMLError):
-                content = yaml.safe_load(Path(value if equals else following).read_text(encoding="utf-8"))
-                if isinstance(content, dict):
-                    yield content
 
 
 def set_aside(content: dict[str, Any]) -> dict[str, Any]:

@@ -21,11 +21,11 @@ from levelfield.training.build import build
 from levelfield.training.callbacks import TrackTraining
 
 WANDB = {
-    "class_path": "levelfield.training.batched_wandb.BatchedWandbLogger",
+    "class_path": "lightning.pytorch.loggers.WandbLogger",
     "init_args": {"offline": True, "project": "p"},
 }
 BOARD = {
-    "class_path": "levelfield.training.batched_tensorboard.BatchedTensorBoardLogger",
+    "class_path": "lightning.pytorch.loggers.TensorBoardLogger",
     "init_args": {"save_dir": "elsewhere"},
 }
 OF_EACH_FIT = {

@@ -58,7 +58,6 @@ class AskedRates(Callback):
 
 def asked_rates(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> AskedRates:
     """What to do about the differences between the learner's arguments in a checkpoint and those that are asked for."""
-    stored = {"lr_scheduler_interval": "epoch", "layer_decay": 1.0, **stored}  # what it was before there was a choice
     was, now = ((arguments.get("loss") or {}).get("init_args") or {} for arguments in (stored, asked))
     return AskedRates(
         [key for key in OPTIMISATION if stored.get(key) != asked.get(key)],

@@ -13,15 +13,13 @@ from torch import Tensor
 from torch.utils.data import DistributedSampler
 
 from levelfield.errors import TrainingFailed, UserError
-from levelfield.metrics import RetrievalMetrics, embedding_health
+from levelfield.metrics import RetrievalMetrics
 from levelfield.metrics.distances import unpack_signs
 from levelfield.metrics.health import effective_rank
 from levelfield.metrics.table import COLLAPSED_RANK, SELECTED_BY, SHOWN_METRICS
-from levelfield.training.batches import gather_rows
 
 # Embeddings that tell whether all have collapsed.
 LOOKED_AT = 512
-HEALTH = ("intra_class_similarity", "inter_class_similarity", "effective_rank")
 
 
 class RetrievalValidation(Callback):
@@ -38,22 +36,17 @@ class RetrievalValidation(Callback):
             `val/map_at_r_ci95` and the like beside the scores: half the width of the 95% interval of the score that all
             samples would have, over the draw of the queries alone. The same samples at each epoch, for all methods. The
             test scores are of all samples. None takes all.
-        health: whether the mean similarities within and between classes and the effective rank are logged too.
 
     Raises:
         TrainingFailed: an embedding that is not finite, on every process.
         UserError: the Trainer leaves samples out, or several processes share a loader that tells no index.
     """
 
-    def __init__(
-        self, metrics: tuple[str, ...] = tuple(SHOWN_METRICS), health: bool = False, val_queries: int | None = None
-    ) -> None:
+    def __init__(self, metrics: tuple[str, ...] = tuple(SHOWN_METRICS), val_queries: int | None = None) -> None:
         if val_queries is not None and val_queries < 2:
             raise UserError(f"val_queries is {val_queries}: give 2 or more, for their interval")
         self.metrics = metrics
         self.val_queries = val_queries
-        self.health = health
-        self._parts: list[dict[str, Tensor]] = []
         self._scores: RetrievalMetrics | None = None
         self._seen = 0
         self._is_finite = True
@@ -99,7 +92,7 @@ class RetrievalValidation(Callback):
         self._scores = None
         if embeds_some(trainer):
             return
-        self._parts, self._seen, self._is_finite = [], 0, True
+        self._seen, self._is_finite = 0, True
         self._scores = RetrievalMetrics(
             metrics=self.metrics,
             num_samples=_num_samples(loader),
@@ -124,8 +117,6 @@ class RetrievalValidation(Callback):
             self._is_finite = False  # raised at the end of the epoch: no process leaves while others wait for it
             return
         self._scores.update(embeddings, labels, index)
-        if self.health:
-            self._parts.append({"embeddings": embeddings, "labels": labels, "index": index})
 
     def _end(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if self._scores is None:
@@ -137,14 +128,12 @@ class RetrievalValidation(Callback):
         self._warn_of_collapse(trainer, self._scores.embeddings, stage)
         scores = self._scores.compute()
         del scores["num_skipped"]
-        if self.health:
-            scores |= self._health(pl_module)
         for name, value in scores.items():
             # Equal on all processes; their maximum is that number to the bit, which their mean need not be.
             pl_module.log(
                 f"{stage}/{name}", float(value), prog_bar=name == SELECTED_BY, sync_dist=True, reduce_fx="max"
             )
-        self._scores, self._parts = None, []
+        self._scores = None
 
     def _warn_of_collapse(self, trainer: Trainer, embeddings: list[Tensor], stage: str) -> None:
         """Looks at some of the first process's embeddings, evenly spaced, as a class's samples may come together."""
@@ -159,15 +148,6 @@ class RetrievalValidation(Callback):
                 f"the {stage} embeddings have collapsed: nearly all lie on one line (effective rank {rank:.2f})",
                 category=UserWarning,
             )
-
-    def _health(self, pl_module: LightningModule) -> dict[str, float]:
-        names = ("embeddings", "labels", "index")
-        embeddings, labels, index = (gather_rows(pl_module, torch.cat([p[n] for p in self._parts])) for n in names)
-        once = torch.full((int(index.max()) + 1,), -1, device=index.device)
-        once[index] = torch.arange(len(index), device=index.device)  # one of a sample's repeats
-        once = once[once >= 0]
-        health = embedding_health(embeddings[once], labels[once])
-        return {name: float(getattr(health, name)) for name in HEALTH}
 
 
 def embeds_some(trainer: Trainer) -> bool:

@@ -16,11 +16,12 @@ from levelfield.errors import refuse_below
 from levelfield.metrics import embedding_health
 from levelfield.metrics.table import SHOWN_METRICS
 from levelfield.training.active_pairs import active_pairs, mined_pairs
-from levelfield.training.callbacks.retrieval_validation import HEALTH, embeds_some, only
+from levelfield.training.callbacks.retrieval_validation import embeds_some, only
 from levelfield.training.neighbour_gallery import neighbour_gallery
 
 # Validation samples, and rows of class weights, that the statistics are taken of: more say the same.
 MOST_SAMPLES, MOST_ROWS = 20_000, 1_000
+HEALTH = ("intra_class_similarity", "inter_class_similarity", "effective_rank")
 
 
 class TrackTraining(Callback):

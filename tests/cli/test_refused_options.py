@@ -1,0 +1,140 @@
+"""An option that a command does not use is refused, or the command says that it passes it over."""
+
+import re
+
+import pytest
+from refused import refused
+
+from levelfield.cli.evaluate import OF_EVALUATION, OF_FIT, OF_TEST, EvaluationCLI
+from levelfield.cli.fit import main as fit
+from levelfield.cli.study import main as study
+from levelfield.errors import UserError
+
+# What the parser of `validate`, `test` and `predict` takes that is neither the model's, the data's nor the Trainer's.
+USED = {
+    "validate": {"ckpt_path", "verbose"},
+    "test": {"ckpt_path", "verbose"},
+    "predict": {"ckpt_path", "return_predictions"},
+}
+OF_THE_PARSER = {"help", "config", "print_config"}
+
+
+@pytest.mark.parametrize("command", USED)
+def test_every_option_of_a_command_that_takes_a_checkpoint_is_used_or_refused(command, fitted, monkeypatch):
+    class Parsed(Exception):  # noqa: N818
+        pass
+
+    def stop(cli, parser, args):
+        options = {action.dest for action in cli._parser(command)._actions} - OF_THE_PARSER
+        raise Parsed(options)
+
+    monkeypatch.setattr(EvaluationCLI, "parse_arguments", stop)
+    with pytest.raises(Parsed) as parsed:
+        EvaluationCLI([command, "--ckpt_path", str(fitted / "best.ckpt")])
+    (options,) = parsed.value.args
+    top = {key for key in options if "." not in key and key not in ("model", "data", "trainer")}
+    assert top - {*OF_FIT, *OF_TEST} == USED[command]
+    assert {f"trainer.{key}" for key in OF_EVALUATION} <= options
+
+
+@pytest.mark.parametrize("command", ["validate", "predict"])
+@pytest.mark.parametrize(
+    "option", ["--reopen-test=x", "--reopen_test=x", "--open-set", "--hierarchy", "--rerank=k_reciprocal"]
+)
+def test_an_option_of_test_is_refused_elsewhere(command, option, fitted, run):
+    refused(run(command, "--ckpt_path", fitted / "best.ckpt", option), option.partition("=")[0])
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["--output=x", "--trainer.max_epochs=3", "--trainer.logger.init_args.name=x", "--model.trunk.weights=null"],
+)
+def test_an_option_of_fit_is_refused_where_a_checkpoint_is_read(option, fitted, run):
+    refused(run("test", "--ckpt_path", fitted / "best.ckpt", option), option.partition("=")[0])
+
+
+def test_a_root_and_a_trusted_name_in_vain_are_told(fitted, run, tmp_path):
+    code, printed, _ = run("validate", "--ckpt_path", fitted / "best.ckpt", "--trust", "mine", "--data.root", tmp_path)
+    assert code == 0
+    assert "note: --trust mine is passed over: the checkpoint names nothing of it" in printed
+    assert f"note: --data.root {tmp_path} is passed over: Glyphs reads nothing from it" in printed
+
+
+@pytest.mark.parametrize("command", ["status", "report", "verify", "archive"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        *(
+            "--runs=3",
+            "--metrics=ami",
+            "--data.root=x",
+            "--trainer.max_epochs=3",
+            "--search.trials=3",
+            "--reopen-test=x",
+        ),
+        *("--executor=x", "--executor.workers=2", "--mixed-versions", "--test-without-failed-runs", "--dry-run"),
+        *("--from=x", "--with=x", "--to=x"),
+    ],
+)
+def test_a_study_s_command_refuses_what_it_does_not_use(command, option):
+    if (command, option) in {("report", "--with=x"), ("archive", "--to=x")}:
+        return
+    with pytest.raises(UserError, match=rf"^{option.partition('=')[0]} is an option of .*: {command} does not use it"):
+        study([command, "smoke", option])
+
+
+def test_a_dry_run_and_a_begun_study_say_what_they_pass_over(toy_file, finished, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr("levelfield.study.dry_run.costs.dry_run", lambda *_: 0)
+    words = ["--reopen-test", "x", "--executor.workers", "2", "--from", str(tmp_path / "nothing.tar.xz")]
+    assert study(["run", str(toy_file), "--output", str(tmp_path / "new"), "--dry-run", *words]) == 0
+    said = "note: --dry-run does no job: passed over are --from, --reopen-test, --executor.workers"
+    assert capsys.readouterr().out.strip() == said
+    assert not (tmp_path / "new").exists()
+    assert study(["run", str(toy_file), "--output", str(finished), "--from", "nothing.tar.xz"]) == 0
+    assert f"note: --from nothing.tar.xz is passed over: {finished} has begun" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--model.loss_lr", "0.3"], "--model.loss_lr: arcface searches it"),
+        (["--model.loss.margin", "0.3"], "--model.loss.margin: arcface searches it"),
+        (["--search.trials", "0", "--search.sampler", "tpe"], "--search.sampler: the study searches nothing"),
+        (["--trainer.enable_checkpointing", "false"], "leaves no best checkpoint to test"),
+        (["--trainer.limit_val_batches", "0"], "leaves no best checkpoint to test"),
+        (["--data.batch_size", "0"], "--data.batch_size 0: give 2 or more"),
+        (["--data.samples_per_class", "5"], "batch_size 16 is not a multiple of samples_per_class 5"),
+        (["--executor.checkpoint_seconds", ".nan"], "--executor.checkpoint_seconds must be at least 0"),
+    ],
+)
+def test_a_study_that_would_not_use_a_setting_or_could_not_end_is_not_begun(words, said, toy_file, tmp_path, run):
+    refused(run("study", "run", toy_file, "--output", tmp_path / "toy", *words), said)
+    assert not (tmp_path / "toy").exists()
+
+
+LETTERS = ("--data.dataset", "Glyphs", "--model.loss", "ArcFaceLoss")
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "right"),
+    [
+        (["--modle.loss", "x"], "--modle.loss", "--model.loss"),
+        (["--modle.loss=x"], "--modle.loss", "--model.loss"),
+        ([*LETTERS, "--model.embedding_sise", "4"], "--model.embedding_sise", "--model.embedding_size"),
+        ([*LETTERS, "--trainer.max_epoch", "4"], "--trainer.max_epoch", "--trainer.max_epochs"),
+        ([*LETTERS, "--resume", "--nmae", "x"], "--nmae", "--name"),
+        ([*LETTERS, "--model.loss.magin", "20"], "magin", "margin"),
+        ([*LETTERS, "--data.dataset.imagesize", "20"], "imagesize", "image_size"),
+        (["--config", "{modle: {loss: ArcFaceLoss}}"], "modle.loss", "model.loss"),
+        (["--config={model: {los: {class_path: ArcFaceLoss}}}"], "model.los", "model.loss"),
+        (["--config", "{seed_everything: 1, trainer: {max_epoch: 2}}"], "trainer.max_epoch", "trainer.max_epochs"),
+        (["--config", "data/glyfs.yaml"], "data/glyfs.yaml", "data/glyphs.yaml"),
+    ],
+)
+def test_a_misspelt_key_of_a_fit_is_refused_with_the_nearest_name(words, key, right, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as refusal:
+        fit(words)
+    named = re.search(rf"'{re.escape(key)}[\w.]*'.*did you mean '{re.escape(right)}'", str(refusal.value))
+    assert named, refusal.value
+    assert "\n" not in str(refusal.value)
