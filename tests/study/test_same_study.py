@@ -7,16 +7,14 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from engine import SMALL, results, run_file, run_study, small_study, tables
 from PIL import Image
+from study_engine import SMALL, results, run_file, run_study, small_study, tables
 
 from levelfield.core.configuration import set_dotted
 from levelfield.errors import UserError
 from levelfield.study.folder import StudyFolder
 from levelfield.study.rows import load_spec, with_options
 from levelfield.study.same_study import kept_lines, with_rows_of
-
-pytestmark = pytest.mark.full  # until the new engine takes the place of the old one
 
 LOUDER = "embeddings = embeddings * 1.5"
 

@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from levelfield.analysis.data_here import data_here
 from levelfield.analysis.integrity import NOT_ARCHIVED, changed_files, changed_scores
 from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows, summarise, to_csv
 from levelfield.analysis.stored_embeddings import stored_embeddings
@@ -27,9 +28,9 @@ def verify_study(study: StudyFolder) -> list[str]:
     """Compute the test scores and both tables again from the stored embeddings, and compare all that is stored.
 
     Checked are each run's seed and setting (the one that its method's search selected), each checkpoint against its
-    job's result and the ledger, the sources of each row that are here, each run's test scores against those of its
-    embeddings and against the ledger, and `results.csv` and `summary.csv` byte by byte. Another processor may give
-    other last bits; a difference is shown with both values.
+    job's result and the ledger, the data and the sources of each row where they are here, each run's test scores
+    against those of its embeddings and against the ledger, and `results.csv` and `summary.csv` byte by byte. Another
+    processor may give other last bits; a difference is shown with both values. An archive is verified against itself.
 
     Returns:
         One line a problem; none where everything matches.
@@ -40,7 +41,7 @@ def verify_study(study: StudyFolder) -> list[str]:
     spec, state, stored = study.spec, study.state, study.tests()
     problems = [*_settings(state), *_evaluations(study, stored), *compare_copy(study.folder)]
     problems += [f"{path}: {what}" for path, what in changed_files(study).items() if what != NOT_ARCHIVED]
-    problems += [*changed_scores(study)]
+    problems += [*changed_scores(study), *_changed_data(study, stored)]
     problems += [
         f"{row}: {', '.join(files)} has changed since it was computed" for row, files in changed_sources(study)
     ]
@@ -56,8 +57,10 @@ def verify_study(study: StudyFolder) -> list[str]:
 
 def remarks(study: StudyFolder) -> list[str]:
     """What a reader should know though it is no mistake: rows that were kept, other versions, what is not compared."""
+    no_data = ["not compared: the data, which are not here"] if data_here(study) is None else []
     unpacked = "not compared, for an archive has none: the weights, embeddings and logs of "
     return [
+        *no_data,
         *([unpacked + ", ".join(sorted(study.archived))] if study.archived else []),
         *kept_lines(study),
         *differing_origins(study),
@@ -105,6 +108,17 @@ def _evaluations(study: StudyFolder, stored: Tests) -> Iterator[str]:
         file = study.test_file(*each).relative_to(study.folder)
         if ended is not None and ended["scores"].get(str(file)) != scores_hash(test):
             yield f"{file}: the scores are not those that {LEDGER} holds"
+
+
+def _changed_data(study: StudyFolder, stored: Tests) -> Iterator[str]:
+    """Data that are here and no longer those of the results: every file is read again."""
+    here = None if study.archived >= {*study.spec.rows} else data_here(study)
+    results = [result for result in study.state.results.values() if result.get("data")]
+    halves: dict[Literal["training", "test"], Any] = {"training": results, "test": stored.values()}
+    for half, found in halves.items() if here is not None else ():
+        prints = {result["data"]["fingerprint"] for result in found}
+        if here is not None and prints and prints != {now := here.fingerprint(half, again=True)}:
+            yield f"the {half} samples here have the fingerprint {now}, the results {', '.join(sorted(prints))}"
 
 
 def _recomputed(study: StudyFolder, stored: Tests, problems: list[str]) -> Tests:

@@ -5,13 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from levelfield.data.datamodule import MetricDataModule
+from levelfield.analysis.data_here import data_here
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.index import SampleIndex
 from levelfield.errors import UserError
 from levelfield.study.folder import StudyFolder
-from levelfield.training.instantiation import instantiate, restrict_parser
-from levelfield.training.parser import LevelfieldParser
 
 NOT_AT_HAND = (
     "The data set's files were not at hand when this page was written: name their folder by LEVELFIELD_DATA and write "
@@ -54,8 +52,9 @@ def scored_samples(study: StudyFolder, fingerprint: str) -> ScoredSamples | str:
     Args:
         fingerprint: Of the samples that were scored.
     """
+    if (data := data_here(study)) is None:
+        return NOT_AT_HAND
     try:
-        data = _datamodule(study)
         index = data.dataset.read_index()
         test = index.select(np.isin(index.labels, data.dataset.test_classes(index, data.split)))
         if data.dataset.fingerprint(test) != fingerprint:
@@ -64,10 +63,3 @@ def scored_samples(study: StudyFolder, fingerprint: str) -> ScoredSamples | str:
         return NOT_AT_HAND
     names = tuple(index.class_names[label] for label in np.unique(test.labels))
     return ScoredSamples(data.dataset, test, names)
-
-
-def _datamodule(study: StudyFolder) -> MetricDataModule:
-    restrict_parser()
-    parser = LevelfieldParser(exit_on_error=False)
-    parser.add_class_arguments(MetricDataModule, "data", fail_untyped=False)
-    return instantiate(parser, parser.parse_object({"data": study.spec.config_of(study.spec.rows[0])["data"]})).data

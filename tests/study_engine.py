@@ -40,7 +40,7 @@ class Mine(ContrastiveLoss):
         return super().forward(embeddings, labels, indices_tuple, ref_emb, ref_labels)
 """
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["engine", "levelfield.study.seal", "levelfield.study.first_look", "optuna"])
+CONTEXT.set_forkserver_preload(["study_engine", "levelfield.study.seal", "levelfield.study.first_look", "optuna"])
 
 
 def small_study(folder: Path, before: str = "pass", text: str = SMALL) -> Path:

@@ -7,15 +7,13 @@ import signal
 from pathlib import Path
 
 import pytest
-from engine import EngineProcess, begun_jobs, results, run_file, small_study, tables
+from study_engine import EngineProcess, begun_jobs, results, run_file, small_study, tables
 
 from levelfield.errors import UserError
 from levelfield.study.folder import StudyFolder
 from levelfield.study.rows import load_spec
 from levelfield.study.run import run_study
 from levelfield.study.workers import GivenUp, Here, Unit, do_all
-
-pytestmark = pytest.mark.full  # until the new engine takes the place of the old one
 
 OTHERS = ["jobs/contrastive/run0/fold0", "jobs/contrastive/run0/fold1"]
 

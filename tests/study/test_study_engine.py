@@ -1,4 +1,4 @@
-"""A study from its file to its tables: the bytes of today's engine, with one worker and with two."""
+"""A study from its file to its tables: the same bytes with one worker and with two."""
 
 import json
 import os
@@ -9,8 +9,8 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from engine import SMALL, results, run_file, small_study, tables
 from rich.console import Console
+from study_engine import SMALL, results, run_file, small_study, tables
 from tiny_fit import REPOSITORY
 
 from levelfield.errors import UserError
@@ -20,8 +20,6 @@ from levelfield.study.executors.local import Local
 from levelfield.study.folder import StudyFolder
 from levelfield.study.rows import load_spec
 from levelfield.study.spec import StudySpec
-
-pytestmark = pytest.mark.full  # until the new engine takes the place of the old one
 
 PLAIN = SMALL.replace("  mine: {model: {loss: my_loss.Mine}}\n", "")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import safetensors.torch
-from engine import SMALL, run_file, small_study, tables
+from study_engine import SMALL, run_file, small_study, tables
 
 from levelfield.core import ledger
 from levelfield.core.ledger import LEDGER
@@ -14,8 +14,6 @@ from levelfield.data.datamodule import MetricDataModule
 from levelfield.errors import UserError
 from levelfield.study.folder import StudyFolder, scores_hash
 from levelfield.study.seal import TestTask, score_run
-
-pytestmark = pytest.mark.full  # until the new engine takes the place of the old one
 
 CONTRASTIVE_ONLY = SMALL.replace("  mine: {model: {loss: my_loss.Mine}}\n", "")
 

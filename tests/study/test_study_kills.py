@@ -7,12 +7,10 @@ import signal
 from pathlib import Path
 
 import pytest
-from engine import EngineProcess, begun_jobs, results, tables
+from study_engine import EngineProcess, begun_jobs, results, tables
 
 from levelfield.core.ledger import LEDGER
 from levelfield.runtime.processes import is_running
-
-pytestmark = pytest.mark.full  # until the new engine takes the place of the old one
 
 # The toy study: 22 jobs and the test scores of 5 runs.
 RESULTS = 27
@@ -32,7 +30,6 @@ def finish(file: Path, folder: Path, *options: str) -> str:
 @pytest.mark.slow
 @pytest.mark.processes
 def test_kills_and_a_ctrl_c_change_no_byte(toy_file: Path, finished: Path, tmp_path: Path) -> None:
-    """`finished` is the study of today's engine."""
     folder = tmp_path / "killed"
     jobs = folder / "jobs"
 

@@ -7,15 +7,13 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from engine import SMALL, run_file, run_study, small_study, tables
+from study_engine import SMALL, run_file, run_study, small_study, tables
 
 from levelfield.errors import UserError
 from levelfield.study.archive import unpack_study, write_archive
 from levelfield.study.folder import StudyFolder
 from levelfield.study.rows import load_spec
 from levelfield.study.spec import StudySpec
-
-pytestmark = pytest.mark.full  # until the new engine takes the place of the old one
 
 ADDED = {"arcface": {"model": {"loss": "ArcFaceLoss"}, "data": {"samples_per_class": 1}}}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine import results, tables
+from study_engine import results, tables
 
 pytestmark = [pytest.mark.full, pytest.mark.processes]
 STORE = 80 << 20

@@ -5,11 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from engine import SMALL, run_file, small_study, tables
+from study_engine import SMALL, run_file, small_study, tables
 
 from levelfield.errors import UserError
-
-pytestmark = pytest.mark.full  # until the new engine takes the place of the old one
 
 TWO = SMALL.replace("  mine: {model: {loss: my_loss.Mine}}\n", "").replace(
     "accelerator: cpu,", "accelerator: cpu, devices: 2, strategy: ddp,"
