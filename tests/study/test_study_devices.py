@@ -30,7 +30,7 @@ def test_a_job_on_two_devices_is_a_command_of_its_own(tmp_path: Path, monkeypatc
     assert tables(again.folder) == before
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.processes
 def test_what_ends_a_job_on_two_devices_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
