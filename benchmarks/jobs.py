@@ -1,62 +1,55 @@
 """What a job of a study costs beside its steps, a step beside the bare loop, and how many jobs a minute workers do.
 
-python benchmarks/jobs.py [--workers 1 2] [--busy]
+python benchmarks/jobs.py [--workers 1 2] [--before CHECKOUT]
 """
 
 import argparse
-import gc
-import io
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from levelfield.study.environment import SeenInJobs
-from levelfield.study.execution.baseline import TrunkFeatures
-from levelfield.study.execution.worker import do_job, fixed_threads
-from levelfield.study.jobs.attempts import Attempts
-from rich.console import Console
 from torch.nn.functional import normalize
 
-from levelfield.runtime.shipped import find_configuration
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job, job_config
-from levelfield.study.progress import StudyProgress
 from levelfield.study.rows import load_spec
+from levelfield.study.same_study import row_sources
 from levelfield.study.spec import StudySpec
+from levelfield.study.suggest import suggest
+from levelfield.study.training_job import fixed_threads, run_job
 from levelfield.training.build import build
 from levelfield.training.features import TrunkExtractor
 
 METHODS = ("contrastive", "arcface", "multi_similarity")
-STUDY = Path(str(find_configuration("study/laptop/glyphs.yaml") or "configs/study/laptop/glyphs.yaml"))
+HERE = Path(__file__).resolve().parents[1]
+STUDY = "configs/study/laptop/glyphs.yaml"
 SMALL = {"data.dataset.num_classes": 240}
 STEPS = 200
 
 
-def spec(steps: int, **more: int) -> StudySpec:
+def spec(steps: int, **more: object) -> StudySpec:
     """Trainings of so many steps and one validation, of 960 letters."""
-    return load_spec(STUDY, {**SMALL, "data.steps_per_epoch": steps, "trainer.max_epochs": 1, **more})
+    return load_spec(HERE / STUDY, {**SMALL, "data.steps_per_epoch": steps, "trainer.max_epochs": 1, **more})
 
 
 def job_seconds(steps: int, folder: Path) -> dict[str, tuple[float, float]]:
     """Method to the median wall and CPU seconds of its jobs in a process that has done one before."""
-    record = StudyFolder(folder, spec(steps))
-    folder.mkdir()
-    record.definition_file.write_text(record.spec.to_yaml())
-    progress = StudyProgress(Console(file=io.StringIO()), "jobs", record.state, {})
-    features, seen = TrunkFeatures(), SeenInJobs(record)
+    # With random search: a trial's setting follows from its number alone.
+    study = StudyFolder(folder, spec(steps, **{"search.sampler": "random"}))
+    data = build(study.test_config("contrastive"), folder / "look", progress=False).datamodule.identity()["fingerprint"]
+    sources = row_sources(study.spec)
     found: dict[str, list[tuple[float, float]]] = {method: [] for method in METHODS}
     for turn, (fold, method) in enumerate((fold, method) for fold in range(4) for method in METHODS):
         job = Job(method, "trial", 0, fold)
+        study.state.suggested[method, 0] = suggest(*study.state.suggest_arguments(job))
+        task = study.task(job, sources[method], data, None)
         wall, cpu = time.perf_counter(), time.process_time()
-        attempts = Attempts.of(folder, job)
-        record.state.results[job] = do_job(record, job, features, seen, progress, 30.0, attempts)
+        run_job(task)
         if turn >= len(METHODS):
             found[method].append((time.perf_counter() - wall, time.process_time() - cpu))
     return {method: tuple(map(statistics.median, zip(*times, strict=True))) for method, times in found.items()}  # type: ignore[misc]
@@ -84,35 +77,24 @@ def bare_seconds(method: str, folder: Path) -> tuple[float, float]:
     return best
 
 
-@contextmanager
-def busy_core(wanted: bool) -> Iterator[None]:
-    """A process beside that does nothing but spin."""
-    spinning = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if wanted else None
-    try:
-        yield
-    finally:
-        if spinning is not None:
-            spinning.kill()
-            spinning.wait()
-
-
-def minute(workers: int, threads: int, folder: Path) -> float:
-    """Jobs that a study ends in a minute: random search, so that no suggestion is waited for."""
-    options = {**SMALL, "trainer.max_epochs": 8, "search.trials": 3, "search.sampler": "random", "runs": 1}
+def minute(checkout: Path, workers: int, threads: int, seconds: float, folder: Path) -> float:
+    """Jobs that a checkout's study ends in a minute: random search, so that no suggestion is waited for."""
+    options = {**SMALL, "trainer.max_epochs": 8, "search.trials": 50, "search.sampler": "random", "runs": 1}
     words = [f"--{key}={value}" for key, value in {**options, "threads": threads, "output": folder}.items()]
-    command = [sys.executable, "-m", "levelfield", "study", "run", str(STUDY), f"--executor.workers={workers}", *words]
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
+    command = [sys.executable, "-m", "levelfield", "study", "run", STUDY, f"--executor.workers={workers}", *words]
+    environment = {**os.environ, "PYTHONPATH": str(checkout / "src"), "OMP_NUM_THREADS": str(threads)}
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(command, cwd=checkout, env=environment, **quiet)
 
     def done() -> int:
         return sum(1 for _ in folder.glob("jobs/*/trial*/*/result.json"))
 
     try:
-        while done() < 4 * workers and process.poll() is None:  # the imports, the first build, the baselines
-            time.sleep(0.5)
+        while done() < 4 * workers and process.poll() is None:  # the imports, the first build, the untrained rows
+            time.sleep(0.1)
         before, started = done(), time.monotonic()
-        while time.monotonic() - started < 60 and process.poll() is None:
-            time.sleep(0.5)
+        while time.monotonic() - started < seconds and process.poll() is None:
+            time.sleep(0.1)
         return 60 * (done() - before) / (time.monotonic() - started)
     finally:
         process.terminate()
@@ -120,26 +102,43 @@ def minute(workers: int, threads: int, folder: Path) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--busy", action="store_true", help="a spinning process beside")
+    parser.add_argument("--before", type=Path, help="another checkout, whose studies run in turn with this one's")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--only-jobs", action="store_true", help="leave out the costs of a job and of a step")
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name, fixed_threads(1), busy_core(asked.busy):
+    with tempfile.TemporaryDirectory() as name, fixed_threads(1):
         folder = Path(name)
-        few, many = job_seconds(1, folder / "few"), job_seconds(1 + STEPS, folder / "many")
-        print("| loss | job of one step, s | of CPU | step, ms of CPU | bare loop | ratio |")
-        print("| --- | ---: | ---: | ---: | ---: | ---: |")
-        for method in METHODS:
-            step = (many[method][1] - few[method][1]) / STEPS
-            bare = bare_seconds(method, folder / "bare")[1]
-            whole = f"{few[method][0]:.2f} | {few[method][1]:.2f}"
-            cells = f"{whole} | {1e3 * step:.2f} | {1e3 * bare:.2f} | {step / bare:.2f}"
-            print(f"| {method} | {cells} |", flush=True)
-        gc.unfreeze()  # what `do_job` froze, as at the end of `work`
+        if not asked.only_jobs:
+            print_costs(folder)
+        checkouts = {"before": asked.before.resolve(), "now": HERE} if asked.before else {"now": HERE}
         for workers in asked.workers:
-            jobs = minute(workers, asked.threads, folder / f"workers{workers}")
-            print(f"{workers} workers, {asked.threads} threads a job: {jobs:.0f} jobs a minute", flush=True)
+            turns = [
+                {
+                    title: minute(each, workers, asked.threads, asked.seconds, folder / f"{workers}_{turn}_{title}")
+                    for title, each in checkouts.items()
+                }
+                for turn in range(asked.turns)
+            ]
+            found = [f"{title} {statistics.median(turn[title] for turn in turns):.0f}" for title in checkouts]
+            if asked.before:
+                ratios = sorted(turn["now"] / turn["before"] for turn in turns)
+                found.append(f"now / before {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})")
+            print(f"{workers} workers, {asked.threads} threads, jobs a minute: {', '.join(found)}", flush=True)
+
+
+def print_costs(folder: Path) -> None:
+    few, many = job_seconds(1, folder / "few"), job_seconds(1 + STEPS, folder / "many")
+    print("| loss | job of one step, s | of CPU | step, ms of CPU | bare loop | ratio |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: |")
+    for method in METHODS:
+        step = (many[method][1] - few[method][1]) / STEPS
+        bare = bare_seconds(method, folder / "bare")[1]
+        whole = f"{few[method][0]:.2f} | {few[method][1]:.2f}"
+        print(f"| {method} | {whole} | {1e3 * step:.2f} | {1e3 * bare:.2f} | {step / bare:.2f} |", flush=True)
 
 
 if __name__ == "__main__":
