@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from levelfield.core.ledger import Evaluation, begin
 from levelfield.errors import UserError
 from levelfield.storage.atomic import replaced, write_atomically
-from levelfield.storage.ledger import Ledger
 from levelfield.storage.lock import Lock
 
 
@@ -51,8 +51,8 @@ def test_a_file_is_as_open_to_others_as_any(tmp_path: Path) -> None:
 def test_a_ledger_that_is_a_link_is_refused(precious: Path, tmp_path: Path) -> None:
     (tmp_path / "ledger.jsonl").symlink_to(precious)
     precious.write_text("")
-    with pytest.raises(UserError, match=r"ledger\.jsonl.*remove the link"):
-        Ledger(tmp_path).open("configuration", {"best.ckpt": "0"})
+    with pytest.raises(UserError, match=r"ledger\.jsonl"):
+        begin(Evaluation("glyphs", ["00" * 32], "levelfield test"), tmp_path)
     assert precious.read_text() == ""
 
 

@@ -50,8 +50,8 @@ def test_each_trained_run_has_a_card_with_what_the_tables_say(copy: Path, tmp_pa
         *(f"{sum(of['separated']) / 2:.1f}", f"{of['concatenated'][0]:.1f}"),
         *(f"{means['separated']:.1f}", f"{means['concatenated']:.1f}"),  # two runs have no interval
     ]
-    opened = json.loads((copy / "ledger.jsonl").read_text().splitlines()[0])
-    assert f"on {opened['time']}: opening 1, first opening." in card
+    evaluated = json.loads((copy / "ledger.jsonl").read_text().splitlines()[0])
+    assert f"{evaluated['time']} (first evaluation of this study)" in card
     for said in (
         "pictures into 32 numbers, 2 models' side by side",
         "ArcFaceLoss",
