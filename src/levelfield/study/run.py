@@ -7,7 +7,6 @@ from rich.console import Console
 
 from levelfield.errors import UserError
 from levelfield.runtime.launchers import launched_together
-from levelfield.storage.atomic import write_atomically
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job, Task, write_result
 from levelfield.study.progress import Progress
@@ -61,12 +60,13 @@ def run_study(
                 study = StudyFolder(study.folder, with_rows_of(study.spec, StudySpec.read(study.spec_file)))
             sources = row_sources(study.spec)
             decisions = check_same(study, sources, recompute, keep)
-            write_atomically(study.spec_file, study.spec.to_yaml().encode())
             _print(console, decisions)
             study.had_work = retest is not None or not study.is_finished()
             if study.had_work:
                 running = _Running(study, slots, console, sources, machine, debug)
                 running.run(recompute, keep, retest, without_failed)
+            else:
+                study.write_spec()
     finally:
         slots.stop()
     return study
@@ -109,6 +109,7 @@ class _Running:
                 decisions = check_seen(study, seen.data, seen.weights, self.sources, recompute, keep)
                 _print(self.console, [*decisions, *seen.overview] if self.machine is None else [])
                 data, weights = seen.data["fingerprint"], dict(seen.weights)
+            study.write_spec()  # a study that cannot be built has not begun
             with Progress(self.console, study.state, self.slots.number, self.machine) as progress:
                 self.progress = progress
                 jobs = _Jobs(study, self.sources, data, weights, progress)
