@@ -175,7 +175,7 @@ def test_an_unfinished_study_has_a_page_too(study: Path) -> None:
     assert "Unfinished: 21 of 22 jobs are done." in pieces
     assert "The test classes have not been evaluated." in pieces
     assert "Who is better" not in pieces
-    assert list(study.glob("jobs/*/run*/fold*/embeddings.safetensors")), "of the evaluation that is no more in the ledger"
+    assert list(study.glob("jobs/*/run*/fold*/embeddings.safetensors")), "of the evaluation that the ledger has lost"
     assert "What is retrieved" not in pieces
     assert not (study / "report/similarities.svg").exists()
 

@@ -112,7 +112,7 @@ def test_a_study_runs_on_a_ray_cluster_over_all_nodes(tmp_path: Path) -> None:
     assert all(method["trainer"]["devices"] == 1 for method in spec.methods.values())
     code, commands = submitted(tmp_path, "study", "run", "x.yaml", "--trainer.accelerator", "cpu")
     (study,) = (words for words in commands if "levelfield" in words)
-    assert parse(study[study.index("run") :]).overrides["trainer.accelerator"] == "cpu", "options of the command line win"
+    assert parse(study[study.index("run") :]).overrides["trainer.accelerator"] == "cpu", "the command line wins"
 
 
 @pytest.mark.full
