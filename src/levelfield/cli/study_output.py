@@ -200,7 +200,8 @@ def _print_study(console: Console, study: Study) -> None:
     if study.asked.had_work or not page.is_file() or study.file is None:
         study.report()
     verdicts = verdict_lines(collect_rows(record), record.spec, SENTENCES_ON_SCREEN)
-    places = f"{record.results_file}, {record.summary_file}, {page}"
+    files = (record.results_file, record.summary_file, page)
+    places = ", ".join(str(study.folder / file.relative_to(record.folder)) for file in files)
     _print_lines(console, [*search_lines(record), *verdicts, places])
 
 
