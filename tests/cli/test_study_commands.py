@@ -38,8 +38,9 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toy_file: Path) -> Pat
 
 
 def test_report_prints_the_table_and_derives_the_files_anew(
-    desk: Path, finished: Path, capsys: pytest.CaptureFixture[str]
+    desk: Path, finished: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("LEVELFIELD_CACHE", str(desk / "cache"))  # of a user who has evaluated nothing else
     folder = Path(shutil.copytree(finished, desk / "outputs" / "toy"))
     for name in ("results.csv", "summary.csv"):
         (folder / name).unlink()
@@ -49,6 +50,7 @@ def test_report_prints_the_table_and_derives_the_files_anew(
     printed = capsys.readouterr().out
     for word in ("pretrained", "contrastive", "arcface", "concatenated", "too few runs for an", "evaluated once"):
         assert word in printed
+    assert printed.splitlines()[-1].split(", ")[0] == "outputs/toy/results.csv"
     assert "arcface: data.samples_per_class is 1, 4 for the others" in printed
 
 
