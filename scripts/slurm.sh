@@ -5,12 +5,13 @@
 #   sbatch --nodes=2 --gpus-per-node=4 --ntasks-per-node=4 scripts/slurm.sh \
 #     --config configs/data/grocery_store.yaml --data.root DIR --model.loss ArcFaceLoss --data.batch_size 512
 #
-# A study on one GPU, its jobs one after the other:
-#   sbatch --nodes=1 --gpus-per-node=1 --ntasks-per-node=1 scripts/slurm.sh \
+# A study on all GPUs of the allocation, a job on each: Ray (pip install 'levelfield[ray]') spreads them over the nodes:
+#   sbatch --nodes=2 --gpus-per-node=4 --cpus-per-task=32 scripts/slurm.sh \
 #     study run configs/study/grocery_quick.yaml --data.root DIR
 #
-# 90 seconds before the time limit SLURM signals levelfield, which writes its last state and requeues the job: it goes on
-# where it was (docs/fits.md). A preempted job does the same. `fit` before the options may be given or left out.
+# 90 seconds before the time limit SLURM signals levelfield, which requeues the job: it goes on where it was
+# (docs/fits.md), a study without the trainings that had not ended. A preempted job does the same. `fit` before the
+# options may be given or left out.
 #
 # Options of sbatch go before the script and override the lines below; account and partition are your cluster's.
 #SBATCH --job-name=levelfield
@@ -40,7 +41,32 @@ case "${1:-}" in
       --trainer.num_nodes "$SLURM_JOB_NUM_NODES" --trainer.devices "$SLURM_NTASKS_PER_NODE" "$@"
     ;;
   study)
-    srun --nodes=1 --ntasks=1 levelfield "$@" --trainer.accelerator gpu --trainer.devices 1
+    nodes="$SLURM_JOB_NUM_NODES"
+    read -r head < <(scontrol show hostnames "$SLURM_JOB_NODELIST") # the first node, which runs this script
+    address="$head:$((20000 + SLURM_JOB_ID % 20000))"               # another job may have a cluster on this node
+    # Ray would report to its makers, and let any other process go before the jobs.
+    export RAY_USAGE_STATS_ENABLED=0 RAY_worker_niceness=0
+    # Nobody else on these nodes may give the cluster commands.
+    RAY_AUTH_TOKEN="$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')"
+    export RAY_AUTH_MODE=token RAY_AUTH_TOKEN
+    ray=(ray start --block --num-cpus="$SLURM_CPUS_ON_NODE" --object-store-memory=80000000)
+    trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
+    "${ray[@]}" --head --port="${address#*:}" --include-dashboard=false &
+    if [ "$nodes" -gt 1 ]; then
+      # The signal before the time limit is for levelfield alone.
+      srun --overlap --nodes=$((nodes - 1)) --ntasks=$((nodes - 1)) --ntasks-per-node=1 --exclude="$head" \
+        --cpus-per-task="$SLURM_CPUS_ON_NODE" bash -c 'trap "" USR1; exec "$@"' _ "${ray[@]}" --address="$address" &
+    fi
+    # The study has as many slots as there is room for when it begins.
+    until [ "$(ray status --address="$address" 2>/dev/null | grep -c ' node_')" -ge "$nodes" ]; do
+      if [ "$SECONDS" -gt 300 ]; then
+        echo "scripts/slurm.sh: after 300 seconds Ray has not started on all $nodes nodes at $address" >&2
+        exit 1
+      fi
+      sleep 1
+    done
+    srun --overlap --nodes=1 --ntasks=1 --nodelist="$head" levelfield study "${2:?give run or resume}" \
+      --executor ray --executor.address "$address" --trainer.accelerator gpu --trainer.devices 1 "${@:3}"
     ;;
   *)
     echo "scripts/slurm.sh: give OPTIONS of fit or 'study run FILE OPTIONS', not '${1:-}'" >&2

@@ -114,7 +114,7 @@ from levelfield.study.executors.local import Local
 
 
 class DummyExecutor(Local):
-    """This process."""
+    """This machine once more."""
 '''
 PRINTS = """
 def test_the_command_line_knows_it(run):
@@ -204,12 +204,17 @@ def test_the_page_shows_it(toy_file, tmp_path):
 """,
     },
     "executor": {
-        "src/levelfield/study/execution/executors/dummy_executor.py": EXECUTOR,
-        "tests/study/execution/test_dummy_executor.py": """
-from levelfield.study.execution.executor import executor
+        "src/levelfield/study/executors/dummy_executor.py": EXECUTOR,
+        "tests/study/test_dummy_executor.py": """
+from toy_study import TOY
+from levelfield.study.executors import make_slots
+from levelfield.study.rows import load_spec
 
-def test_the_command_line_finds_it():
-    assert type(executor("DummyExecutor", {"workers": 2})).__name__ == "DummyExecutor"
+def test_the_command_line_finds_it(tmp_path):
+    (tmp_path / "toy.yaml").write_text(TOY)
+    slots = make_slots(load_spec(tmp_path / "toy.yaml"), "dummy_executor", {"workers": 2})
+    assert type(slots).__name__ == "DummyExecutor"
+    slots.stop()
 """,
     },
 }

@@ -8,6 +8,7 @@ from tiny_fit import REPOSITORY
 
 from levelfield.seeds import seed_of
 from levelfield.study.jobs import Job, job_seed
+from levelfield.study.spec import StudySpec
 
 SOURCES = [path for path in (REPOSITORY / "src" / "levelfield").rglob("*.py") if path.name != "seeds.py"]
 
@@ -18,7 +19,8 @@ def test_a_seed_is_what_sha256sum_says_of_its_text():
     assert f"{seed_of(*key, bits=32):08x}" == said[:8].decode()
     assert seed_of(*key) == int(said[:16], 16) // 2
     # printf 5/trial/3/2 | sha256sum: seeds of jobs are what they were in every version
-    assert job_seed(5, Job("arcface@2", "trial", 3, 1)) == 0xC675EB77
+    spec = StudySpec(name="toy", folds=4, runs=2, seed=5, threads=1, methods={})
+    assert job_seed(spec, Job("arcface@2", "trial", 3, 1)) == 0xC675EB77
 
 
 def test_other_keys_have_other_seeds():

@@ -1,5 +1,7 @@
 """What a study says to a practitioner, from scores whose answer is known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -80,18 +82,19 @@ def test_the_row_to_use(scores: dict[str, tuple[float, float]], row: str, disput
 
 
 def test_of_several_trunks_a_method_is_compared_with_the_features_of_each() -> None:
-    of = spec("pretrained[a]", "pretrained[b]", "arcface[a]", "arcface[b]")
+    methods = {f"arcface[{name}]": {**CONFIG, "model": {"trunk": name}} for name in ("a", "b")}
+    of = replace(spec(), methods=methods, sweep=["model.trunk"])
     untrained = {
-        "pretrained[features,a]": (30, 80),
-        "pretrained[features,b]": (35, 79),
-        "pretrained[a]": (20, 70),
-        "pretrained[b]": (30, 70),
+        "pretrained[features-a]": (30, 80),
+        "pretrained[features-b]": (35, 79),
+        "pretrained[pca-a]": (20, 70),
+        "pretrained[pca-b]": (30, 70),
     }
     above_its_own = {"arcface[a]": (34, 90), "arcface[b]": (36, 79.5)}
     decision = decide(planted({**untrained, **above_its_own}), of)
-    assert (decision.row, kind_of(decision.row)) == ("pretrained[features,b]", "features")
+    assert (decision.row, kind_of(decision.row, of)) == ("pretrained[features-b]", "features")
     decision = decide(planted({**untrained, **above_its_own, "arcface[b]": (36, 80.5)}), of)
-    assert (decision.row, decision.features) == ("arcface[b]", "pretrained[features,b]")
+    assert (decision.row, decision.features) == ("arcface[b]", "pretrained[features-b]")
     assert decision.gains["arcface[b]"]["map_at_r"] == pytest.approx(0.01)
 
 

@@ -1,30 +1,24 @@
 """results.csv and summary.csv are derived from the result files alone, and damage is named."""
 
 import json
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
+from toy_study import evaluated
 
 from levelfield.analysis.conditions import differing_conditions
 from levelfield.analysis.results import collect_rows, write_tables
 from levelfield.errors import UserError
 from levelfield.storage.atomic import write_json
-from levelfield.storage.ledger import Ledger
 from levelfield.storage.lock import Lock
-from levelfield.study import tested
 from levelfield.study.folder import StudyFolder
-from levelfield.study.jobs import (
-    RESULT,
-    Job,
-    empty_folder,
-    job_config,
-    job_seed,
-    study_jobs,
-)
+from levelfield.study.jobs import RESULT, Job, job_config, job_seed, row_runs, study_jobs, write_result
 from levelfield.study.spec import StudySpec
 
 
@@ -46,25 +40,25 @@ def validation_score(job: Job) -> float:
     return len(job.method) / 10 + job.number / 7 + job.fold / 100
 
 
+def finish(study: StudyFolder, job: Job, found: dict[str, Any]) -> None:
+    task = study.task(job, sources={}, data="", weights=None)
+    task.empty_folder()
+    task.checkpoint.touch()
+    write_result(task, {**found, "seconds": 1.0})
+
+
 def fill(folder: Path, spec: StudySpec) -> None:
-    record = StudyFolder(folder, spec)
+    study = StudyFolder(folder, spec)
     for job in study_jobs(spec):
-        empty_folder(folder / job.path)
-        (folder / job.checkpoint).touch()
-        record.finish_job(job, {}, {"validation": {"map_at_r": validation_score(job)}, "seconds": 1.0})
-    Ledger(folder).open("configuration", {})
-    for method, run in [("pretrained", 0), *((m, r) for m in spec.methods for r in range(spec.runs))]:
-        write_json(
-            folder / tested.tested_path(method, run),
-            {
-                "method": method,
-                "opening": 1,
-                "ledger": Ledger(folder).line_of(1),
-                "configuration": tested.tested_hash(spec, method, run),
-                "separated": [{"map_at_r": 0.1 * run + 0.1}, {"map_at_r": 0.1 * run + 0.3}],
-                "concatenated": {"map_at_r": 0.1 * run + 0.25},
-            },
-        )
+        finish(study, job, {"validation": {"map_at_r": validation_score(job)}})
+    evaluation = evaluated(folder)
+    for row, run in row_runs(spec):
+        scores = {
+            "separated": [{"map_at_r": 0.1 * run + 0.1}, {"map_at_r": 0.1 * run + 0.3}],
+            "concatenated": {"map_at_r": 0.1 * run + 0.25},
+        }
+        identity = {"evaluation": evaluation, "configuration": study.test_hash(row)}
+        write_json(study.test_file(row, run), {"method": row, **identity, **scores})
 
 
 def test_tables_hold_every_score_and_their_means(tmp_path: Path, spec: StudySpec) -> None:
@@ -105,7 +99,7 @@ def test_a_report_that_began_before_the_last_score_does_not_undo_its_table(tmp_p
     fill(tmp_path, spec)
     write_tables(StudyFolder(tmp_path, spec))
     whole = (tmp_path / "results.csv").read_bytes()
-    last = tmp_path / tested.tested_path("c", 2)
+    last = StudyFolder(tmp_path, spec).test_file("c", 2)
     content = last.read_bytes()
     last.unlink()
     with ThreadPoolExecutor() as threads:
@@ -117,23 +111,21 @@ def test_a_report_that_began_before_the_last_score_does_not_undo_its_table(tmp_p
     assert (tmp_path / "results.csv").read_bytes() == whole
 
 
-def test_damaged_and_foreign_results_are_named(tmp_path: Path, spec: StudySpec) -> None:
+@pytest.mark.parametrize("what", ["half a file", "another job", "another configuration", "no checkpoint"])
+def test_damaged_and_foreign_results_are_named(what: str, tmp_path: Path, spec: StudySpec) -> None:
     fill(tmp_path, spec)
-    job = Job("a", "run", 1, 0)
-    path = tmp_path / job.path / RESULT
+    folder = tmp_path / Job("a", "run", 1, 0).path
+    named = path = folder / RESULT
     whole = path.read_text()
-    path.write_text(whole[: len(whole) // 2])
-    with pytest.raises(UserError, match=r"a/run1/fold0/result\.json is damaged; delete it and resume"):
-        collect_rows(StudyFolder(tmp_path, spec))
-    path.write_text(json.dumps({**json.loads(whole), "fold": 1}))
-    with pytest.raises(UserError, match="result of another job"):
-        collect_rows(StudyFolder(tmp_path, spec))
-    path.write_text(json.dumps({**json.loads(whole), "configuration": "other"}))
-    with pytest.raises(UserError, match="another job or configuration"):
-        collect_rows(StudyFolder(tmp_path, spec))
-    path.write_text(whole)
-    (tmp_path / job.checkpoint).unlink()
-    with pytest.raises(UserError, match=r"best\.ckpt is missing"):
+    if what == "half a file":
+        path.write_text(whole[: len(whole) // 2])
+    elif what == "no checkpoint":
+        named = folder / "best.ckpt"
+        named.unlink()
+    else:
+        other = {"fold": 1} if what == "another job" else {"configuration": "other"}
+        path.write_text(json.dumps({**json.loads(whole), **other}))
+    with pytest.raises(UserError, match=re.escape(str(named))):
         collect_rows(StudyFolder(tmp_path, spec))
 
 
@@ -143,8 +135,9 @@ def test_a_job_without_result_is_to_do_and_starts_empty(tmp_path: Path, spec: St
     folder.mkdir(parents=True)
     (folder / f".{RESULT}.tmp").write_text("{")
     (folder / "metrics.csv").write_text("half")
-    assert StudyFolder(tmp_path, spec).read_job(job) is None
-    empty_folder(folder)
+    study = StudyFolder(tmp_path, spec)
+    assert job in study.state.to_do
+    study.task(job, sources={}, data="", weights=None).empty_folder()
     assert list(folder.iterdir()) == []
 
 
@@ -154,9 +147,9 @@ def test_folds_and_methods_share_a_runs_seed_and_runs_do_not(spec: StudySpec) ->
     }
     assert len({seed for (_, run, _), seed in seeds.items() if run == 1}) == 1
     first = Job("a", "run", 0, 0)
-    assert len({job_seed(5, Job("a", stage, n, 0)) for stage in ("trial", "run") for n in range(100)}) == 200
-    assert job_seed(6, first) != job_seed(5, first)
-    assert job_seed(5, Job("a@2", "run", 0, 0)) not in seeds.values(), "the same method again has its own"
+    assert len({job_seed(spec, Job("a", stage, n, 0)) for stage in ("trial", "run") for n in range(100)}) == 200
+    assert job_seed(replace(spec, seed=6), first) != job_seed(spec, first)
+    assert job_seed(spec, Job("a@2", "run", 0, 0)) not in seeds.values(), "the same method again has its own"
     assert all(0 <= seed < 2**32 for seed in seeds.values()), "what seed_everything takes"
 
 
@@ -174,7 +167,6 @@ def test_differing_batch_composition_is_reported(spec: StudySpec) -> None:
 def test_a_failed_run_is_left_out_whole(tmp_path: Path, spec: StudySpec) -> None:
     fill(tmp_path, spec)
     job = Job("a", "run", 1, 0)
-    empty_folder(tmp_path / job.path)
-    StudyFolder(tmp_path, spec).finish_job(job, {}, {"failure": "the loss is nan at step 3", "seconds": 1.0})
+    finish(StudyFolder(tmp_path, spec), job, {"failure": "the loss is nan at step 3"})
     rows = [row for row in collect_rows(StudyFolder(tmp_path, spec)) if row.method == "a" and row.stage == "run"]
     assert {row.run for row in rows} == {0, 2}, "a mean over other folds would be another number"

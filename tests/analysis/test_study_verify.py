@@ -90,36 +90,49 @@ def test_a_checkpoint_that_was_not_tested_is_named(study: Path) -> None:
     assert f"{RUN}/fold0: checkpoint {now} is in result.json, {tested} in ledger.jsonl" in verify(study)
 
 
-def test_scores_that_no_longer_name_their_opening_are_refused(study: Path) -> None:
+def test_scores_that_no_longer_name_their_evaluation_are_refused(study: Path) -> None:
     path = study / RUN / "test" / "result.json"
     scores = json.loads(path.read_text())
-    del scores["ledger"]
+    del scores["evaluation"]
     path.write_text(json.dumps(scores))
-    with pytest.raises(UserError, match=r"test/result\.json is damaged; delete it and resume"):
+    with pytest.raises(UserError, match=str(path)):
         verify(study)
 
 
-@pytest.mark.parametrize("lost", ["missing", "edited"])
-def test_a_missing_or_edited_ledger_is_found_by_everything_that_reads_the_study(
-    lost: str, study: Path, toy_file: Path, capsys: pytest.CaptureFixture[str]
+def test_changed_scores_are_not_those_of_the_ledger(study: Path) -> None:
+    path = study / RUN / "test" / "result.json"
+    edit_json(path, concatenated={**json.loads(path.read_text())["concatenated"], "an_own_metric": 0.5})
+    assert any(p.startswith(f"{RUN}/test/result.json: the scores are not those") for p in verify(study))
+
+
+def test_a_missing_ledger_is_found_by_everything_that_reads_the_study(
+    study: Path, toy_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = study / "ledger.jsonl"
-    opened = path.read_text().splitlines(keepends=True)[0]
-    path.unlink()
-    if lost == "edited":
-        path.write_text(opened.replace("first opening", "a good reason"))
-    before = {file: file.read_bytes() for file in study.rglob("*") if file.is_file() and "locks" not in file.parts}
+    ledger = study / "ledger.jsonl"
+    ledger.unlink()
+    before = files_of(study)
     for command in ("run", "resume", "status", "report", "verify"):
         assert main(["study", command, str(toy_file), "--output", str(study)]) == 2
         (error,) = capsys.readouterr().err.splitlines()
-        assert "ledger.jsonl " + ("is missing" if lost == "missing" else "was edited") in error
-        assert error.endswith("restore the file from a copy, or choose another --output")
-    assert {file: file.read_bytes() for file in before} == before
-    if lost == "missing":
-        for file in study.rglob("test/result.json"):
-            file.unlink()
-        # The test embeddings show that the classes were opened.
-        assert main(["study", "run", str(toy_file), "--output", str(study)]) == 2
+        assert str(ledger) in error
+    assert files_of(study) == before
+    for file in study.rglob("test/result.json"):
+        file.unlink()
+    assert any(p.startswith("ledger.jsonl ") and "embeddings" in p for p in verify(study))
+
+
+def files_of(study: Path) -> dict[Path, bytes]:
+    found = {path: path.read_bytes() for path in study.rglob("*") if path.is_file() and "locks" not in path.parts}
+    return {path: content for path, content in found.items() if path.name not in (".lock", "study.yaml")}
+
+
+def test_an_edited_line_is_not_the_users_ledgers(study: Path) -> None:
+    ledger = study / "ledger.jsonl"
+    whole = ledger.read_text()
+    ledger.write_text(whole.replace('"by": "study toy"', '"by": "levelfield test"'))
+    (problem,) = verify(study)
+    assert problem.startswith("ledger.jsonl: ")
+    assert json.loads(whole.splitlines()[0])["id"][:8] in problem
 
 
 def test_a_run_with_another_setting_or_seed_than_the_searchs_is_named(study: Path) -> None:
@@ -129,7 +142,7 @@ def test_a_run_with_another_setting_or_seed_than_the_searchs_is_named(study: Pat
     edit_json(study / RUN / "fold0" / "result.json", parameters={"model.loss_lr": 1.0})
     edit_json(study / RUN / "fold1" / "result.json", seed=1)
     setting, seed, ledger = verify(study)
-    assert ledger == "jobs/arcface: a result.json has changed since opening 1 in ledger.jsonl"
+    assert ledger == "arcface: a result.json of its jobs has changed since the last evaluation in ledger.jsonl"
     assert setting.startswith(f"{RUN}/fold0: parameters {{'model.loss_lr': 1.0}} are stored, ")
     assert setting.endswith(f"follow from trial {best}, the best")
     assert seed.startswith(f"{RUN}/fold1: seed 1 is stored, ")
@@ -139,7 +152,8 @@ def test_a_run_with_another_setting_or_seed_than_the_searchs_is_named(study: Pat
 def test_an_edited_validation_score_is_named(job: str, study: Path) -> None:
     edit_json(study / "jobs" / job / "result.json", validation={"map_at_r": 0.99})
     problems = verify(study)
-    assert f"jobs/{job.split('/')[0]}: a result.json has changed since opening 1 in ledger.jsonl" in problems
+    changed = "a result.json of its jobs has changed since the last evaluation in ledger.jsonl"
+    assert f"{job.split('/')[0]}: {changed}" in problems
     if "pretrained" not in job:
         (problem,) = [p for p in problems if "validation map_at_r" in p]
         assert problem.startswith(f"jobs/{job}: validation map_at_r 0.99 is stored, 0.")
@@ -167,8 +181,8 @@ def test_missing_damaged_and_foreign_embeddings_are_named(study: Path) -> None:
     (study / "jobs/contrastive/run0/fold0" / name).write_bytes(b"not a tensor")
     shutil.copy(study / "jobs/contrastive/run1/fold1" / name, study / "jobs/contrastive/run1/fold0" / name)
     missing, damaged, foreign = sorted(verify(study))
-    assert damaged.startswith(f"jobs/contrastive/run0/fold0/{name}: damaged (")
-    assert foreign == f"jobs/contrastive/run1/fold0/{name}: made from another checkpoint or in another opening"
+    assert damaged.startswith(f"jobs/contrastive/run0/fold0/{name}: damaged")
+    assert foreign == f"jobs/contrastive/run1/fold0/{name}: damaged, or of another checkpoint or evaluation"
     assert missing == f"{RUN}/fold0/{name}: missing"
 
 

@@ -26,7 +26,8 @@ def rows_of(means: dict[str, float], runs: int = 5) -> list[ResultRow]:
 @pytest.fixture
 def three(spec: StudySpec) -> StudySpec:
     config = spec.methods["arcface"]
-    return replace(spec, folds=1, runs=5, methods=dict.fromkeys(("arcface", "contrastive", "triplet"), config))
+    methods = dict.fromkeys(("arcface", "contrastive", "triplet"), config)
+    return replace(spec, folds=1, runs=5, methods=methods, references=["features", "lda"])
 
 
 def test_the_best_method_what_cannot_be_told_from_it_and_whether_training_pays(three: StudySpec) -> None:

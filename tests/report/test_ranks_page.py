@@ -5,12 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from toy_study import TOY
+from toy_study import TOY, evaluated
 
 from levelfield.errors import UserError
 from levelfield.report.ranks_page import write_ranks
-from levelfield.storage.ledger import Ledger
-from levelfield.study import tested
+from levelfield.study.folder import StudyFolder
 from levelfield.study.rows import load_spec
 
 METHODS = {"contrastive": "ContrastiveLoss", "ntxent": "NTXentLoss", "triplet": "TripletMarginLoss"}
@@ -24,25 +23,24 @@ def scored_study(folder: Path, name: str, scores: dict[str, float], losses: dict
     methods = "".join(f"  {m}: {{model: {{loss: {losses[m]}}}}}\n" for m in scores)
     file.write_text(f"{head}methods:\n{methods}{tail}".replace("name: toy", f"name: {name}"))
     spec = load_spec(file)
-    study = folder / name
-    study.mkdir()
-    (study / "study.yaml").write_text(spec.to_yaml())
-    Ledger(study).open("a study", {"a job": "a hash"})
+    study = StudyFolder(folder / name, spec)
+    study.folder.mkdir()
+    study.spec_file.write_text(spec.to_yaml())
+    evaluation = evaluated(study.folder, by=f"study {name}")
     for method, score in scores.items():
         for run in range(2):
-            path = study / tested.tested_path(method, run)
+            path = study.test_file(method, run)
             path.parent.mkdir(parents=True)
             together, apart = {"map_at_r": 1 - score}, {"map_at_r": score}
             result = {
                 "method": method,
-                "configuration": tested.tested_hash(spec, method, run),
-                "opening": 1,
-                "ledger": Ledger(study).line_of(1),
+                "configuration": study.test_hash(method),
+                "evaluation": evaluation,
                 "separated": [apart, apart],
                 "concatenated": together,
             }
             path.write_text(json.dumps(result))
-    return study
+    return study.folder
 
 
 def test_methods_are_ranked_in_each_study_and_averaged(tmp_path: Path, run: Callable) -> None:
@@ -78,13 +76,14 @@ def test_methods_are_ranked_in_each_study_and_averaged(tmp_path: Path, run: Call
     assert write_ranks([first, second], tmp_path / "again").read_text() == page
 
 
-def test_a_second_opening_of_a_study_is_the_first_line(tmp_path: Path) -> None:
+def test_each_studys_evaluations_are_counted(tmp_path: Path) -> None:
     studies = [scored_study(tmp_path, name, dict.fromkeys(METHODS, 0.1)) for name in ("letters", "words")]
-    ledger = Ledger(studies[1])
-    ledger.open("a study", {"a job": "another hash"}, reopen="a <bug>")
-    body = write_ranks(studies, tmp_path).read_text().split('<main class="page">')[1]
-    warning = "words: THE TEST CLASSES WERE OPENED 2 TIMES. Why again: a &lt;bug&gt;."
-    assert body.strip().splitlines()[0] == f'<p class="warning">{warning}</p>'
+    evaluated(studies[1], by="levelfield test", reason="a <bug>")
+    page = write_ranks(studies, tmp_path).read_text()
+    assert "The test classes have been evaluated once: study letters." in page
+    (line,) = (line for line in page.splitlines() if "words: The test classes" in line)
+    for said in ("evaluated 2 times", "study words", "levelfield test (a &lt;bug&gt;)"):
+        assert said in line
 
 
 def test_a_method_must_be_the_same_loss_everywhere(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from levelfield.analysis.results import SummaryRow
 from levelfield.cli.study import main
 from levelfield.report.table import StudyTable, comparison_table, footnotes, percent
 
+ONCE = [{"by": "study toy", "reason": ""}]
+
 
 def printed(notes: list[str], runs: int = 3) -> str:
     ci95 = 0.0123 if runs >= 3 else None
@@ -29,32 +31,35 @@ def test_percent_shows_the_interval_only_where_there_is_one() -> None:
 
 
 def test_table_lists_methods_with_scores_and_runs() -> None:
-    lines = printed(footnotes(3, 4, ["first opening"], [])).splitlines()
+    lines = printed(footnotes(3, 4, ONCE, [])).splitlines()
     separated, concatenated = [line.split() for line in lines if "arcface" in line]
     assert separated == ["arcface", "31.2", "±", "1.2", "-", "-", "40.0", "±", "1.2", "3"]
     assert concatenated[:4] == ["arcface", "-", "-", "-"], "not tested yet"
     assert (
         max(len(line.rstrip()) for line in lines if not line.startswith(("Percent", "separated:", "pretrained:"))) <= 80
     )
-    assert any("opened once" in line for line in lines)
+    assert any("evaluated once: study toy" in line for line in lines)
 
 
 def test_few_runs_are_said_to_be_few() -> None:
-    text = printed(footnotes(2, 4, ["first opening"], []), runs=2)
+    text = printed(footnotes(2, 4, ONCE, []), runs=2)
     assert "too few runs for an interval" in text
-    assert "too few runs" not in printed(footnotes(3, 4, ["first opening"], []))
+    assert "too few runs" not in printed(footnotes(3, 4, ONCE, []))
 
 
-def test_a_second_opening_stands_on_the_first_line() -> None:
-    text = printed(footnotes(3, 4, ["first opening", "a bug in the loss"], []))
-    assert "OPENED 2 TIMES" in text.splitlines()[0]
-    assert "a bug in the loss" in text.splitlines()[0]
+def test_evaluations_are_counted_with_who_and_why() -> None:
+    twice = [*ONCE, *ONCE, {"by": "levelfield test", "reason": "a bug in the loss"}]
+    (note,) = (note for note in footnotes(3, 4, twice, []) if "evaluated" in note)
+    assert "3 times" in note
+    for said in ("study toy, 2 times", "levelfield test (a bug in the loss)"):
+        assert said in note
+    assert note in printed(footnotes(3, 4, twice, [])).replace("\n", " ")
 
 
 def test_unequal_conditions_stand_below_the_table() -> None:
     notes = footnotes(3, 4, [], ["arcface: data.samples_per_class is 1, 4 for the others"])
     assert "Unequal conditions: arcface: data.samples_per_class is 1, 4 for the others." in printed(notes)
-    assert any("not been opened" in note for note in notes)
+    assert any("not been evaluated" in note for note in notes)
 
 
 def test_names_are_printed_as_they_are() -> None:

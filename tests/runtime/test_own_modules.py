@@ -5,6 +5,7 @@ import sys
 
 import pytest
 from tiny_fit import TINY
+from toy_study import TOY
 
 PLANTED = ("pytorch_metric_learning", "torch", "yaml", "timm", "rich", "traceback", "json", "fcntl")
 
@@ -43,6 +44,10 @@ def test_a_loss_of_an_absent_library_is_not_taken_from_the_working_directory_ins
 
 @pytest.mark.processes
 def test_a_worker_runs_no_planted_module(folder):
-    done = started(folder, "-m", "levelfield.study.execution.worker_process", str(folder / "none"), "1.0")
-    assert done.returncode == 1, done.stderr  # standard input ends: nobody says when to begin
+    (folder / "toy.yaml").write_text(TOY)
+    small = ["--search.trials", "0", "--runs", "1", "--trainer.max_epochs", "1", "--executor.workers", "2"]
+    words = ["study", "run", "toy.yaml", "--add-method", "my_loss.MyLoss", *small]
+    done = started(folder, "-m", "levelfield", *words)
+    assert done.returncode == 0, done.stderr
+    assert "my_loss" in done.stdout
     assert not (folder / "planted").exists()

@@ -1,12 +1,15 @@
 """The SLURM launcher, with an srun that only notes what it is to start."""
 
+import os
 import shlex
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from toy_study import TOY
 
 from levelfield.cli.main import main as levelfield
 from levelfield.cli.study import parse
@@ -17,20 +20,38 @@ REPOSITORY = Path(__file__).parents[2]
 SCRIPT = REPOSITORY / "scripts" / "slurm.sh"
 
 
-def submitted(folder: Path, *words: str) -> tuple[int, list[str]]:
-    """Exit code of the script on 2 nodes of 4 GPUs, and the words that it gave to srun."""
-    srun = folder / "srun"
-    srun.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {folder}/words\n')
-    srun.chmod(0o755)
+# SLURM's programs and Ray's: each notes its words in a line, and `ray start` waits as the real one does.
+PROGRAM = """#!/bin/sh
+line="{name}"
+for word in "$@"; do line="$line	$word"; done
+printf "%s\\n" "$line" >> {folder}/words
+{does}
+"""
+PROGRAMS = {
+    "srun": "case \"$*\" in *'ray start'*) exec sleep 60 ;; esac",
+    "scontrol": "printf 'node1\\nnode2\\n'",
+    "ray": "case $1 in start) exec sleep 60 ;; status) printf 'Active:\\n 1 node_a\\n 1 node_b\\n' ;; esac",
+}
+
+
+def submitted(folder: Path, *words: str) -> tuple[int, list[list[str]]]:
+    """Exit code of the script on 2 nodes of 4 GPUs, and the commands that it gave."""
+    for name, does in PROGRAMS.items():
+        (folder / name).write_text(PROGRAM.format(name=name, folder=folder, does=does))
+        (folder / name).chmod(0o755)
     environment = {
         "PATH": f"{folder}:/usr/bin:/bin",
-        "SLURM_SUBMIT_DIR": str(REPOSITORY),
+        "SLURM_SUBMIT_DIR": str(folder),
+        "SLURM_JOB_ID": "70123",
+        "SLURM_JOB_NODELIST": "node[1-2]",
         "SLURM_JOB_NUM_NODES": "2",
         "SLURM_NTASKS_PER_NODE": "4",
+        "SLURM_CPUS_ON_NODE": "32",
     }
-    ended = subprocess.run(["bash", str(SCRIPT), *words], env=environment, check=False, capture_output=True)
+    (folder / "words").unlink(missing_ok=True)
+    ended = subprocess.run(["bash", str(SCRIPT), *words], env=environment, check=False, capture_output=True, timeout=60)
     written = folder / "words"
-    return ended.returncode, written.read_text().splitlines() if written.exists() else []
+    return ended.returncode, [line.split("\t") for line in written.read_text().splitlines()] if written.exists() else []
 
 
 def test_fit_starts_a_task_for_each_gpu(
@@ -38,11 +59,11 @@ def test_fit_starts_a_task_for_each_gpu(
 ) -> None:
     monkeypatch.chdir(REPOSITORY)
     options = ("--config", "configs/data/glyphs.yaml", "--model.loss", "ArcFaceLoss", "--trainer.precision", "32-true")
-    code, words = submitted(tmp_path, "fit", *options)
+    code, [words] = submitted(tmp_path, "fit", *options)
     assert code == 0
-    assert words[:2] == ["--wait=300", "levelfield"], "a task that fails alone ends the others"
+    assert words[:3] == ["srun", "--wait=300", "levelfield"], "a task that fails alone ends the others"
     with pytest.raises(SystemExit) as ended:
-        levelfield([*words[2:], "--print_config"])
+        levelfield([*words[3:], "--print_config"])
     assert ended.value.code in (None, 0)
     trainer = yaml.safe_load(capsys.readouterr().out)["trainer"]
     assert (trainer["num_nodes"], int(trainer["devices"])) == (2, 4)
@@ -57,7 +78,7 @@ def test_the_command_of_the_first_steps_is_a_fit(tmp_path: Path) -> None:
     with_the_word = submitted(tmp_path, "fit", *[word for word in options if word != "fit"])
     assert submitted(tmp_path, *options) == with_the_word
     assert with_the_word[0] == 0
-    assert with_the_word[1][1:3] == ["levelfield", "fit"]
+    assert with_the_word[1][0][2:4] == ["levelfield", "fit"]
 
 
 def test_slurm_signals_the_tasks_before_the_limit_and_may_requeue_the_job() -> None:
@@ -71,16 +92,54 @@ def test_slurm_signals_the_tasks_before_the_limit_and_may_requeue_the_job() -> N
     assert "--open-mode=append" in asked
 
 
-def test_a_study_is_one_task_on_one_gpu(tmp_path: Path) -> None:
-    code, words = submitted(tmp_path, "study", "run", "configs/study/quickstart.yaml", "--runs", "3")
+def test_a_study_runs_on_a_ray_cluster_over_all_nodes(tmp_path: Path) -> None:
+    code, commands = submitted(tmp_path, "study", "run", "configs/study/quickstart.yaml", "--runs", "3")
     assert code == 0
-    assert words[:5] == ["--nodes=1", "--ntasks=1", "levelfield", "study", "run"]
-    asked = parse(words[4:])
-    assert (asked.command, asked.file) == ("run", "configs/study/quickstart.yaml")
+    (head,) = (words for words in commands if words[:2] == ["ray", "start"])
+    (port,) = (word.removeprefix("--port=") for word in head if word.startswith("--port="))
+    assert {"--head", "--block", "--num-cpus=32"} <= {*head}
+    others, study = (words for words in commands if words[0] == "srun")
+    assert {"--nodes=1", "--ntasks=1", "--exclude=node1", f"--address=node1:{port}"} <= {*others}
+    assert {"--nodes=1", "--ntasks=1", "--nodelist=node1"} <= {*study}, "the head's node runs the study"
+    words = study[study.index("levelfield") + 1 :]
+    assert words[0] == "study"
+    asked = parse(words[1:])
+    assert (asked.command, asked.file, asked.executor) == ("run", "configs/study/quickstart.yaml", "ray")
+    assert asked.options == {"address": f"node1:{port}"}
     spec = load_spec(REPOSITORY / asked.file, asked.overrides, {})
     assert spec.runs == 3
     assert all(method["trainer"]["accelerator"] == "gpu" for method in spec.methods.values())
     assert all(method["trainer"]["devices"] == 1 for method in spec.methods.values())
+    code, commands = submitted(tmp_path, "study", "run", "x.yaml", "--trainer.accelerator", "cpu")
+    (study,) = (words for words in commands if "levelfield" in words)
+    assert parse(study[study.index("run") :]).overrides["trainer.accelerator"] == "cpu", "the command line wins"
+
+
+@pytest.mark.full
+@pytest.mark.processes
+def test_the_cluster_does_the_jobs(tmp_path: Path) -> None:
+    """Two Ray nodes of this machine; `srun` starts what it is given here."""
+    pytest.importorskip("ray", reason="Ray is an extra: pip install 'levelfield[ray]'")
+    (tmp_path / "srun").write_text('#!/bin/bash\nwhile [[ "$1" == --* ]]; do shift; done\nexec "$@"\n')
+    (tmp_path / "scontrol").write_text("#!/bin/sh\nhostname\n")
+    for name in ("srun", "scontrol"):
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "toy.yaml").write_text(TOY)
+    environment = {
+        **os.environ,
+        "PATH": f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "SLURM_SUBMIT_DIR": str(tmp_path),
+        "SLURM_JOB_ID": str(os.getpid()),
+        "SLURM_JOB_NODELIST": "two",
+        "SLURM_JOB_NUM_NODES": "2",
+        "SLURM_CPUS_ON_NODE": "1",
+    }
+    small = ["--trainer.accelerator", "cpu", "--search.trials", "0", "--runs", "1", "--trainer.max_epochs", "1"]
+    command = ["bash", str(SCRIPT), "study", "run", "toy.yaml", *small]
+    ended = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stderr
+    assert len(list(tmp_path.glob("outputs/toy/jobs/*/run0/fold*/result.json"))) == 6
+    assert (tmp_path / "outputs/toy/results.csv").is_file()
 
 
 def test_anything_else_is_refused_before_it_starts(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Which files of levelfield a result depends on."""
+"""Which code computed a result."""
 
 import os
 import shutil
@@ -8,25 +8,21 @@ from pathlib import Path
 import pytest
 
 import levelfield
-from levelfield.storage.provenance import NO_NUMBERS, code_version, computing_files
-
-PACKAGE = Path(levelfield.__file__).parent
+from levelfield.storage.provenance import code_version, computing_files
 
 
-def test_a_loss_is_a_computing_file_and_the_report_is_not(tmp_path: Path) -> None:
-    def edited(*names: str) -> str:
-        copy = Path(shutil.copytree(PACKAGE, tmp_path / "_".join([*names, "copy"]).replace("/", "_")))
-        for name in names:
-            with open(copy / name, "a") as file:
-                file.write("# another line\n")
+def test_every_source_of_a_package_counts_wherever_it_is(tmp_path: Path) -> None:
+    package = Path(levelfield.__file__).parent / "losses"
+
+    def edited(name: str) -> str:
+        copy = Path(shutil.copytree(package, tmp_path / name / "losses"))
+        with open(copy / name, "a") as file:
+            file.write("# another line\n")
         return computing_files(copy)
 
-    here = computing_files(PACKAGE)
-    assert edited() == here, "wherever the package lies"
-    assert edited("report/page.py", "cli/main.py", "analysis/status.py", "losses/arcface.pyc", "py.typed") == here
-    making_numbers = ("losses/arcface.py", "data/samplers/base.py", "study/search/suggest.py", "training/learner.py")
-    for name in (*making_numbers, "losses/a_new_one.py"):
-        assert edited(name) != here
+    here = computing_files(package)
+    assert edited("arcface.pyc") == here
+    assert here not in {edited("arcface.py"), edited("a_new_one.py")}
 
 
 def test_a_look_at_the_checkout_writes_nothing_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,7 +40,3 @@ def test_a_look_at_the_checkout_writes_nothing_to_it(tmp_path: Path, monkeypatch
     monkeypatch.setattr(levelfield, "__file__", str(module))
     assert code_version.__wrapped__()["modified"] is False
     assert (tmp_path / ".git" / "index").read_bytes() == index
-
-
-def test_the_files_that_make_no_number_exist() -> None:
-    assert [name for name in NO_NUMBERS if not (PACKAGE / name).exists()] == []

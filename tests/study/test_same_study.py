@@ -113,7 +113,19 @@ def test_a_row_is_added_and_stays(here: Path) -> None:
     before = tables(folder)
     assert list(run_file(file, folder).spec.methods) == ["contrastive", "mine", "arcface"]
     assert tables(folder) == before
-    assert with_rows_of(load_spec(file), study.spec) == study.spec
+    assert with_rows_of(load_spec(file), study.spec, study.spec.methods) == study.spec
+
+
+def test_an_added_method_that_cannot_be_trained_leaves_the_study_as_it_was(here: Path) -> None:
+    file, folder = small_study(here), here / "out"
+    run_file(file, folder)
+    before = tables(folder)
+    broken = {"model": {"loss": "my_loss.Mine", "embedder": {"class_path": "my_loss.Broken"}}}
+    (here / "my_loss.py").write_text((here / "my_loss.py").read_text() + "\n\nclass Broken:\n    pass\n")
+    with pytest.raises(UserError, match="Broken|embedder"):
+        run_study(folder, load_spec(file, added={"broken": broken}))
+    assert list(run_file(file, folder).spec.methods) == ["contrastive", "mine"]
+    assert tables(folder) == before
 
 
 def test_other_data_make_every_row_stale(here: Path) -> None:

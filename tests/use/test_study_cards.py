@@ -1,6 +1,7 @@
 """A study's runs have their cards, with the scores of its tables, and so has an export of a run or of one fold."""
 
 import csv
+import hashlib
 import json
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from levelfield.study.folder import StudyFolder
 from levelfield.training.checkpoint import read_checkpoint
 from levelfield.use.card import write_card
 from levelfield.use.study_cards import write_study_cards
+from levelfield.use.study_scores import study_scores
 
 
 def row_of(card: str, title: str) -> list[str]:
@@ -50,8 +52,8 @@ def test_each_trained_run_has_a_card_with_what_the_tables_say(copy: Path, tmp_pa
         *(f"{sum(of['separated']) / 2:.1f}", f"{of['concatenated'][0]:.1f}"),
         *(f"{means['separated']:.1f}", f"{means['concatenated']:.1f}"),  # two runs have no interval
     ]
-    opened = json.loads((copy / "ledger.jsonl").read_text().splitlines()[0])
-    assert f"on {opened['time']}: opening 1, first opening." in card
+    evaluated = json.loads((copy / "ledger.jsonl").read_text().splitlines()[0])
+    assert f"{evaluated['time']} (first evaluation of this study)" in card
     for said in (
         "pictures into 32 numbers, 2 models' side by side",
         "ArcFaceLoss",
@@ -70,6 +72,20 @@ def test_each_trained_run_has_a_card_with_what_the_tables_say(copy: Path, tmp_pa
     torch.save(content, best)
     other = write_card(tmp_path, [best], [read_checkpoint(best)], "image").read_text()
     assert "This checkpoint was not tested." in other, "the study has tested another"
+
+
+def test_a_run_of_a_sweep_is_beside_its_methods_other_runs(copy: Path) -> None:
+    """Its folder, `arcface=64`, has another name than its row, `arcface[64]`."""
+    (copy / "jobs/arcface").rename(copy / "jobs/arcface=64")
+    for name, before, after in (
+        ("summary.csv", "arcface,", '"arcface[64]",'),
+        ("ledger.jsonl", "jobs/arcface/", "jobs/arcface=64/"),
+    ):
+        (copy / name).write_text((copy / name).read_text().replace(before, after))
+    best = copy / "jobs/arcface=64/run1/fold1/best.ckpt"
+    said = study_scores([best], [hashlib.sha256(best.read_bytes()).hexdigest()])
+    assert said is not None
+    assert "all 2 runs, one model" in said
 
 
 @pytest.mark.full

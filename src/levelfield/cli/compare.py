@@ -269,7 +269,7 @@ def _conclusion(finished: Study, dataset: "MetricDataset", split: Any) -> tuple[
     tested = index.labels[np.isin(index.labels, dataset.test_classes(index, split))]
     below = [f"This rests on {len(np.unique(tested))} unseen classes with {len(tested):,} samples."]
     if kind_of(decision.row, study.spec) == "method":
-        config = study.folder / Job(decision.row, "run", 0, 0).path / CONFIG
+        config = finished.folder / Job(decision.row, "run", 0, 0).path / CONFIG
         epochs = usual_epochs(study, decision.row)
         fit = ["levelfield", "fit", "--config", str(config), "--data.fold", "none", "--trainer.max_epochs", str(epochs)]
         fit += ["--name", study.folder.name]  # of two studies of the same data, each has its own
@@ -278,7 +278,8 @@ def _conclusion(finished: Study, dataset: "MetricDataset", split: Any) -> tuple[
     else:
         from levelfield.use.untrained_checkpoint import write_untrained_checkpoint
 
-        checkpoint, caption = write_untrained_checkpoint(study, decision.row), f"next: embed with {decision.row}"
+        written, caption = write_untrained_checkpoint(study, decision.row), f"next: embed with {decision.row}"
+        checkpoint = finished.folder / written.relative_to(study.folder)
         config = checkpoint.with_name(CONFIG)
     embed = ["levelfield", "predict", "--ckpt_path", str(checkpoint)]
     trusted = own_packages(yaml.safe_load(config.read_bytes()))

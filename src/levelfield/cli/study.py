@@ -70,7 +70,7 @@ def parse(argv: Sequence[str]) -> Namespace:
         UserError: a misspelt command or option, or a value that is not accepted.
     """
     parser = CommandParser(HELP, ("run", "resume", "status", "report", "verify", "archive"))
-    parser.add_argument("file")
+    parser.add_argument("file", metavar="FILE")
     parser.add_argument("--output", type=Path)
     parser.add_option("--add-method", used_by=("run",), action="append", default=[])
     parser.add_option("--figures", used_by=("report",), type=Path)

@@ -19,6 +19,7 @@ from levelfield.analysis.selection import search_lines
 from levelfield.analysis.status import status, status_lines
 from levelfield.analysis.verdicts import verdict_lines
 from levelfield.cli.command_parser import without_options
+from levelfield.core.configuration import first_difference
 from levelfield.errors import UserError
 from levelfield.experiment import Study
 from levelfield.report.ranks_page import write_ranks
@@ -27,7 +28,7 @@ from levelfield.runtime.signals import Stopped
 from levelfield.study.archive import SUFFIX, is_archive, unpack_study
 from levelfield.study.dry_run import print_jobs
 from levelfield.study.executors import make_slots
-from levelfield.study.same_study import check_archived
+from levelfield.study.same_study import check_archived, with_rows_of
 from levelfield.study.study_file import find_study
 
 # More pairs than these are told in a line a method: the table stays in sight.
@@ -118,12 +119,23 @@ def _to_run(console: Console, arguments: argparse.Namespace) -> Study:
     file = find_study(arguments.file) if arguments.command == "run" else arguments.file
     study = Study(file, output=arguments.output, options=arguments.overrides, add_methods=arguments.add_method)
     if arguments.command == "resume" and study.file is not None and study.asked.spec_file.is_file():
-        study = Study(study.folder, options=arguments.overrides)
+        asked, study = study, Study(study.folder, options=arguments.overrides)
+        _print_lines(console, _differing_settings(asked, study))
     if arguments.archive is not None and study.asked.spec_file.is_file():
         _print_lines(console, [f"note: --from {arguments.archive} is passed over: {study.folder} has begun"])
     elif arguments.archive is not None and not arguments.dry_run:
         unpack_study(arguments.archive, study.folder, lambda archived: check_archived(study.asked.spec, archived))
     return study
+
+
+def _differing_settings(asked: Study, begun: Study) -> list[str]:
+    """Says that a study goes on with its folder's settings, where its file has others."""
+    settings = with_rows_of(asked.asked.spec, begun.asked.spec, begun.asked.spec.methods)
+    difference = first_difference(asdict(begun.asked.spec), asdict(settings))
+    if difference is None:
+        return []
+    key, there, here = difference
+    return [f"goes on as {begun.asked.spec_file} says: {key} is {there!r} there, {here!r} in {asked.file}"]
 
 
 def _verify(console: Console, study: Study) -> int:
@@ -188,7 +200,8 @@ def _print_study(console: Console, study: Study) -> None:
     if study.asked.had_work or not page.is_file() or study.file is None:
         study.report()
     verdicts = verdict_lines(collect_rows(record), record.spec, SENTENCES_ON_SCREEN)
-    places = f"{record.results_file}, {record.summary_file}, {page}"
+    files = (record.results_file, record.summary_file, page)
+    places = ", ".join(str(study.folder / file.relative_to(record.folder)) for file in files)
     _print_lines(console, [*search_lines(record), *verdicts, places])
 
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-# SIGUSR1 is what `#SBATCH --signal` is given here, SIGUSR2 is submitit's; SIGTERM comes with a preemption.
+# SIGUSR1 is what `#SBATCH --signal` is given here, SIGUSR2 what other scripts give; SIGTERM comes with a preemption.
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 LOADER_SECONDS = 10
 AGAIN_SECONDS = 0.1

@@ -17,7 +17,7 @@ from levelfield.core.configuration import Config
 from levelfield.core.ledger import EVALUATED, LEDGER, evaluations_beside, finished_evaluation, read_lines
 from levelfield.core.source_identity import names_in
 from levelfield.errors import UserError
-from levelfield.storage.atomic import read_json, storing, write_json
+from levelfield.storage.atomic import read_json, storing, write_atomically, write_json
 from levelfield.storage.file_hash import file_hash
 from levelfield.study.jobs import (
     RESULT,
@@ -74,6 +74,10 @@ class StudyFolder:
             raise UserError(f"{folder} holds no study; begin it with `levelfield study run`, or name it with --output")
         return cls(folder, StudySpec.read(folder / STUDY))
 
+    def write_spec(self) -> None:
+        """From here on the study has begun."""
+        write_atomically(self.spec_file, self.spec.to_yaml().encode())
+
     # Results.
 
     @cached_property
@@ -118,6 +122,10 @@ class StudyFolder:
             if needed and not self.checkpoint(job).is_file():
                 raise UserError(f"{self.checkpoint(job)} is missing beside a finished {RESULT}; {AGAIN}")
         return result
+
+    def has_results(self, row: str) -> bool:
+        """Whether a job of a row has ended, by the names of the files alone."""
+        return any((self.folder / "jobs" / row_folder(row)).glob(f"*/fold*/{RESULT}"))
 
     def remove_row(self, row: str) -> None:
         """Forget all results of a row."""

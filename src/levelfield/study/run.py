@@ -7,12 +7,11 @@ from rich.console import Console
 
 from levelfield.errors import UserError
 from levelfield.runtime.launchers import launched_together
-from levelfield.storage.atomic import write_atomically
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job, Task, write_result
 from levelfield.study.progress import Progress
 from levelfield.study.same_study import Sources, check_same, check_seen, own_rows, row_sources, with_rows_of
-from levelfield.study.spec import STUDY, StudySpec, is_baseline
+from levelfield.study.spec import STUDY, is_baseline
 from levelfield.study.suggest import suggest
 from levelfield.study.workers import GivenUp, Here, Slots, Unit, do_all
 
@@ -58,15 +57,19 @@ def run_study(
             raise UserError(f"{study.folder} is not empty and holds no {STUDY}; choose another --output")
         with study.only_one():
             if study.spec_file.is_file():
-                study = StudyFolder(study.folder, with_rows_of(study.spec, StudySpec.read(study.spec_file)))
+                begun = StudyFolder.begun(study.folder)
+                study = StudyFolder(
+                    study.folder, with_rows_of(study.spec, begun.spec, filter(begun.has_results, begun.spec.methods))
+                )
             sources = row_sources(study.spec)
             decisions = check_same(study, sources, recompute, keep)
-            write_atomically(study.spec_file, study.spec.to_yaml().encode())
             _print(console, decisions)
             study.had_work = retest is not None or not study.is_finished()
             if study.had_work:
                 running = _Running(study, slots, console, sources, machine, debug)
                 running.run(recompute, keep, retest, without_failed)
+            else:
+                study.write_spec()
     finally:
         slots.stop()
     return study
@@ -109,6 +112,7 @@ class _Running:
                 decisions = check_seen(study, seen.data, seen.weights, self.sources, recompute, keep)
                 _print(self.console, [*decisions, *seen.overview] if self.machine is None else [])
                 data, weights = seen.data["fingerprint"], dict(seen.weights)
+            study.write_spec()  # a study that cannot be built has not begun
             with Progress(self.console, study.state, self.slots.number, self.machine) as progress:
                 self.progress = progress
                 jobs = _Jobs(study, self.sources, data, weights, progress)

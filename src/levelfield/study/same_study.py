@@ -5,7 +5,7 @@ or chooses another folder. Versions and devices are shown where they differ, and
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,9 +31,9 @@ class Stale:
     may_keep: bool
 
 
-def with_rows_of(spec: StudySpec, begun: StudySpec) -> StudySpec:
-    """A study with the rows that its folder has besides: a method that was added stays."""
-    methods = {row: config for row, config in begun.methods.items() if row not in spec.methods}
+def with_rows_of(spec: StudySpec, begun: StudySpec, rows: Iterable[str]) -> StudySpec:
+    """A study with `rows` of its folder besides: a method that was added stays once it has a result."""
+    methods = {row: begun.methods[row] for row in rows if row not in spec.methods}
     references = [name for name in begun.references if name not in spec.references]
     spaces = {row: space for row, space in begun.spaces.items() if row in methods}
     return replace(

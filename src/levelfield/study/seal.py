@@ -102,6 +102,7 @@ def evaluate(study: StudyFolder, slots: Slots, progress: Progress, retest: str |
     Raises:
         UserError: a checkpoint or the data have changed, or runs failed.
     """
+    study.tests()  # refuses scores of an evaluation that the ledger has lost, before it gets another line
     configuration, checkpoints = study.spec.configuration_hash(), study.checkpoint_hashes()
     last = finished_evaluation(study.folder)
     same = last is not None and (last["configuration"], last["checkpoints"]) == (configuration, checkpoints)

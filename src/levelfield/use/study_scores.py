@@ -11,7 +11,7 @@ from levelfield.metrics.table import title_of
 from levelfield.storage.atomic import read_json
 from levelfield.study.folder import SUMMARY_FILE
 from levelfield.study.jobs import RESULT
-from levelfield.study.spec import STUDY
+from levelfield.study.spec import STUDY, row_folder
 
 
 def study_scores(paths: Sequence[Path], hashes: Sequence[str]) -> str | None:
@@ -61,12 +61,12 @@ def _percent(scores: Iterable[Mapping[str, float]]) -> dict[str, str]:
     return {metric: f"{100 * fmean(each[metric] for each in found):.1f}" for metric in found[0]}
 
 
-def _of_all_runs(table: Path, method: str, whole: bool) -> dict[str, dict[str, str]]:
-    """What `summary.csv` has of a method: the mean of its runs, one model at a time and, of a whole run, together."""
+def _of_all_runs(table: Path, folder: str, whole: bool) -> dict[str, dict[str, str]]:
+    """What `summary.csv` has of a folder's method: the mean of its runs, one model or, of whole runs, together."""
     if not table.is_file():
         return {}
     with open(table, newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["method"] == method]
+        rows = [row for row in csv.DictReader(file) if row_folder(row["method"]) == folder]
     wanted = {"separated": "one model", **({"concatenated": "side by side"} if whole else {})}
     columns = {}
     for kind, title in wanted.items():

@@ -131,7 +131,7 @@ def test_the_command_and_a_study_take_the_number_of_queries(run, tiny, toy_file,
     assert {"val/map_at_r", "val/map_at_r_ci95"} <= set(metrics.read_text().partition("\n")[0].split(","))
     sampled = {"class_path": "levelfield.training.callbacks.RetrievalValidation", "init_args": {"val_queries": 8}}
     whole, part = (load_spec(toy_file, more) for more in ({}, {"trainer.callbacks": [sampled]}))
-    assert all(whole.method_hash(method) != part.method_hash(method) for method in whole.methods)
+    assert all(whole.row_hashes[method] != part.row_hashes[method] for method in whole.methods)
 
 
 def test_a_part_of_the_samples_is_not_scored(tmp_path) -> None:

@@ -19,7 +19,7 @@ def make_slots(spec: StudySpec, name: str = "local", options: Mapping[str, Any] 
     """The slots of `--executor NAME` with `--executor.<key> value`.
 
     Args:
-        name: A file of this package (`local`, `ray`), or the import path of a class.
+        name: A file of this package (`local` with its class `Local`), or the import path of a class.
 
     Raises:
         UserError: no such executor, an unknown key or a value that is not accepted.
@@ -31,7 +31,7 @@ def make_slots(spec: StudySpec, name: str = "local", options: Mapping[str, Any] 
         shipped = [module.name for module in iter_modules([str(Path(__file__).parent)])]
         if name.lower() not in shipped:
             raise UserError(f"--executor {name}: no such executor{nearest(name, shipped)}")
-        path = f"{__package__}.{name.lower()}.{name.capitalize()}"
+        path = f"{__package__}.{name.lower()}.{name.title().replace('_', '')}"
     kind = import_named(path, f"--executor {name}")
     parser = OneLineParser()
     parser.add_class_arguments(kind, "executor", skip={"spec"}, instantiate=False)

@@ -29,8 +29,10 @@ WORK = "levelfield.study.seal"
 JOBS_EACH = 32
 # ... and as much memory, twice of what a training on features takes.
 BYTES_EACH = 2 << 30
+# `python -m` and `python -c` look for each module in the working directory first without it.
+SAFE_PATH = "PYTHONSAFEPATH"
 OF_A_WORKER = {
-    "PYTHONSAFEPATH": "1",  # `python -m` starts it, and would look for each module in the working directory first
+    SAFE_PATH: "1",
     "LOKY_MAX_MEMORY_LEAK_SIZE": "1e18",  # loky would replace a worker that has grown by 300 MB
 }
 # What of `CUDA_VISIBLE_DEVICES` hides all devices that follow.
@@ -73,6 +75,7 @@ class Local:
             group = self._devices[slot % len(self._devices)] if self._devices else None
             shown = {} if group is None else {"CUDA_VISIBLE_DEVICES": group}
             environment = {**self._environment, **shown}
+            os.environ[SAFE_PATH] = "1"  # of the processes that loky starts besides: they inherit this one's
             pool = ProcessPoolExecutor(1, initializer=_begin, initargs=(os.getpid(),), env=environment)
             pool.submit(int)  # starts the process: its imports take as long as the study's first look
             self._pools[slot] = pool
