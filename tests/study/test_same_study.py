@@ -122,7 +122,7 @@ def test_an_added_method_that_cannot_be_trained_leaves_the_study_as_it_was(here:
     before = tables(folder)
     broken = {"model": {"loss": "my_loss.Mine", "embedder": {"class_path": "my_loss.Broken"}}}
     (here / "my_loss.py").write_text((here / "my_loss.py").read_text() + "\n\nclass Broken:\n    pass\n")
-    with pytest.raises(UserError, match="Broken|embedder"):
+    with pytest.raises(UserError, match=r"Broken|embedder"):
         run_study(folder, load_spec(file, added={"broken": broken}))
     assert list(run_file(file, folder).spec.methods) == ["contrastive", "mine"]
     assert tables(folder) == before
