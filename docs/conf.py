@@ -1,5 +1,6 @@
-"""The documentation site: README.md, the pages in docs/ and the docstrings. `make docs` writes it into build/site.
+"""The documentation site: README.md, the pages in docs/, papers/ and results/, and the docstrings.
 
+`make docs` writes it into build/site.
 Its root is the repository's, so that links work in it as they do in the files. A page belongs into `CONTENTS`.
 """
 
@@ -8,8 +9,6 @@ import shutil
 import sys
 from pathlib import Path
 
-from docutils import nodes
-from sphinx import addnodes
 from sphinx.application import Sphinx
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -18,7 +17,7 @@ sys.path.insert(0, str(ROOT / "src"))
 # Of a page, the pages below it by caption.
 CONTENTS = {
     "README": {
-        "Begin": ["docs/first_steps", "docs/which_loss", "docs/results/README", "papers/README"],
+        "Begin": ["docs/first_steps", "docs/which_loss", "results/README", "papers/README"],
         "Use": [
             "docs/own_data",
             "docs/text",
@@ -49,7 +48,7 @@ CONTENTS = {
             "docs/cite",
         ],
     },
-    "docs/results/README": {"": ["*", "*/*"]},
+    "results/README": {"": ["*"]},
     "papers/README": {"": ["*/README", "*/figures/*"]},
 }
 
@@ -64,6 +63,7 @@ include_patterns = [
     "benchmarks/README.md",
     "docs/**.md",
     "papers/**.md",
+    "results/*.md",
 ]
 exclude_patterns = [".*", "build", "outputs", "src", "tests", "configs", "notebooks", "scripts"]
 myst_heading_anchors = 4
@@ -91,18 +91,6 @@ def add_contents(app: Sphinx, docname: str, source: list[str]) -> None:
     for caption, pages in CONTENTS.get(docname, {}).items():
         options = [":hidden:", ":glob:", f":caption: {caption}" if caption else ""]
         source[0] += "\n".join(["", "", "```{toctree}", *filter(None, options), "", *pages, "```", ""])
-
-
-def keep_pages(app: Sphinx, doctree: nodes.document) -> None:
-    """A link to the page of a study opens it where it lies, instead of offering it as a download."""
-    for link in list(doctree.findall(addnodes.download_reference)):
-        target = link["reftarget"]
-        source = Path(app.srcdir, app.env.docname).parent / target
-        if target.endswith(".html") and source.is_file():
-            copy = Path(app.outdir, app.env.docname).parent / target
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, copy)
-            link.replace_self(nodes.reference("", "", *link.children, refuri=target, internal=True))
 
 
 def as_rst(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
@@ -150,6 +138,5 @@ def write_index(app: Sphinx, exception: Exception | None) -> None:
 
 def setup(app: Sphinx) -> None:
     app.connect("source-read", add_contents)
-    app.connect("doctree-read", keep_pages, priority=400)  # before downloads are collected
     app.connect("autodoc-process-docstring", as_rst, priority=400)  # before napoleon
     app.connect("build-finished", write_index)

@@ -30,7 +30,8 @@ from papers.__main__ import exhibits
 from papers.__main__ import main as papers
 
 FRONT = [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md")]
-PAGES = [*FRONT, *sorted((REPOSITORY / "docs").rglob("*.md")), *sorted((REPOSITORY / "papers").rglob("*.md"))]
+FOLDERS = ("docs", "papers", "results")
+PAGES = [*FRONT, *(page for folder in FOLDERS for page in sorted((REPOSITORY / folder).rglob("*.md")))]
 # What stands for the options that a page has named before, or leaves to the reader.
 ELLIPSIS = "--config configs/data/glyphs.yaml --model.loss ContrastiveLoss"
 PLACEHOLDERS = {"FILE": "quickstart", "NAME": "cub200", "DIR": "DIR"}
@@ -61,7 +62,7 @@ def commands(page: Path) -> Iterator[str]:
 def place(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> Path:
     """A folder with all that the commands name: own data and modules, checkpoints, finished studies."""
     folder = tmp_path_factory.mktemp("place")
-    for name in ("configs", "docs", "papers"):
+    for name in ("configs", *FOLDERS):
         (folder / name).symlink_to(REPOSITORY / name)
     own_texts(folder)
     for name in ("my_texts.csv", "questions.csv"):
@@ -181,9 +182,9 @@ WOULD_RUN = "the study is read and would begin"
 def study(words: list[str], run: Callable, place: Path) -> None:
     if len(words) == 1:
         words = [*words, "quickstart"]
-    if words[0] == "verify" and words[1].startswith("docs/results"):
-        assert Path(words[1]).is_file()  # its thousands of results were verified when it was kept
-        words = ["verify", "outputs/quickstart.tar.xz"]
+    if words[0] in ("verify", "report") and words[1].startswith("results/"):
+        assert Path(words[1]).is_file()  # a test of scripts/results.py verifies its thousands of results
+        words = [words[0], "outputs/quickstart.tar.xz", *words[2:]]
     code, _, complaint = run("study", *words)
     if words[0] in ("run", "resume") or "--with" in words:
         assert complaint.splitlines()[-1] == f"levelfield: {WOULD_RUN}"

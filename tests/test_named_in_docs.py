@@ -11,11 +11,11 @@ PAGES = [
     *("README.md", "benchmarks/README.md"),
     *sorted(
         str(page.relative_to(REPOSITORY))
-        for part in ("docs/*.md", "papers/**/README.md")
+        for part in ("docs/*.md", "results/*.md", "papers/**/README.md")
         for page in REPOSITORY.glob(part)
     ),
 ]
-FILE = re.compile(r"(?<![\w/.])(?:tests|src|configs|scripts|benchmarks|docs|papers)/[\w./-]*\w")
+FILE = re.compile(r"(?<![\w/.])(?:tests|src|configs|scripts|benchmarks|docs|papers|results)/[\w./-]*\w")
 NAME = re.compile(r"`(levelfield(?:\.\w+)+)`")
 PLACEHOLDER = re.compile(r"\b(NAME|SET|DIR|FILE)\b")
 

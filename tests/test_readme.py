@@ -16,7 +16,7 @@ from tiny_fit import REPOSITORY
 from wandb_files import offline_runs
 
 README = (REPOSITORY / "README.md").read_text()
-RESULTS = REPOSITORY / "docs/results/laptop"
+RESULTS = REPOSITORY / "results"
 MOST_WORDS = 400
 SHELL, PYTHON = (re.findall(rf"^```{kind}\n(.*?)^```", README, re.M | re.S) for kind in ("bash", "python"))
 COMMANDS = [shlex.split(line, comments=True) for line in SHELL[0].splitlines()]
