@@ -18,7 +18,7 @@ def test_every_file_and_link_is_there_and_every_name_is_in_its_file() -> None:
         assert (REPOSITORY / "docs" / link).exists(), link
     for file, _ in NAMED:
         assert (REPOSITORY / "src" / "levelfield" / file).is_file(), file
-    record = ("study/record.py", "StudyFolder.{}")
+    record = ("study/folder.py", "StudyFolder.{}")
     text = {(record[0], record[1].format(name)) for name in re.findall(r"`StudyFolder\.(\w+)`", PAGE)}
     for file, name in NAMES | text:
         found = import_module("levelfield." + file.removesuffix(".py").replace("/", "."))
