@@ -34,7 +34,6 @@ CONTENTS = {
             "docs/report",
             "docs/execution",
             "docs/tracking",
-            "docs/cost",
             "docs/reproducibility",
         ],
         "Parts": ["docs/losses", "docs/metrics", "docs/trunks", "docs/input", "docs/features", "docs/scale"],
