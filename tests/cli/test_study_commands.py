@@ -12,6 +12,7 @@ from levelfield.cli.main import main as levelfield
 from levelfield.cli.study import main, parse
 from levelfield.errors import UserError
 from levelfield.study.added_method import method_of_loss
+from levelfield.study.rows import load_spec
 
 TEN_LINE_LOSS = '''
 from torch import nn
@@ -230,3 +231,11 @@ def test_help_shows_the_commands_and_examples(capsys: pytest.CaptureFixture[str]
     printed = capsys.readouterr().out
     for word in ("run", "resume", "status", "report", "levelfield study run quickstart.yaml", "--add-method"):
         assert word in printed
+
+
+def test_a_key_that_appends_may_be_given_several_times(toy_file: Path) -> None:
+    words = ["run", str(toy_file)]
+    for callback in ("ValidateFirst", "LearningRateMonitor"):
+        words += ["--trainer.callbacks+", callback]
+    spec = load_spec(toy_file, parse(words).overrides)
+    assert spec.methods["arcface"]["trainer"]["callbacks"] == ["ValidateFirst", "LearningRateMonitor"]

@@ -66,4 +66,11 @@ def without_options(words: Sequence[str], options: Mapping[str, int]) -> list[st
 
 class _Override(Action):
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        namespace.overrides = {**namespace.overrides, str(option_string)[2:]: parse_value(values)}
+        key, value = str(option_string)[2:], parse_value(values)
+        if key.endswith("+") and key in namespace.overrides:  # each of several appends
+            before = namespace.overrides[key]
+            value = [
+                *(before if isinstance(before, list) else [before]),
+                *(value if isinstance(value, list) else [value]),
+            ]
+        namespace.overrides = {**namespace.overrides, key: value}

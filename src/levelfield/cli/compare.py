@@ -96,6 +96,7 @@ def _own_words(argv: Sequence[str]) -> tuple[str, list[str], list[str], bool]:
     if path.startswith("--"):
         raise UserError(f"levelfield compare {path}: give the PATH of your data first")
     trunks: list[str] = []
+    words = [part for word in words for part in (word.split("=", 1) if word.startswith("--trunk=") else [word])]
     while "--trunk" in words:
         at = words.index("--trunk")
         named = list(takewhile(lambda word: not word.startswith("--"), words[at + 1 :]))
