@@ -294,11 +294,11 @@ def test_they_are_found() -> None:
 @pytest.mark.filterwarnings("ignore:.*does not have many workers.*")
 @pytest.mark.parametrize("line", ALL)
 def test_it_works(line: str, run: Callable, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def would_run(*arguments: object) -> None:
+    def would_run(*arguments: object, **options: object) -> None:
         raise UserError(WOULD_RUN)
 
     written = ("cli.study_output.write_ranks", "use.export.export")
-    for name in ("study.run.run_study", "study.dry_run.costs.dry_run", *written):
+    for name in ("study.run.run_study", "cli.study_output.print_jobs", *written):
         monkeypatch.setattr(f"levelfield.{name}", would_run)
     given = ELLIPSIS.split(" --model.loss")[0] if "--model.loss " in line else ELLIPSIS
     line = line.replace("/SET", f"/{SET}").replace("...", given)

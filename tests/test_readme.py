@@ -124,7 +124,7 @@ def test_a_loss_of_ones_own_beside_the_quickstart_s(my_images: Path, run: Callab
     Path("my_loss.py").write_text(source)
     code, _, complaint = run(*COMMANDS[2][1:], *SMALL, "--data.dataset.num_classes", "48")
     assert code == 0, complaint
-    assert len(rows(my_images.parent / "outputs/quickstart_my_loss/summary.csv")) == 14 + 3 + 1
+    assert len(rows(my_images.parent / "outputs/quickstart/summary.csv")) == 14 + 3 + 1
 
 
 @pytest.mark.slow

@@ -97,7 +97,7 @@ def _answer_of(console: Console, study: Study, arguments: argparse.Namespace, ma
         else:
             _print_lines(console, status_lines(study.record()))
     elif arguments.command == "report":
-        _print_study(console, study)
+        _print_study(console, study, anew=True)
         if arguments.figures is not None:
             _print_lines(console, list(map(str, study.figures(arguments.figures))))
         if arguments.others:
@@ -177,7 +177,7 @@ def _run(
         return 130
     above, below = ending.conclude(study) if ending is not None else ([], _next(study, arguments))
     _print_lines(console, above)
-    _print_study(console, study)
+    _print_study(console, study, anew=study.asked.had_work)
     if machine is not None:
         rows = [asdict(row) for row in summarise(collect_rows(study.asked))]
         print(json.dumps({"event": "summary", "rows": rows}), file=machine, flush=True)
@@ -192,12 +192,16 @@ def _next(study: Study, arguments: argparse.Namespace) -> list[str]:
     return [f"next: your own loss beside these: {shlex.join(again)}"]
 
 
-def _print_study(console: Console, study: Study) -> None:
-    """The comparison table with what must be said beside it, and where the numbers lie."""
+def _print_study(console: Console, study: Study, anew: bool) -> None:
+    """The comparison table with what must be said beside it, and where the numbers lie.
+
+    Args:
+        anew: Whether to write the tables and the page again, if they are there.
+    """
     console.print(study.table())
     record = study.record()
     page = record.report_folder / "index.html"
-    if study.asked.had_work or not page.is_file() or study.file is None:
+    if anew or not page.is_file():
         study.report()
     verdicts = verdict_lines(collect_rows(record), record.spec, SENTENCES_ON_SCREEN)
     files = (record.results_file, record.summary_file, page)
