@@ -186,7 +186,9 @@ def study(words: list[str], run: Callable, place: Path) -> None:
         assert Path(words[1]).is_file()  # a test of scripts/results.py verifies its thousands of results
         words = [words[0], "outputs/quickstart.tar.xz", *words[2:]]
     code, _, complaint = run("study", *words)
-    if words[0] in ("run", "resume") or "--with" in words:
+    if "--from" in words:  # the archive is of the toy study: it is read, and is another one
+        assert complaint.splitlines()[-1].startswith("levelfield: --from: ")
+    elif words[0] in ("run", "resume") or "--with" in words:
         assert complaint.splitlines()[-1] == f"levelfield: {WOULD_RUN}"
     else:
         assert code == 0, complaint
@@ -210,6 +212,9 @@ def data(words: list[str], run: Callable, place: Path) -> None:
 def sbatch(words: list[str], run: Callable, place: Path) -> None:
     """The script runs with an `srun` that notes its words, and what it would start is a command too."""
     script = words.index("scripts/slurm.sh")
+    if words[script + 1] == "study":  # tests/scripts/test_slurm.py starts Ray
+        levelfield([*words[script + 1 :], "--executor", "ray"], run, place)
+        return
     (place / "srun").write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {place}/words\n')
     (place / "srun").chmod(0o755)
     job = {"SLURM_SUBMIT_DIR": str(place), "SLURM_JOB_NUM_NODES": "1", "SLURM_NTASKS_PER_NODE": "1"}
@@ -298,7 +303,7 @@ def test_it_works(line: str, run: Callable, place: Path, monkeypatch: pytest.Mon
         raise UserError(WOULD_RUN)
 
     written = ("cli.study_output.write_ranks", "use.export.export")
-    for name in ("study.run.run_study", "cli.study_output.print_jobs", *written):
+    for name in ("study.run.run_study", "study.executors.ray._connected", "cli.study_output.print_jobs", *written):
         monkeypatch.setattr(f"levelfield.{name}", would_run)
     given = ELLIPSIS.split(" --model.loss")[0] if "--model.loss " in line else ELLIPSIS
     line = line.replace("/SET", f"/{SET}").replace("...", given)

@@ -62,8 +62,11 @@ def write_report(study: StudyFolder) -> Path:
     contents |= {"figures": figures, "own_sections": own, "sections": _sections(contents, own)}
     page = render("page.html.j2", **contents)
     with Lock(study.folder, "report", "report"):  # several processes that share a study end with its page
-        for name, content in drawn.items():
-            write_atomically(folder / f"{name}.svg", content)
+        for name in declared:
+            if name in drawn:
+                write_atomically(folder / f"{name}.svg", drawn[name])
+            else:
+                (folder / f"{name}.svg").unlink(missing_ok=True)  # of an earlier page
         write_atomically(folder / "index.html", page.encode())
     return folder / "index.html"
 
