@@ -10,7 +10,6 @@ from typing import Any
 
 from levelfield.analysis.statistics import t_interval
 from levelfield.storage.atomic import write_atomically
-from levelfield.storage.lock import Lock
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import failed
 from levelfield.study.spec import StudySpec, one_pca
@@ -130,7 +129,7 @@ def to_csv(rows: Sequence[ResultRow] | Sequence[SummaryRow], kind: type[ResultRo
 
 def write_tables(study: StudyFolder) -> list[ResultRow]:
     """Derive `results.csv` and `summary.csv` anew and return the rows of the former."""
-    with Lock(study.folder, "tables", "tables"):  # `study report` may be asked for while the study runs
+    with study.writing():
         study.read_again()  # here: who writes last has read last
         rows = collect_rows(study)
         write_atomically(study.results_file, to_csv(rows, ResultRow))

@@ -21,7 +21,6 @@ from levelfield.report.score_bars import cells_of, scale_of
 from levelfield.report.table import COLLAPSED, footnotes, origin_lines, score_lines
 from levelfield.report.template import inside, render, size_of
 from levelfield.storage.atomic import write_atomically
-from levelfield.storage.lock import Lock
 from levelfield.study.folder import StudyFolder
 from levelfield.study.spec import ONE_PCA, StudySpec, without_value
 
@@ -61,7 +60,7 @@ def write_report(study: StudyFolder) -> Path:
     own = list(dict.fromkeys(each.section for each, *_ in figures if each.section not in SECTIONS.values()))
     contents |= {"figures": figures, "own_sections": own, "sections": _sections(contents, own)}
     page = render("page.html.j2", **contents)
-    with Lock(study.folder, "report", "report"):  # several processes that share a study end with its page
+    with study.writing():
         for name in declared:
             if name in drawn:
                 write_atomically(folder / f"{name}.svg", drawn[name])

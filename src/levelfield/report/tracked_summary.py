@@ -8,7 +8,6 @@ from typing import Any
 from levelfield.analysis.results import SummaryRow, collect_rows, summarise
 from levelfield.analysis.verdicts import verdict_lines
 from levelfield.core.configuration import init_args
-from levelfield.storage.lock import Lock
 from levelfield.study.folder import StudyFolder
 from levelfield.training.trackers import QUIET, TENSORBOARD, WANDB
 
@@ -20,7 +19,7 @@ def track_summary(study: StudyFolder) -> None:
         return
     rows = collect_rows(study)
     summary, verdicts = summarise(rows), verdict_lines(rows, study.spec)
-    with Lock(study.folder, "report", "report"):
+    with study.writing():
         for logger in (trackers[name] for name in WANDB if name in trackers):
             _to_wandb(study, logger, summary, verdicts)
         if set(TENSORBOARD) & set(trackers):

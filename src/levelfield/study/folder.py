@@ -41,7 +41,7 @@ SCORES = ("separated", "concatenated", "one_pca", "num_skipped")
 RESULTS_FILE, SUMMARY_FILE = "results.csv", "summary.csv"
 # The rows of an archive, whose weights and logs are not here; the rows that are kept though their sources changed.
 ARCHIVED, KEPT = "archived.json", "kept.json"
-LOCK, HOLDER = ".lock", ".running.json"
+LOCK, HOLDER, WRITING = ".lock", ".running.json", ".writing.lock"
 # How long what a killed process leaves behind may hold its lock: its workers see its end after half a second.
 LEFT_SECONDS = 5.0
 AGAIN = "delete that result.json and resume to do this job again"
@@ -292,7 +292,11 @@ class StudyFolder:
             return self.folder.exists() and not self.folder.is_dir()
         return any(not path.name.startswith(".") for path in self.folder.iterdir())  # a killed study leaves those
 
-    # The lock.
+    # Locks.
+
+    def writing(self) -> FileLock:
+        """No other process writes the tables and the page meanwhile: `study report` may be asked for while it runs."""
+        return FileLock(self.folder / WRITING)
 
     def holder(self) -> dict[str, Any] | None:
         """Who runs the study now: `process`, `host` and `since`; None where nobody does."""
