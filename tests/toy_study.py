@@ -102,8 +102,10 @@ def finished(toy_file: Path, tmp_path_factory: pytest.TempPathFactory, worker_id
     session = tmp_path_factory.getbasetemp()
     shared = session if worker_id == "master" else session.parent  # what the test processes of this session share
     folder = shared / "finished" / "toy"
-    with FileLock(shared / "finished.lock"):  # the second process finds the study done
-        run_study(folder, load_spec(toy_file))
+    with FileLock(shared / "finished.lock"):
+        if not (shared / "finished.done").exists():  # a second start would write beside what others copy
+            run_study(folder, load_spec(toy_file))
+            (shared / "finished.done").touch()
     return folder
 
 

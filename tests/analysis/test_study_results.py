@@ -16,7 +16,6 @@ from levelfield.analysis.conditions import differing_conditions
 from levelfield.analysis.results import collect_rows, write_tables
 from levelfield.errors import UserError
 from levelfield.storage.atomic import write_json
-from levelfield.storage.lock import Lock
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import RESULT, Job, job_config, job_seed, row_runs, study_jobs, write_result
 from levelfield.study.spec import StudySpec
@@ -103,7 +102,7 @@ def test_a_report_that_began_before_the_last_score_does_not_undo_its_table(tmp_p
     content = last.read_bytes()
     last.unlink()
     with ThreadPoolExecutor() as threads:
-        with Lock(tmp_path, "tables", "tables"):  # the study writes its tables meanwhile
+        with StudyFolder(tmp_path, spec).writing():  # the study writes its tables meanwhile
             report = threads.submit(write_tables, StudyFolder(tmp_path, spec))
             time.sleep(0.3)
             last.write_bytes(content)

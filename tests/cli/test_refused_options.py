@@ -90,9 +90,9 @@ def test_a_study_s_command_refuses_what_it_does_not_use(command, option):
         study([command, "smoke", option])
 
 
-def test_a_begun_study_says_what_it_passes_over(toy_file, finished, capsys):
-    assert study(["run", str(toy_file), "--output", str(finished), "--from", "nothing.tar.xz"]) == 0
-    assert f"note: --from nothing.tar.xz is passed over: {finished} has begun" in capsys.readouterr().out
+def test_a_begun_study_says_what_it_passes_over(toy_file, copy, capsys):
+    assert study(["run", str(toy_file), "--output", str(copy), "--from", "nothing.tar.xz"]) == 0
+    assert f"note: --from nothing.tar.xz is passed over: {copy} has begun" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -42,17 +43,18 @@ def test_two_workers_end_with_the_bytes_of_one(toy: StudyFolder, toy_file: Path,
     assert (jobs[-1]["done"], jobs[-1]["jobs"], jobs[-1]["seconds_left"]) == (22, 22, None)
 
 
-def test_a_finished_study_imports_no_torch(toy: StudyFolder, toy_file: Path) -> None:
+def test_a_finished_study_imports_no_torch(toy: StudyFolder, toy_file: Path, tmp_path: Path) -> None:
     code = (
         "import sys\nfrom pathlib import Path\nfrom levelfield.study.folder import StudyFolder\n"
         "from levelfield.study.rows import load_spec\nfrom levelfield.study.run import run_study\n"
         "run_study(StudyFolder(Path(sys.argv[2]), load_spec(Path(sys.argv[1]))))\n"
         "assert not {'torch', 'optuna', 'lightning'} & set(sys.modules)"
     )
-    stamp = [path.stat().st_mtime_ns for path in results(toy.folder)]
-    words = [sys.executable, "-c", code, str(toy_file), str(toy.folder)]
+    folder = shutil.copytree(toy.folder, tmp_path / "out")
+    stamp = [path.stat().st_mtime_ns for path in results(folder)]
+    words = [sys.executable, "-c", code, str(toy_file), str(folder)]
     assert subprocess.run(words, env={**os.environ}, check=False).returncode == 0
-    assert [path.stat().st_mtime_ns for path in results(toy.folder)] == stamp
+    assert [path.stat().st_mtime_ns for path in results(folder)] == stamp
 
 
 def test_a_dry_run_lists_the_jobs_and_builds_nothing(toy: StudyFolder, tmp_path: Path) -> None:

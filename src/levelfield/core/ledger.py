@@ -147,7 +147,8 @@ def evaluations_beside(folder: Path) -> list[dict[str, Any]]:
 def compare_copy(folder: Path) -> list[str]:
     """In what a folder's copy differs from the user's ledger, as far as this holds lines of the folder.
 
-    It holds none of an archive's lines, and none where the caches were removed.
+    It holds none of an archive's lines, and none where the caches were removed. Of a folder that was copied or moved,
+    when an evaluation ended is not compared: each copy may have gone on.
 
     Raises:
         UserError: the copy is damaged.
@@ -160,7 +161,8 @@ def compare_copy(folder: Path) -> list[str]:
     problems = [
         f"{LEDGER}: {_named(line)} is not in the user's ledger"
         for line in copy
-        if line not in there and (line["id"] in known or (own and line.get("folder") == here))
+        if line not in there
+        and (line["id"] in (known if line["event"] == EVALUATED else own) or (own and line.get("folder") == here))
     ]
     return problems + [
         f"{LEDGER}: {_named(line)} of the user's ledger is missing"
