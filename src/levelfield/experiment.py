@@ -112,6 +112,7 @@ class Study:
         keep: Collection[str] = (),
         reopen_test: str | None = None,
         test_without_failed_runs: bool = False,
+        stop_here: bool = False,
         console: Console | None = None,
         machine: TextIO | None = None,
         debug: bool = False,
@@ -125,6 +126,7 @@ class Study:
             keep: Methods whose results stay though a source has changed; reports say so.
             reopen_test: Why the runs are scored on the test classes once more; it is kept and shown.
             test_without_failed_runs: Score the other runs though some failed.
+            stop_here: Do no job, and score the runs that are whole.
             machine: Where each job that ends is told as a line of JSON.
             debug: Whether the traceback of an own class's error is shown.
 
@@ -147,6 +149,7 @@ class Study:
             keep=keep,
             retest=reopen_test,
             without_failed=test_without_failed_runs,
+            stop_here=stop_here,
             machine=machine,
             debug=debug,
         )

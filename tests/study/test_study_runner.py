@@ -216,3 +216,28 @@ def test_training_needs_no_test_image_and_no_test_label(toy_file: Path, tmp_path
                 for place in (folder, tmp_path / "permuted")
             ]
             assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_stopped_here_the_whole_runs_are_scored_and_going_on_ends_in_the_same_bytes(
+    finished: Path, spec: StudySpec, tmp_path: Path
+) -> None:
+    folder = tmp_path / "toy"
+    shutil.copytree(finished, folder)
+    for part in ("ledger.jsonl", *TABLES):
+        (folder / part).unlink()
+    for tested in folder.glob("jobs/*/run*/test"):
+        shutil.rmtree(tested)
+    shutil.rmtree(folder / Job("arcface", "run", 0, 1).path)
+    shutil.rmtree(folder / Job("contrastive", "run", 1, 0).path)
+    run_study(folder, spec, stop_here=True)
+    with open(folder / "results.csv", newline="") as file:
+        tested = {(row["method"], row["run"]) for row in csv.DictReader(file) if row["stage"] == "test"}
+    assert tested == {
+        *{("pretrained", "0"), ("pretrained_one_pca", "0")},
+        *{("contrastive", "0"), ("arcface", "1")},
+    }
+    assert len(evaluations(folder)) == 1
+    run_study(folder, spec)
+    assert len(evaluations(folder)) == 2
+    for name in TABLES:
+        assert (folder / name).read_bytes() == (finished / name).read_bytes()

@@ -9,7 +9,6 @@ from levelfield.metrics.table import SELECTED_BY
 from levelfield.storage.file_hash import file_hash
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import LOGS, METRICS_FILE, RESULT, failed
-from levelfield.study.spec import is_baseline
 
 # What became of a file of a study that was unpacked from an archive.
 NOT_ARCHIVED = "is in no archive"
@@ -23,7 +22,7 @@ def changed_files(study: StudyFolder) -> dict[Path, str]:
             path = study.folder / job.path / name
             recorded = result.get("files", {}).get(name)
             # A training of few steps that validates nothing logs nothing.
-            may_lack = name == METRICS_FILE and (is_baseline(job.method) or not result.get("validation"))
+            may_lack = name == METRICS_FILE and (not study.spec.trains(job.method) or not result.get("validation"))
             expected = recorded or not (failed(result) or may_lack)
             if not path.is_file():
                 if expected:
@@ -50,7 +49,7 @@ def changed_scores(study: StudyFolder) -> Iterator[str]:
     damaged = changed_files(study)
     for job, result in study.state.results.items():
         path = job.path / METRICS_FILE
-        if failed(result) or is_baseline(job.method) or path in damaged or not result["validation"]:
+        if failed(result) or not study.spec.trains(job.method) or path in damaged or not result["validation"]:
             continue
         scores = validation_scores(study.folder / path)
         stored, best = result["validation"][SELECTED_BY], max(scores.values(), default=None)

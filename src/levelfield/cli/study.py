@@ -42,6 +42,7 @@ verify an archive (report unpacks it into --output).
   --reopen-test WHY         score the runs on the test classes once more; the reason is kept and shown
   --test-without-failed-runs
                             score the other runs though some failed
+  --stop-here               train nothing more, and score the runs that are whole on the test classes
   --dry-run                 print the jobs; train nothing
   --metrics NAME ...        test scores beside MAP@R, R-precision and P@1, in results.csv and summary.csv: recall_at_16,
                             map_at_1024, map, mrr, nmi, nmi_geometric, ami, f1 (docs/metrics.md)
@@ -82,7 +83,7 @@ def parse(argv: Sequence[str]) -> Namespace:
     parser.add_option("--reopen-test", used_by=TRAINING)
     parser.add_option("--json", used_by=("status", *TRAINING), action="store_true")
     parser.add_argument("--debug", action="store_true")
-    for flag in ("--test-without-failed-runs", "--dry-run"):
+    for flag in ("--test-without-failed-runs", "--stop-here", "--dry-run"):
         parser.add_option(flag, used_by=TRAINING, action="store_true")
     parser.add_option("--executor", used_by=TRAINING, default="local")
     parser.add_option("--metrics", used_by=TRAINING, nargs="+")

@@ -161,6 +161,7 @@ def _run(
             keep=arguments.keep,
             reopen_test=arguments.reopen_test,
             test_without_failed_runs=arguments.test_without_failed_runs,
+            stop_here=arguments.stop_here,
             console=console,
             machine=machine,
             debug=arguments.debug,

@@ -46,7 +46,7 @@ def _fit(task: Task, features: "_Features", earlier: Sequence[str]) -> dict[str,
     module.setup("fit")
     train_NF, val_NF = features.of(training)
     train_labels, val_labels = (torch.from_numpy(part.labels) for part in (module.train_subset, module.val_subset))
-    one, folds = None, task.config["data"].get("num_folds", 1)
+    one, folds = None, task.folds
     kind = task.projection
     project = fit_projection(kind, train_NF, train_labels, size)
     if kind == PCA and folds > 1 and task.job.fold == 0:

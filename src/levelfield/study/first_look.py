@@ -49,7 +49,7 @@ def look_at_rows(spec: StudySpec, own: Collection[str], given_up: GivenUp) -> Se
     with tempfile.TemporaryDirectory() as folder:
         for row in spec.methods:
             try:
-                if spec.folds == 1 and spec.trials(row):  # the runs have other settings than the trials
+                if spec.whole_half and spec.trials(row):  # the runs have other settings than the trials
                     build(job_config(spec, Job(row, "run", 0, 0), {}), Path(folder), progress=False, kept=kept)
                 seen[row] = build(first_config(spec, row), Path(folder), progress=False, kept=kept)
             except UserError:

@@ -29,9 +29,10 @@ from levelfield.study.jobs import (
     job_config,
     read_result,
     row_runs,
+    source_of,
     study_jobs,
 )
-from levelfield.study.spec import STUDY, StudySpec, digest, is_baseline, row_folder
+from levelfield.study.spec import OF, STUDY, StudySpec, digest, is_baseline, row_folder
 from levelfield.study.state import StudyState
 
 # What a job's numbers are and follow from, without when and where it was done.
@@ -128,7 +129,10 @@ class StudyFolder:
         return any((self.folder / "jobs" / row_folder(row)).glob(f"*/fold*/{RESULT}"))
 
     def remove_row(self, row: str) -> None:
-        """Forget all results of a row."""
+        """Forget all results of a row, and of what is derived from it."""
+        for derived, made in self.spec.derived.items():
+            if made[OF] == row:
+                self.remove_row(derived)
         shutil.rmtree(self.folder / "jobs" / row_folder(row), ignore_errors=True)
         self._write_rows(KEPT, {key: value for key, value in self.kept.items() if key != row})
         for name in ("stored", "state"):
@@ -187,7 +191,10 @@ class StudyFolder:
             data=data,
             weights=weights,
             threads=self.spec.threads,
+            folds=self.spec.folds_of(job.stage),
             projection=self.spec.reference_of(row),
+            derived=self.spec.derived.get(row),
+            source=None if (source := source_of(self.spec, job)) is None else self.folder / source.path,
         )
 
     # Rows whose results were not computed here, or by other sources than those that are here now.

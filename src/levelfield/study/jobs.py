@@ -4,7 +4,7 @@ import copy
 import json
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from levelfield.errors import UserError
 from levelfield.seeds import seed_of
 from levelfield.storage.atomic import make_durable, storing, write_json
 from levelfield.storage.file_hash import file_hash
-from levelfield.study.spec import PCA, WHOLE_HALF, StudySpec, is_baseline, row_folder, second_search
+from levelfield.study.spec import OF, PCA, WHOLE_HALF, StudySpec, is_baseline, row_folder, second_search
 
 RESULT = "result.json"
 CONFIG, METRICS_FILE = "config.yaml", "metrics.csv"
@@ -62,7 +62,9 @@ class Task:
         data: Fingerprint of the training half.
         weights: Where the trunk's weights come from; None where nobody knows.
         threads: CPU threads.
+        folds: Of how many folds an untrained row has one PCA.
         projection: What an untrained row does to the features.
+        derived: How the job's model is made of that of another job, in `source`; None for one that is trained.
     """
 
     study: str
@@ -76,7 +78,10 @@ class Task:
     data: str
     weights: str | None
     threads: int
+    folds: int
     projection: str = PCA
+    derived: Config | None = None
+    source: Path | None = None
 
     @property
     def job_folder(self) -> Path:
@@ -104,12 +109,12 @@ def checkpoint_name(job: Job, projection: str = PCA) -> str:
 
 
 def study_jobs(spec: StudySpec) -> list[Job]:
-    """All jobs in the order they are done: the untrained rows, then trial by trial and run by run through all rows."""
+    """All jobs in the order they are done: the untrained rows, then trial by trial and run by run, row by row."""
     trained = [row for row in spec.methods if not is_baseline(row)]
     searched = [row for row in trained if spec.trials(row)]
 
     def stage(name: str, count: int, rows: list[str]) -> list[Job]:
-        return [Job(row, name, n, fold) for n in range(count) for fold in range(spec.folds_of(name)) for row in rows]
+        return [Job(row, name, n, fold) for n in range(count) for row in rows for fold in range(spec.folds_of(name))]
 
     untrained = [job for row in spec.rows if is_baseline(row) for job in folds_of(spec, row, 0)]
     return [*untrained, *stage("trial", spec.search.trials, searched), *stage("run", spec.runs, trained)]
@@ -125,6 +130,11 @@ def folds_of(spec: StudySpec, row: str, number: int, stage: str = "run") -> list
     return [Job(row, stage, number, fold) for fold in range(spec.folds_of(stage))]
 
 
+def source_of(spec: StudySpec, job: Job) -> Job | None:
+    """The job whose model a job's is derived from; None for one that is trained."""
+    return replace(job, method=spec.derived[job.method][OF]) if job.method in spec.derived else None
+
+
 def job_config(spec: StudySpec, job: Job, parameters: Mapping[str, Any]) -> Config:
     """The configuration that `levelfield fit --config` would take to do the job.
 
@@ -136,8 +146,8 @@ def job_config(spec: StudySpec, job: Job, parameters: Mapping[str, Any]) -> Conf
         config["model"].setdefault("loss", "levelfield.losses.ContrastiveLoss")  # a learner has one; nothing trains it
     for key, value in parameters.items():
         config = set_dotted(config, key, value)
-    folds = spec.folds_of(job.stage)
-    config["data"] |= {"fold": job.fold, "num_folds": folds} if folds > 1 else {"fold": WHOLE_HALF}
+    blocks = spec.blocks_of(job.stage)
+    config["data"] |= {"fold": job.fold, "num_folds": blocks} if blocks > 1 else {"fold": WHOLE_HALF}
     config["trainer"].setdefault("devices", 1)  # whatever the machine has
     config["seed_everything"] = job_seed(spec, job)
     return config

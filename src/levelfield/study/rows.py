@@ -12,11 +12,15 @@ from levelfield.errors import UserError, nearest
 from levelfield.metrics.table import METRICS, named
 from levelfield.study.search_space import read_space
 from levelfield.study.spec import (
+    ALPHA,
     BASELINE,
     COUNTS,
     NAME,
+    OF,
     ONE_PCA,
     SECTIONS,
+    TO,
+    VALIDATED,
     SearchSettings,
     StudySpec,
     is_baseline,
@@ -72,6 +76,9 @@ def load_spec(
     rows = dict(_rows(path, content, base, layers, search, (sweep, values), of_methods))
     for row, number in _second_searches(path, content.get("second_searches"), sections["second_searches"], list(rows)):
         rows[f"{row}@{number}"] = rows[row]
+    derived = dict[str, Config]()
+    for row, config, made in _derived(path, content.get("derived"), rows):
+        rows[row], derived[row] = Row(config, {}), made
     return StudySpec(
         name=str(name),
         **_counts(path, {key: content.get(key, usual) for key, usual in COUNTS.items()}),
@@ -80,6 +87,12 @@ def load_spec(
         spaces={row: found.space for row, found in rows.items() if found.space},
         metrics=read_metrics(path, metrics),
         sweep=sweep,
+        blocks=_blocks(path, content.get("blocks")),
+        derived=derived,
+        trunks={
+            str(trunk): stack(layers, path.parent, f"trunks of {path}: {trunk}")
+            for trunk, layers in mapping(content.get("trunks") or {}, f"{path}: trunks").items()
+        },
         references=_references(path, content.get("references"), any(map(is_baseline, rows))),
     )
 
@@ -268,6 +281,39 @@ def _second_searches(path: Path, given: Any, options: Config, rows: Sequence[str
     for row in rows:
         for number in range(2, 2 + numbers.get(row, numbers.get(ALL, 0))):
             yield row, number
+
+
+def _derived(path: Path, given: Any, rows: Mapping[str, Row]) -> Iterator[tuple[str, Config, Config]]:
+    """Each derived row with its configuration and with what it is made of; it may be made of an earlier one."""
+    for row, made in mapping(given or {}, f"{path}: derived").items():
+        place = f"{path}: derived.{row}"
+        mapping(made, place, (OF, ALPHA, TO))
+        if row in rows or not re.fullmatch(NAME, str(row)):
+            raise UserError(f"{place}: a method has this name, or it is no name; choose another")
+        if made.get(OF) not in rows:
+            raise UserError(f"{place}: of: no method {made.get(OF)!r}{nearest(str(made.get(OF)), [*rows])}")
+        if (ALPHA in made) == (TO in made):
+            raise UserError(f"{place}: give one of {ALPHA} (a number, or validated) and {TO} (a size)")
+        alpha = made.get(ALPHA, VALIDATED)
+        if alpha != VALIDATED and not (isinstance(alpha, int | float) and 0 <= alpha <= 1):
+            raise UserError(f"{place}: {ALPHA} must be a number from 0 to 1, or {VALIDATED}, not {alpha!r}")
+        whole_number(f"{place}: {TO}", made.get(TO, 1), 1)
+        yield row, derived_config(rows[made[OF]].config, made), dict(made)
+
+
+def derived_config(config: Config, made: Config) -> Config:
+    """The configuration of a row that is derived from the row with `config`: nothing trains it."""
+    left_out = ("loss", "miner", "regularizer")
+    model = {key: value for key, value in config["model"].items() if key not in left_out}
+    model["loss"] = "levelfield.losses.ContrastiveLoss"  # a learner has one
+    if TO in made:
+        model |= {"embedder": "levelfield.models.LinearEmbedder", "embedding_size": made[TO]}
+    trainer = {key: value for key, value in config["trainer"].items() if key in ("accelerator", "devices", "precision")}
+    return {**config, "model": model, "trainer": {**trainer, "limit_predict_batches": 0}}
+
+
+def _blocks(path: Path, given: Any) -> int | None:
+    return None if given is None else whole_number(f"{path}: blocks", given, 2)
 
 
 def _references(path: Path, given: Any, several_trunks: bool) -> list[str]:

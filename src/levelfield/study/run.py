@@ -25,6 +25,7 @@ def run_study(
     keep: Collection[str] = (),
     retest: str | None = None,
     without_failed: bool = False,
+    stop_here: bool = False,
     machine: TextIO | None = None,
     debug: bool = False,
 ) -> StudyFolder:
@@ -39,6 +40,7 @@ def run_study(
         keep: Rows or methods whose results stay though a source has changed.
         retest: Why the runs are scored again though all are.
         without_failed: Score the other runs though some failed.
+        stop_here: Do no job, and score the runs that are whole.
         machine: Gets a line of JSON for each job that ends.
         debug: Whether to show the traceback of a user's code.
 
@@ -67,7 +69,7 @@ def run_study(
             study.had_work = retest is not None or not study.is_finished()
             if study.had_work:
                 running = _Running(study, slots, console, sources, machine, debug)
-                running.run(recompute, keep, retest, without_failed)
+                running.run(recompute, keep, retest, without_failed, stop_here)
             else:
                 study.write_spec()
     finally:
@@ -96,7 +98,14 @@ class _Running:
         self.given_up = GivenUp(self._line, debug)
         self.progress: Progress | None = None
 
-    def run(self, recompute: Collection[str], keep: Collection[str], retest: str | None, without_failed: bool) -> None:
+    def run(
+        self,
+        recompute: Collection[str],
+        keep: Collection[str],
+        retest: str | None,
+        without_failed: bool,
+        stop_here: bool,
+    ) -> None:
         """Do what is to do, then score the runs on the test classes."""
         from levelfield.study.first_look import look_at_rows  # these import torch, and a finished study needs none
         from levelfield.study.seal import evaluate
@@ -105,7 +114,7 @@ class _Running:
         study = self.study
         with fixed_threads(study.spec.threads):
             data, weights = "", dict[str, str | None]()
-            if study.state.to_do:
+            if study.state.to_do and not stop_here:
                 for slot in range(self.slots.number):
                     self.slots.ready(slot)  # workers start while the rows are looked at
                 seen = look_at_rows(study.spec, own_rows(self.sources), self.given_up)
@@ -115,10 +124,13 @@ class _Running:
             study.write_spec()  # a study that cannot be built has not begun
             with Progress(self.console, study.state, self.slots.number, self.machine) as progress:
                 self.progress = progress
-                jobs = _Jobs(study, self.sources, data, weights, progress)
-                do_all(jobs, self.slots, self._line, self.given_up)
-                self.given_up.refuse()
-                evaluate(study, self.slots, progress, retest, without_failed)
+                if not stop_here:
+                    jobs = _Jobs(study, self.sources, data, weights, progress)
+                    do_all(jobs, self.slots, self._line, self.given_up)
+                    self.given_up.refuse()
+                elif not study.state.tested_runs():
+                    raise UserError(f"{study.folder}: no run is whole yet, so there is nothing to score; run on")
+                evaluate(study, self.slots, progress, retest, without_failed or stop_here)
 
     def _line(self, text: str) -> None:
         if self.progress is not None:
@@ -163,15 +175,17 @@ class _Jobs:
 
     def _unit(self, name: str, job: Job) -> Unit:
         from levelfield.study.baseline import run_untrained
+        from levelfield.study.derived import run_derived
         from levelfield.study.training_job import run_job
 
+        spec = self.study.spec
         if is_baseline(job.method):
             rows = self.together[job.method]
             same = [each for each in self.state.jobs if each.method in rows and each not in self.state.results]
             return Unit(name, job.method, run_untrained, ([self._task(each) for each in same],))
         if self.state.parameters(job) is None:
             return Unit(name, job.method, _suggest, (self.state.suggest_arguments(job),))
-        return Unit(name, job.method, run_job, (self._task(job),))
+        return Unit(name, job.method, run_derived if job.method in spec.derived else run_job, (self._task(job),))
 
     def _task(self, job: Job) -> Task:
         return self.study.task(job, self.sources[job.method], self.data, self.weights.get(job.method))

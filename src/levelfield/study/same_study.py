@@ -34,6 +34,7 @@ class Stale:
 def with_rows_of(spec: StudySpec, begun: StudySpec, rows: Iterable[str]) -> StudySpec:
     """A study with `rows` of its folder besides: a method that was added stays once it has a result."""
     methods = {row: begun.methods[row] for row in rows if row not in spec.methods}
+    derived = {row: made for row, made in begun.derived.items() if row in methods}
     references = [name for name in begun.references if name not in spec.references]
     spaces = {row: space for row, space in begun.spaces.items() if row in methods}
     return replace(
@@ -41,6 +42,7 @@ def with_rows_of(spec: StudySpec, begun: StudySpec, rows: Iterable[str]) -> Stud
         methods={**spec.methods, **methods},
         spaces={**spec.spaces, **spaces},
         references=[*spec.references, *references],
+        derived={**spec.derived, **derived},
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from levelfield.core.configuration import Config, flatten, init_args, read_yaml
+from levelfield.core.configuration import Config, flatten, init_args, merge, read_yaml
 from levelfield.core.source_identity import DEFAULTS
 from levelfield.errors import UserError
 from levelfield.storage.without_trackers import without_trackers
@@ -27,6 +27,8 @@ SECTIONS = ("model", "data", "trainer")
 WHOLE_HALF = "none"
 # What the study's untrained rows do to the features of the trunk.
 PCA, FEATURES, LDA, PCA_TO = "pca", "features", "lda", r"pca([1-9][0-9]*)"
+# How a row is derived from a trained one.
+OF, ALPHA, TO, VALIDATED = "of", "alpha", "pca", "validated"
 # These change no number.
 NOT_IDENTITY = ("root", "num_workers", "cache")
 # Settings of the data that an untrained trunk does not see.
@@ -70,6 +72,11 @@ class StudySpec:
         metrics: Test scores besides MAP@R, R-precision and precision@1, as `levelfield.metrics.table` names them.
         sweep: The dotted keys that the study tries several values of: `softmax[64]` and `softmax[128]`.
         references: Untrained rows besides the PCA of the trunk's features: `features`, `lda`, `pca512`.
+        blocks: Blocks that the training classes are cut into, each the validation classes of one fold; None for as many
+            as there are folds. With fewer folds only the first blocks are validated.
+        derived: Row to what it is made of, without training: `{of: ROW, alpha: 0.5}` is the mean of that row's weights
+            and of the ones that it started from, `{of: ROW, pca: 128}` its embeddings through a PCA.
+        trunks: Name to the settings of a further trunk, whose features are a row: `pretrained[features-NAME]`.
     """
 
     name: str
@@ -83,6 +90,9 @@ class StudySpec:
     metrics: list[str] = field(default_factory=list)
     sweep: list[str] = field(default_factory=list)
     references: list[str] = field(default_factory=list)
+    blocks: int | None = None
+    derived: dict[str, Config] = field(default_factory=dict)
+    trunks: dict[str, Config] = field(default_factory=dict)
 
     @property
     def rows(self) -> list[str]:
@@ -92,7 +102,11 @@ class StudySpec:
     @property
     def whole_half(self) -> bool:
         """Whether the runs train on all training classes, without validation."""
-        return self.folds == 1
+        return self.folds == 1 and self.blocks is None
+
+    def trains(self, row: str) -> bool:
+        """Whether the jobs of a row train: not those of an untrained or a derived one."""
+        return row in self.methods and row not in self.derived and not is_baseline(row)
 
     def trials(self, row: str) -> int:
         """Number of trials of a row, 0 for one that is not searched."""
@@ -101,8 +115,12 @@ class StudySpec:
     def folds_of(self, stage: str) -> int:
         """Trainings of a trial, or of a run."""
         if stage == "trial":
-            return self.search.folds or (COUNTS["folds"] if self.folds == 1 else self.folds)
+            return self.search.folds or (COUNTS["folds"] if self.whole_half else self.folds)
         return self.folds
+
+    def blocks_of(self, stage: str) -> int:
+        """Blocks of classes of which a trial, or a run, validates the first `folds_of`; 1 validates none."""
+        return max(self.blocks or self.folds, self.folds_of(stage))
 
     def space(self, row: str) -> Space:
         """What is searched of a row."""
@@ -119,6 +137,8 @@ class StudySpec:
         for row in self.methods:
             for kind in (PCA, *self.references):
                 found.setdefault(self._untrained_name(row, kind), (row, kind))
+        row = next(iter(self.methods))
+        found |= {f"{BASELINE}[{FEATURES}-{name}]": (row, FEATURES) for name in self.trunks}
         of_pca = {name: each for name, each in found.items() if each[1] == PCA}
         return {**of_pca, **found}
 
@@ -156,7 +176,9 @@ class StudySpec:
 
     def config_of(self, row: str) -> Config:
         """The configuration of a row, or of its `source_row`."""
-        return self.methods[self.source_row(row)]
+        config = self.methods[self.source_row(row)]
+        trunk = (value_of(row) or "").removeprefix(f"{FEATURES}-")
+        return merge(config, self.trunks[trunk]) if trunk in self.trunks and is_baseline(row) else config
 
     def reference_of(self, row: str) -> str:
         """What an untrained row does to the features: `pca` (to the methods' size), `features`, `lda`, `pca512`."""
@@ -171,10 +193,13 @@ class StudySpec:
 
     def settings(self, row: str) -> Config:
         """The written settings that a row's numbers follow from: adding another row changes none of them."""
-        common = {"folds": self.folds, "seed": self.seed, "threads": self.threads}
+        common: Config = {"folds": self.folds, "seed": self.seed, "threads": self.threads}
+        common |= {} if self.blocks is None else {"blocks": self.blocks}
         config = _without_places(self.config_of(row))
         if not is_baseline(row):
             searched = {"search": asdict(self.search), "space": self.spaces[row]} if self.trials(row) else {}
+            if row in self.derived:
+                searched = {"derived": self.derived[row], OF: self.settings(self.derived[row][OF])}
             return {**common, **config, **searched}
         kind = self.reference_of(row)
         model = {key: value for key, value in config["model"].items() if _changes_untrained(f"model.{key}", kind)}
@@ -214,8 +239,8 @@ class StudySpec:
         try:
             content = read_yaml(path)
             spec = cls(**{**content, "search": SearchSettings(**content["search"])})
-            whole = set(content) == {each.name for each in fields(cls)}
-            if whole and spec.row_hashes and all(re.fullmatch(ROW, row) for row in spec.methods):
+            known = set(content) <= {each.name for each in fields(cls)}
+            if known and spec.row_hashes and all(re.fullmatch(ROW, row) for row in spec.methods):
                 return spec
         except (TypeError, AttributeError, KeyError, StopIteration):
             pass

@@ -9,7 +9,7 @@ from typing import Any
 
 from levelfield.core.configuration import Config
 from levelfield.metrics.table import SELECTED_BY
-from levelfield.study.jobs import Job, failed, folds_of, job_config, row_runs, study_jobs
+from levelfield.study.jobs import Job, failed, folds_of, job_config, row_runs, source_of, study_jobs
 from levelfield.study.spec import StudySpec, is_baseline
 from levelfield.study.suggest import Trial, best_trial, suggest
 
@@ -64,6 +64,9 @@ class StudyState:
         return (job for job in list(self._unfinished) if self._is_ready(job))
 
     def _is_ready(self, job: Job) -> bool:
+        source = source_of(self.spec, job)
+        if source is not None:
+            return source in self.results
         if not self._is_searched(job):
             return True
         if len(self._trials[job.method]) < self._trials_before(job):

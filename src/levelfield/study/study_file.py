@@ -12,6 +12,7 @@ from levelfield.study.spec import COUNTS, SECTIONS, STUDY
 
 KEYS = (
     *("name", "base", "overrides", "methods", "sweep", "search", "spaces", "second_searches", "references", "metrics"),
+    *("blocks", "derived", "trunks"),
     *COUNTS,
 )
 # The study sets these for each job.

@@ -10,7 +10,6 @@ from levelfield.analysis.integrity import validation_scores
 from levelfield.report.figures import ReportFigure, Results
 from levelfield.report.figures.style import INK, PALETTE, small_panels, whole_numbers
 from levelfield.study.jobs import METRICS_FILE, failed
-from levelfield.study.spec import is_baseline
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 def _draw(results: Results) -> "Figure | None":
     study, curves = results.study, defaultdict(list)
     for job, result in study.state.results.items():
-        if job.stage == "run" and not is_baseline(job.method) and not failed(result) and result["validation"]:
+        if job.stage == "run" and study.spec.trains(job.method) and not failed(result) and result["validation"]:
             metrics = job.path / METRICS_FILE
             if metrics not in results.changed:
                 curves[job.method].append(read_curve(study.folder / metrics, job.fold, result["best_epoch"]))

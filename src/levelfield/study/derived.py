@@ -1,0 +1,120 @@
+"""Rows that are made of a trained row's models without training: an average with the start, or a PCA.
+
+Wortsman et al. (2022, WiSE-FT): `alpha * trained + (1 - alpha) * start` keeps what the trunk knew before.
+"""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from levelfield.errors import UserError
+from levelfield.metrics import retrieval_metrics
+from levelfield.metrics.table import SELECTED_BY
+from levelfield.models import LinearEmbedder
+from levelfield.models.pca_start import start_at_pca
+from levelfield.storage.provenance import provenance
+from levelfield.study.jobs import CHECKPOINT, RESULT, Task, failed, read_result, write_result
+from levelfield.study.spec import ALPHA, OF, VALIDATED
+from levelfield.study.training_job import check_sources, fixed_threads, memory_errors
+from levelfield.training.build import TrainingCLI, build
+from levelfield.training.embed import embed
+from levelfield.training.frozen_trunk import TRUNKS
+from levelfield.training.learner import MetricLearner
+from levelfield.training.trust import own_packages
+
+ALPHAS = (0.25, 0.5, 0.75, 1.0)
+
+
+def run_derived(task: Task, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Make a job's model of that of the job in `task.source`, score its validation classes, write the result.
+
+    Args:
+        earlier: What ended earlier attempts.
+
+    Raises:
+        UserError: the source has an embedder with weights: the mean of two heads is no head.
+    """
+    assert task.source is not None
+    assert task.derived is not None
+    started = time.monotonic()
+    check_sources(task)
+    source = read_result(task.source / RESULT, ())
+    if source is None or failed(source):
+        task.empty_folder()
+        return write_result(task, {"failure": f"{task.derived[OF]} has no model", "seconds": 0.0}, earlier)
+    with fixed_threads(task.threads), memory_errors():
+        training = build(task.config, task.empty_folder(), progress=False, trunks=task.folder / TRUNKS)
+        training.write_config()
+        training.datamodule.setup("fit")
+        trained = _trained(task.source, training)
+        learner, alpha = training.model, None
+        if ALPHA in task.derived:
+            start = {name: weight.clone() for name, weight in learner.trunk.state_dict().items()}
+            alpha = _best_alpha(task.derived[ALPHA], start, trained, training)
+            learner.trunk.load_state_dict(between(start, trained, alpha))
+        else:
+            learner.trunk.load_state_dict(trained)
+            _set_pca(learner, training)
+        score = _validate(training)
+        # Lightning saves only what a Trainer has run; this embeds no sample.
+        training.trainer.predict(learner, datamodule=training.datamodule, return_predictions=False)
+        training.trainer.save_checkpoint(task.checkpoint, weights_only=True)
+        found = {
+            "validation": {} if score is None else {SELECTED_BY: score},
+            "best_epoch": source.get("best_epoch"),
+            **({} if alpha is None else {ALPHA: alpha}),
+            "seconds": time.monotonic() - started,
+            "data": training.datamodule.identity(),
+            "provenance": provenance(training.trainer, learner),
+        }
+    return write_result(task, found, earlier)
+
+
+def between(start: dict[str, Tensor], trained: dict[str, Tensor], alpha: float) -> dict[str, Tensor]:
+    """`alpha * trained + (1 - alpha) * start`; counters, such as those of batch norm, are the trained ones."""
+    return {
+        name: torch.lerp(start[name], weight, alpha) if weight.is_floating_point() else weight
+        for name, weight in trained.items()
+    }
+
+
+def _trained(source: Path, training: TrainingCLI) -> dict[str, Tensor]:
+    learner = MetricLearner.load_from_checkpoint(source / CHECKPOINT, trust=own_packages(training.config_dump))
+    if any(True for _ in learner.embedder.parameters()):
+        raise UserError(
+            f"{source / CHECKPOINT}: derived rows are of trunks without a head; give the method "
+            "model.embedder: levelfield.models.IdentityEmbedder"
+        )
+    return learner.trunk.state_dict()
+
+
+def _best_alpha(given: Any, start: dict[str, Tensor], trained: dict[str, Tensor], training: TrainingCLI) -> float:
+    if given != VALIDATED:
+        return float(given)
+    scores = {}
+    for alpha in ALPHAS:
+        training.model.trunk.load_state_dict(between(start, trained, alpha))
+        score = _validate(training)
+        if score is None:
+            raise UserError("derived: alpha: validated needs a validation fold; give a number")
+        scores[alpha] = score
+    return max(scores, key=lambda alpha: (scores[alpha], -alpha))  # of equals the one nearer to the start
+
+
+def _validate(training: TrainingCLI) -> float | None:
+    """MAP@R of the validation classes, a fraction; None where all classes train."""
+    data, learner = training.datamodule, training.model
+    if not len(data.val_subset):
+        return None
+    found = embed(learner, data.eval_dataloader(data.val_subset), device=training.trainer.strategy.root_device)
+    scores = retrieval_metrics(found.embeddings, found.labels, metrics=(SELECTED_BY,), distance=learner.distance)
+    return float(scores[SELECTED_BY])
+
+
+def _set_pca(learner: MetricLearner, training: TrainingCLI) -> None:
+    features = embed(learner.trunk, training.datamodule.train_samples(), device=training.trainer.strategy.root_device)
+    assert isinstance(learner.embedder, LinearEmbedder)
+    start_at_pca(learner.embedder, features.embeddings)
