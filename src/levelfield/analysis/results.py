@@ -20,7 +20,7 @@ EMBEDDING_KINDS = ("separated", "concatenated")
 
 def embedding_kinds(spec: StudySpec) -> tuple[str, ...]:
     """The kinds that a study has: a run of one model has nothing to lay side by side."""
-    return EMBEDDING_KINDS[:1] if spec.whole_half else EMBEDDING_KINDS
+    return EMBEDDING_KINDS[:1] if spec.folds == 1 else EMBEDDING_KINDS
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`levelfield compare PATH`: the laptop study on one's own data, and what it says to do."""
+"""`levelfield compare PATH`: from untouched features to a trained trunk on one's own data, and what to use."""
 
 import csv
 import io
@@ -7,20 +7,17 @@ from collections.abc import Sequence, Set
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
-from levelfield.analysis.conclusion import decide, decision_lines, kind_of, usual_epochs
-from levelfield.analysis.results import collect_rows
 from levelfield.cli import study
 from levelfield.cli.study_output import Ending
-from levelfield.core.configuration import stack
+from levelfield.core.configuration import Config, merge, set_dotted, stack
 from levelfield.errors import UserError
 from levelfield.experiment import Study
+from levelfield.runtime.processes import cores_here
 from levelfield.storage.atomic import write_atomically
-from levelfield.study.folder import StudyFolder
-from levelfield.study.jobs import CONFIG, Job
 from levelfield.study.spec import COUNTS, STUDY
 
 if TYPE_CHECKING:
@@ -30,73 +27,146 @@ if TYPE_CHECKING:
 HELP = """\
 usage: levelfield compare PATH [--KEY VALUE ...]
 
-Which of 14 methods suits your data, and does training pay at all? A linear layer is trained on a frozen trunk, whose
-features are computed once: 4 folds, 5 runs, the test classes scored once, at the end. The first line after the
-training says what to use: the features as they are, a PCA of them, or a method. The same command goes on where it was
-stopped.
+Which embedding suits your data, and does training pay? A ladder from cheap to dear: the features of the trunk as they
+are, a PCA and a whitening of them, a linear layer on the frozen trunk, the trunk itself trained by a pair loss and by a
+loss with class weights, with and without averaging with its start. Classes are split at random: one half trains and
+validates, the other is tested once, at the end. Validation chooses. The first line after the training says what to use,
+and the last one how. The same command goes on where it was stopped.
 
-  PATH                a folder with a folder a class, or a table (.csv, .parquet) with the columns path,label or
-                      text,label; 16 classes or more for 4 folds
+  PATH                a folder with a folder for each class, or a table (.csv, .parquet) with the columns path,label or
+                      text,label; 8 classes or more
 
-  --trunk FILE ...    another trunk, or several to compare: configs/trunk/convnext_tiny.yaml
-  --skip-broken       leave out the pictures that cannot be opened; without it they are named and nothing is trained
-  --output DIR        study folder (default: outputs/compare_<PATH>); the study file made for PATH lies beside it
-  --search.trials N   search each method's arguments; without it they are those that did best
-                      over seven data sets (configs/study/laptop/unsearched.yaml)
+  --minutes N         time to fill, on this machine (default: 30); more time means larger images, more folds and more
+                      steps
+  --trunk FILE ...    another trunk, or several, of which the ladder goes on with the best features:
+                      configs/trunk/convnext_tiny.yaml
+  --stop-here         train nothing more: test what there is, and decide
+  --skip-broken       leave out the images that cannot be opened; without it they are named and nothing is trained
+  --output DIR        study folder (default: outputs/compare_<PATH>); the study file made for PATH is beside it
 
-and all that `levelfield study run` takes: --executor.workers N, --folds N, --runs N, --add-method my_loss.MyLoss,
---dry-run.
+and what `levelfield study run` takes: --executor.workers N, --add-method my_loss.MyLoss, --dry-run, --json, and
+settings of the data such as --data.transforms.crop_size 96.
 
-  levelfield compare my_images --executor.workers 2
-  levelfield compare my_texts.csv
+  levelfield compare my_images
+  levelfield compare my_texts.csv --minutes 10
   levelfield compare my_images --trunk configs/trunk/convnext_tiny.yaml configs/trunk/efficientnet_lite0.yaml
+
+14 methods side by side, searched or not: levelfield study run own_images_quick.yaml --data.dataset.table FILE
 """
+MINUTES = 30.0
 MOST_NAMED = 20
+USUAL_TRUNK = {"image": "trunk/efficientnet_lite0.yaml", "text": "trunk/minilm.yaml"}
+
+
+class Words(NamedTuple):
+    """The words of `compare` that are not of `study run`."""
+
+    path: str
+    words: list[str]
+    trunks: list[str]
+    minutes: float | None
+    skip_broken: bool
 
 
 def main(argv: Sequence[str]) -> int:
     """Run `levelfield compare` with `argv` (what follows `compare`) and return the exit code.
 
     Raises:
-        UserError: a mistake, data that are too few to compare anything on, or pictures that cannot be opened.
+        UserError: a mistake, data that are too few to compare anything on, or images that cannot be opened.
     """
     if not argv or {"-h", "--help"} & set(argv):
         print(HELP, end="")
         return 0
-    path, words, trunks, skip_broken = _own_words(argv)
-    given = study.parse(["run", path, *words])
-    for key in given.overrides:
-        if f"{key}.".startswith("data.dataset."):
-            raise UserError(f"--{key}: {path} names the data; leave the option out")
-    if trunks and "model.trunk" in given.overrides:
-        raise UserError("--model.trunk takes the place of every --trunk: leave one of the two out")
+    given = _own_words(argv)
+    options = study.parse(["run", given.path, *given.words])
+    for key in options.overrides:
+        _check_option(key, given.path)
     from levelfield.data.own import own_dataset  # with torch, which the help does not need
 
-    root = given.overrides.get("data.root")
-    dataset = own_dataset(path, root)
+    root = options.overrides.get("data.root")
+    dataset = own_dataset(given.path, root)
     if dataset is None:
-        raise UserError(f"{path} is neither a folder with a folder a class nor a .csv or .parquet table; give one")
-    if skip_broken and dataset.modality == "text":
-        print(f"note: --skip-broken is passed over: {path} holds texts, and no pictures")
+        raise UserError(
+            f"{given.path} is neither a folder with a folder a class nor a .csv or .parquet table; give one"
+        )
+    if given.skip_broken and dataset.modality == "text":
+        print(f"note: --skip-broken is passed over: {given.path} holds texts, and no images")
+    name = f"compare_{Path(given.path).resolve().stem}"
+    folder = options.output or Path("outputs", name)
+    file = folder.with_suffix(".yaml")
+    has_begun = (folder / STUDY).is_file() and file.is_file()
+    split = _split(dataset, options.overrides)
+    blocks = _blocks(given.path, dataset, split)
+    dataset = _unbroken(given.path, dataset, split, given.skip_broken, file, has_begun)
+    if has_begun:
+        if given.minutes is not None:
+            print(f"note: --minutes is passed over: {file} has the lengths that the comparison began with")
+    else:
+        lines = _write_study(file, name, dataset, split, blocks, given, options)
+        if not options.json:
+            print("\n".join(lines), flush=True)
+    words = list(given.words)
+    if not options.options and options.executor == "local":
+        words += ["--executor.workers", str(cores_here())]
+    conclude = partial(_conclusion, dataset=dataset)
+    return study.main(["run", str(file), *words], Ending(["levelfield", "compare", *argv], conclude, table=False))
+
+
+def _check_option(key: str, path: str) -> None:
+    section = key.partition(".")[0]
+    if f"{key}.".startswith("data.dataset."):
+        raise UserError(f"--{key}: {path} names the data; leave the option out")
+    if section in ("model", "search", "second_searches") or key in ("folds", "runs", "trainer.max_epochs"):
+        raise UserError(
+            f"--{key}: compare chooses it; give --trunk and --minutes here, or run a study of your own: levelfield "
+            "study run own_images_quick.yaml"
+        )
+
+
+def _split(dataset: "MetricDataset", overrides: Config) -> Config:
+    """A random split of the classes, unless the data or an option say another."""
+    said = {key.removeprefix("data."): value for key, value in overrides.items() if key.startswith("data.split")}
+    if said or dataset.default_split(dataset.read_index()) == "official":
+        return said
+    return {"split": "random"}
+
+
+def _write_study(
+    file: Path, name: str, dataset: "MetricDataset", split: Config, blocks: int, given: Words, options: Any
+) -> Sequence[str]:
+    """Measure, plan and write the study file; returns what is to be said of it."""
+    import numpy as np
+
+    from levelfield.use.ladder import definition, make_plan
+
     index = dataset.read_index()
-    split = given.overrides.get("data.split")
-    _check_classes(path, dataset, index, split, given.overrides.get("folds", COUNTS["folds"]))
-    name = f"compare_{Path(path).resolve().stem}"
-    file = (given.output or Path("outputs", name)).with_suffix(".yaml")
-    has_begun = ((given.output or Path("outputs", name)) / STUDY).is_file()
-    dataset = _unbroken(path, dataset, index, split, skip_broken, file, has_begun)
-    write_atomically(file, yaml.safe_dump(_definition(name, dataset, root, trunks), sort_keys=False).encode())
-    conclude = partial(_conclusion, dataset=dataset, split=split)
-    return study.main(["run", str(file), *words], Ending(["levelfield", "compare", *argv], conclude))
+    tested = int(np.isin(index.labels, dataset.test_classes(index, **split)).sum())
+    data: Config = {"data": {**_own_data(dataset, options.overrides.get("data.root")), **split}}
+    for key, value in options.overrides.items():
+        if key.startswith("data."):
+            data = set_dotted(data, key, value)
+    trunks = {
+        Path(trunk).stem: stack(trunk, Path(), "--trunk") for trunk in given.trunks or [USUAL_TRUNK[dataset.modality]]
+    }
+    protocol = stack("protocol/laptop.yaml", Path(), "compare")
+    workers = options.options.get("workers", cores_here())
+    budget = 60 * (given.minutes or MINUTES) * (workers if isinstance(workers, int) else cores_here())
+    method = stack("method/ntxent.yaml", Path(), "compare")
+    base = merge(merge(protocol, data), {"model": method["model"]})
+    plan = make_plan(dataset, index, tested, base, trunks, blocks, budget)
+    content = definition(name, dataset.modality, data, trunks, plan)
+    write_atomically(file, yaml.safe_dump(content, sort_keys=False).encode())
+    return plan.lines
 
 
-def _own_words(argv: Sequence[str]) -> tuple[str, list[str], list[str], bool]:
-    """The path, the words of `study run`, the trunks, and whether broken pictures are left out."""
+def _own_words(argv: Sequence[str]) -> Words:
+    """The words of `compare`, apart from those of `study run`."""
     path, words = argv[0], list(argv[1:])
     if path.startswith("--"):
         raise UserError(f"levelfield compare {path}: give the PATH of your data first")
+    own = ("--trunk=", "--minutes=")
+    words = [part for word in words for part in (word.split("=", 1) if word.startswith(own) else [word])]
     trunks: list[str] = []
-    words = [part for word in words for part in (word.split("=", 1) if word.startswith("--trunk=") else [word])]
     while "--trunk" in words:
         at = words.index("--trunk")
         named = list(takewhile(lambda word: not word.startswith("--"), words[at + 1 :]))
@@ -104,55 +174,73 @@ def _own_words(argv: Sequence[str]) -> tuple[str, list[str], list[str], bool]:
             raise UserError("--trunk: name one or more files, such as configs/trunk/convnext_tiny.yaml")
         trunks += named
         del words[at : at + 1 + len(named)]
+    minutes = None
+    if "--minutes" in words:
+        at = words.index("--minutes")
+        try:
+            minutes = float(words[at + 1])
+        except (IndexError, ValueError):
+            minutes = -1.0
+        if not minutes > 0:
+            raise UserError("--minutes: give a number of minutes above 0")
+        del words[at : at + 2]
     skip_broken = "--skip-broken" in words
-    return path, [word for word in words if word != "--skip-broken"], trunks, skip_broken
+    return Words(path, [word for word in words if word != "--skip-broken"], trunks, minutes, skip_broken)
 
 
-def _check_classes(path: str, dataset: "MetricDataset", index: "SampleIndex", split: Any, folds: int) -> None:
-    """Refuse data with too few classes for the folds.
+def _blocks(path: str, dataset: "MetricDataset", split: Config) -> int:
+    """Blocks of classes, each of which a fold may validate.
 
     Raises:
-        UserError: says what can still be done.
+        UserError: there are too few classes for two; says what can still be done.
     """
     from levelfield.data.splits import MIN_VALIDATION_CLASSES
 
+    index = dataset.read_index()
     classes = len(index.class_names)
-    trained = classes - len(dataset.test_classes(index, split))
-    if folds == 1 or trained >= folds * MIN_VALIDATION_CLASSES:
-        return
-    possible = trained // MIN_VALIDATION_CLASSES
-    found = (
-        f"{path} has {classes} classes, {trained} of them to train and validate on: too few for {folds} folds, which "
-        f"need {folds * MIN_VALIDATION_CLASSES} there (in halves, {2 * folds * MIN_VALIDATION_CLASSES} in all)"
-    )
-    if possible > 1:
-        raise UserError(f"{found}; with fewer folds: levelfield compare {shlex.quote(path)} --folds {possible}")
-    kind, key, trunk = _of(dataset)
-    files = [f"configs/data/{kind}.yaml", f"configs/trunk/{trunk}.yaml"]
+    trained = classes - len(dataset.test_classes(index, **split))
+    blocks = min(COUNTS["folds"], trained // MIN_VALIDATION_CLASSES)
+    if blocks >= 2:
+        return blocks
+    kind, key = _of(dataset)
+    files = [f"configs/data/{kind}.yaml", f"configs/{USUAL_TRUNK[dataset.modality]}"]
     files += ["configs/protocol/laptop.yaml", "configs/method/contrastive.yaml"]
     words = [part for file in files for part in ("--config", file)]
     fit = shlex.join(["levelfield", "fit", *words, f"--data.dataset.{key}", path, "--data.fold", "none"])
-    raise UserError(f"{found}; add classes, or train without comparing: {fit}")
+    raise UserError(
+        f"{path} has {classes} classes, {trained} of them to train and validate on: 4 are needed there (8 in all); add "
+        f"classes, or train without comparing: {fit}"
+    )
 
 
-def _of(dataset: "MetricDataset") -> tuple[str, str, str]:
-    """Which configuration of configs/data the data have, the argument that names them, and the usual trunk."""
+def _of(dataset: "MetricDataset") -> tuple[str, str]:
+    """Which configuration of configs/data the data have, and the argument that names them."""
     if dataset.modality == "text":
-        return "own_texts", "table", "minilm"
-    kind, key = ("image_folder", "folder") if hasattr(dataset, "folder") else ("own_images", "table")
-    return kind, key, "efficientnet_lite0"
+        return "own_texts", "table"
+    return ("image_folder", "folder") if hasattr(dataset, "folder") else ("own_images", "table")
+
+
+def _own_data(dataset: "MetricDataset", root: Any) -> Config:
+    """The section `data` that names somebody's data."""
+    from levelfield.data.places import own_file
+
+    kind, key = _of(dataset)
+    place = str(own_file(getattr(dataset, key), root).resolve())
+    own = {"class_path": f"levelfield.data.datasets.{type(dataset).__name__}", "init_args": {key: place}}
+    shipped = stack(f"data/{kind}.yaml", Path(), "compare")["data"]
+    shipped.pop("transforms", None)  # the plan says how large images are
+    return {**shipped, "dataset": own}
 
 
 def _unbroken(
     path: str,
     dataset: "MetricDataset",
-    index: "SampleIndex",
-    split: Any,
+    split: Config,
     skip_broken: bool,
     file: Path,
     has_begun: bool,
 ) -> "MetricDataset":
-    """The data set, or a table of its pictures that open, beside the study file.
+    """The data set, or a table of its images that open, beside the study file.
 
     Those that the table of a study that has begun lists are not opened again.
 
@@ -165,6 +253,7 @@ def _unbroken(
     if has_begun and not (skip_broken and chosen.is_file()):
         return dataset
     before = chosen.read_bytes() if has_begun else b""
+    index = dataset.read_index()
     listed = {row["path"] for row in csv.DictReader(io.StringIO(before.decode(), newline=""))}
     whole = _openable(path, dataset, index, skip_broken, listed)
     if whole.all():
@@ -172,7 +261,7 @@ def _unbroken(
     table = _table(dataset, index, split, whole)
     if has_begun and table != before:
         raise UserError(
-            f"{file.with_suffix('')} has begun with other pictures than those of {path} that open now, as {chosen} "
+            f"{file.with_suffix('')} has begun with other images than those of {path} that open now, as {chosen} "
             "lists them: choose another --output"
         )
     write_atomically(chosen, table)
@@ -204,17 +293,17 @@ def _openable(path: str, dataset: "MetricDataset", index: "SampleIndex", skip_br
     print("\n".join(named), end="\n" * bool(named))
     if broken and not skip_broken:
         raise UserError(
-            f"{len(broken):,} of {len(index.keys):,} pictures of {path} cannot be opened; mend them, or leave them "
+            f"{len(broken):,} of {len(index.keys):,} images of {path} cannot be opened; mend them, or leave them "
             "out: --skip-broken"
         )
     if broken:
-        print(f"{len(broken):,} of {len(index.keys):,} pictures are left out")
+        print(f"{len(broken):,} of {len(index.keys):,} images are left out")
     return ~np.isin(np.arange(len(index.keys)), list(broken))
 
 
-def _table(dataset: "MetricDataset", index: "SampleIndex", split: Any, whole: Any) -> bytes:
-    """A table of the pictures that open, in the halves that all of them have."""
-    tested = set(dataset.test_classes(index, split).tolist())
+def _table(dataset: "MetricDataset", index: "SampleIndex", split: Config, whole: Any) -> bytes:
+    """A table of the images that open, in the halves that all of them have."""
+    tested = set(dataset.test_classes(index, **split).tolist())
     table = io.StringIO(newline="")
     writer = csv.writer(table)
     writer.writerow(["path", "label", "split", *(["role"] if index.roles else [])])
@@ -228,71 +317,31 @@ def _table(dataset: "MetricDataset", index: "SampleIndex", split: Any, whole: An
 
 def _place(dataset: "MetricDataset", key: str) -> str:
     file = dataset.file_of(key)
-    assert file is not None  # a picture each
-    return str(file.parent.resolve() / file.name)  # a link to another picture stays one
+    assert file is not None  # a image each
+    return str(file.parent.resolve() / file.name)  # a link to another image stays one
 
 
-def _definition(name: str, dataset: "MetricDataset", root: Any, trunks: Sequence[str]) -> dict[str, Any]:
-    """The study file for a data set; several trunks are a sweep."""
-    from levelfield.data.places import own_file
-
-    _, key, _ = _of(dataset)
-    place = str(own_file(getattr(dataset, key), root).resolve())
-    own = {"class_path": f"levelfield.data.datasets.{type(dataset).__name__}", "init_args": {key: place}}
-    definition: dict[str, Any] = {
-        "name": name,
-        "extends": "own_texts_quick.yaml" if dataset.modality == "text" else "own_images_quick.yaml",
-        "base+": [{"data": {"dataset": own}}],
-    }
-    settings = {Path(trunk).stem: stack(trunk, Path(), "--trunk") for trunk in trunks}
-    if len(settings) == 1:
-        definition["base+"] += settings.values()
-    elif settings:
-        values = {
-            trunk: {f"{section}.{part}": value for section, parts in config.items() for part, value in parts.items()}
-            for trunk, config in settings.items()
-        }
-        definition |= {"sweep": {"model.trunk": values}}
-    return definition
-
-
-def _conclusion(finished: Study, dataset: "MetricDataset", split: Any) -> tuple[list[str], list[str]]:
-    """The decision, and below the table on how many classes it rests and the commands that follow from it."""
-    import numpy as np
-
+def _conclusion(finished: Study, dataset: "MetricDataset") -> tuple[list[str], list[str]]:
+    """The decision with the table of the rungs, and the commands that follow from it."""
+    from levelfield.analysis.ladder import decide, decision_lines, rungs
+    from levelfield.study.jobs import CHECKPOINT, CONFIG, Job
+    from levelfield.study.spec import is_baseline
     from levelfield.training.trust import own_packages
 
     study = finished.record()
-    rows = collect_rows(study)
-    decision = decide(rows, study.spec)
-    sizes = {row: _pca_sizes(study, row) for row in decision.gains if kind_of(row, study.spec) == "pca"}
-    index = dataset.read_index()
-    tested = index.labels[np.isin(index.labels, dataset.test_classes(index, split))]
-    below = [f"This rests on {len(np.unique(tested))} unseen classes with {len(tested):,} samples."]
-    if kind_of(decision.row, study.spec) == "method":
-        config = finished.folder / Job(decision.row, "run", 0, 0).path / CONFIG
-        epochs = usual_epochs(study, decision.row)
-        fit = ["levelfield", "fit", "--config", str(config), "--data.fold", "none", "--trainer.max_epochs", str(epochs)]
-        fit += ["--name", study.folder.name]  # of two studies of the same data, each has its own
-        below.append(f"next: train {decision.row} on all training classes: {shlex.join(fit)}")
-        checkpoint, caption = Path("outputs/fit", study.folder.name, "0/best.ckpt"), "then embed"
-    else:
+    table = rungs(study)
+    decision = decide(table)
+    if is_baseline(decision.row):
         from levelfield.use.untrained_checkpoint import write_untrained_checkpoint
 
-        written, caption = write_untrained_checkpoint(study, decision.row), f"next: embed with {decision.row}"
+        written = write_untrained_checkpoint(study, decision.row)
         checkpoint = finished.folder / written.relative_to(study.folder)
-        config = checkpoint.with_name(CONFIG)
+    else:
+        checkpoint = finished.folder / Job(decision.row, "run", 0, 0).path / CHECKPOINT
+    trusted = own_packages(yaml.safe_load(checkpoint.with_name(CONFIG).read_bytes()))
     embed = ["levelfield", "predict", "--ckpt_path", str(checkpoint)]
-    trusted = own_packages(yaml.safe_load(config.read_bytes()))
     embed += [word for name in sorted(trusted) for word in ("--trust", name)]
-    return decision_lines(decision, rows, study.spec, sizes), [*below, f"{caption}: {shlex.join(embed)}"]
-
-
-def _pca_sizes(study: StudyFolder, row: str) -> tuple[int, int]:
-    """From how many numbers a PCA goes to how many: fewer than was asked for if there are fewer samples."""
-    from levelfield.study.projection import Projection
-
-    components = Projection.load(study.checkpoint(Job(row, "run", 0, 0))).components_FC
-    assert components is not None
-    before, after = components.shape
-    return before, after
+    return decision_lines(decision, table, study.spec), [
+        f"checkpoint: {checkpoint} (fold 0): {decision.of_fold}",
+        f"next: embed with it: {shlex.join(embed)}",
+    ]

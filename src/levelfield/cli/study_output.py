@@ -43,10 +43,12 @@ class Ending(NamedTuple):
     Attributes:
         again: The words that continue it after a stop.
         conclude: Gives the lines above a finished study's table, and those below it.
+        table: Whether the study's own table and sentences are printed too.
     """
 
     again: Sequence[str]
     conclude: Callable[[Study], tuple[list[str], list[str]]]
+    table: bool = True
 
 
 def answer(arguments: argparse.Namespace, ending: Ending | None) -> int:
@@ -178,7 +180,7 @@ def _run(
         return 130
     above, below = ending.conclude(study) if ending is not None else ([], _next(study, arguments))
     _print_lines(console, above)
-    _print_study(console, study, anew=study.asked.had_work)
+    _print_study(console, study, study.asked.had_work, table=ending is None or ending.table)
     if machine is not None:
         rows = [asdict(row) for row in summarise(collect_rows(study.asked))]
         print(json.dumps({"event": "summary", "rows": rows}), file=machine, flush=True)
@@ -193,21 +195,23 @@ def _next(study: Study, arguments: argparse.Namespace) -> list[str]:
     return [f"next: your own loss beside these: {shlex.join(again)}"]
 
 
-def _print_study(console: Console, study: Study, anew: bool) -> None:
+def _print_study(console: Console, study: Study, anew: bool, table: bool = True) -> None:
     """The comparison table with what must be said beside it, and where the numbers lie.
 
     Args:
         anew: Whether to write the tables and the page again, if they are there.
+        table: Whether to print it, or the places alone.
     """
-    console.print(study.table())
+    if table:
+        console.print(study.table())
     record = study.record()
     page = record.report_folder / "index.html"
     if anew or not page.is_file():
         study.report()
-    verdicts = verdict_lines(collect_rows(record), record.spec, SENTENCES_ON_SCREEN)
+    verdicts = verdict_lines(collect_rows(record), record.spec, SENTENCES_ON_SCREEN) if table else []
     files = (record.results_file, record.summary_file, page)
     places = ", ".join(str(study.folder / file.relative_to(record.folder)) for file in files)
-    _print_lines(console, [*search_lines(record), *verdicts, places])
+    _print_lines(console, [*(search_lines(record) if table else []), *verdicts, places])
 
 
 def _print_lines(console: Console, lines: Sequence[str]) -> None:

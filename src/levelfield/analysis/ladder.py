@@ -1,0 +1,111 @@
+"""What `levelfield compare` decides: validation chooses a rung, the test classes say what it is worth."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from levelfield.analysis.results import collect_rows
+from levelfield.metrics.table import SELECTED_BY, SHOWN_METRICS
+from levelfield.study.folder import StudyFolder
+from levelfield.study.jobs import folds_of
+from levelfield.study.spec import BASELINE, FEATURES, StudySpec, is_baseline
+
+PRECISION = "precision_at_1"
+UNTOUCHED = f"{BASELINE}[{FEATURES}]"
+WIDTHS = (12, 10, 10, 10)
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A row of the ladder.
+
+    Attributes:
+        validation: MAP@R of the validation classes, a fraction, the mean over folds.
+        test: Metric to the test score, a fraction, the mean over folds; empty before the test classes are scored.
+        of_first_fold: The same of fold 0's checkpoint.
+        seconds: That its jobs took.
+    """
+
+    row: str
+    validation: float
+    test: dict[str, float]
+    of_first_fold: dict[str, float]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The row to use, the row of the untouched features that it is compared with, and its first fold's scores."""
+
+    row: str
+    features: str
+    of_fold: str
+
+
+def rungs(study: StudyFolder) -> list[Rung]:
+    """The rows of which every fold has ended, from the cheapest to the dearest."""
+    rows, found = collect_rows(study), []
+    for name in study.spec.rows:
+        jobs = folds_of(study.spec, name, 0)
+        results = [study.state.results.get(job) for job in jobs]
+        scores = [result["validation"][SELECTED_BY] for result in results if result and result.get("validation")]
+        if len(scores) < len(jobs):
+            continue
+        tested = [
+            row for row in rows if (row.method, row.stage, row.run, row.embedding) == (name, "test", 0, "separated")
+        ]
+        metrics = dict.fromkeys(row.metric for row in tested)
+        found.append(
+            Rung(
+                name,
+                fmean(scores),
+                {metric: fmean(row.value for row in tested if row.metric == metric) for metric in metrics},
+                {row.metric: row.value for row in tested if row.fold == 0},
+                sum(result["seconds"] for result in results if result),
+            )
+        )
+    return found
+
+
+def decide(found: Sequence[Rung]) -> Decision:
+    """The row with the highest validation MAP@R; of equal ones the cheaper."""
+    best = max(found, key=lambda rung: rung.validation)  # the first of equals
+    untouched = [rung for rung in found if rung.row.startswith(UNTOUCHED[:-1])]
+    features = max(untouched, key=lambda rung: rung.validation).row
+    scores = ", ".join(f"{SHOWN_METRICS[m]} {100 * best.of_first_fold[m]:.1f}" for m in (SELECTED_BY, PRECISION))
+    return Decision(best.row, features, f"{scores} percent on the test classes")
+
+
+def decision_lines(decision: Decision, found: Sequence[Rung], spec: StudySpec) -> list[str]:
+    """The decision in plain words, then the table of the rungs in percent."""
+    of = {rung.row: rung for rung in found}
+    best, features = of[decision.row], of[decision.features]
+    of_folds = f"on {spec.folds} of {spec.blocks or spec.folds} folds"
+    if best is features:
+        first = f"Use the features as they are: nothing has a higher validation MAP@R {of_folds}."
+    else:
+        gains = [best.test[metric] - features.test[metric] for metric in (SELECTED_BY, PRECISION)]
+        words = ", ".join(
+            f"{SHOWN_METRICS[metric]} {100 * features.test[metric]:.1f} -> {100 * best.test[metric]:.1f}"
+            for metric in (SELECTED_BY, PRECISION)
+        )
+        first = f"Use {decision.row}: on unseen classes, from the features as they are, {words} percent."
+        if min(gains) < 0:
+            first = (
+                f"Use the features as they are, or look closer: validation prefers {decision.row}, and on unseen "
+                f"classes it loses: {words} percent."
+            )
+    lines = [first, f"Validation chose it ({of_folds}); the test classes were scored after that."]
+    tall = max(len(rung.row) for rung in found)
+    heading = ("validation", "MAP@R", "P@1", "seconds")
+    lines += ["", " " * tall + "".join(f"{text:>{width}}" for text, width in zip(heading, WIDTHS, strict=True))]
+    for rung in found:
+        scores = [rung.validation, *(rung.test.get(metric) for metric in (SELECTED_BY, PRECISION))]
+        cells = ["" if score is None else f"{100 * score:.1f}" for score in scores] + [f"{rung.seconds:.0f}"]
+        mark = "  <" if rung.row == decision.row else ""
+        cells_in_line = "".join(f"{cell:>{width}}" for cell, width in zip(cells, WIDTHS, strict=True))
+        lines.append(f"{rung.row:<{tall}}{cells_in_line}{mark}")
+    trained = [rung.row for rung in found if not is_baseline(rung.row)]
+    if not any(row.startswith("trunk_") for row in trained):
+        lines.append("The trunk was not trained: give more --minutes.")
+    return [*lines, ""]

@@ -1,0 +1,309 @@
+"""What `levelfield compare` trains on somebody's data: from untouched features to a trained trunk, in the time given.
+
+Timings are measured once. What follows from them is in the study file that is made of a plan, so that a comparison that
+was stopped goes on with the same numbers.
+"""
+
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any
+
+import torch
+from PIL import Image
+
+from levelfield.core.configuration import Config, merge
+from levelfield.metrics import retrieval_metrics
+from levelfield.metrics.table import SELECTED_BY
+from levelfield.study.progress import duration
+from levelfield.study.projection import fit_projection
+from levelfield.study.spec import FEATURES
+from levelfield.study.training_job import fixed_threads
+from levelfield.training.batches import Batch
+from levelfield.training.build import build
+from levelfield.training.features import TrunkExtractor
+from levelfield.training.objective import TRAIN_LOSS, objective
+
+if TYPE_CHECKING:
+    from levelfield.data.datasets import MetricDataset
+    from levelfield.data.index import SampleIndex
+
+# Sides of training crops, in pixels; all are multiples of 16.
+SIZES = (64, 80, 96, 112, 128, 144, 160, 192, 224)
+LOOKED_AT = 200  # images whose size is read from their headers
+NATIVE = 224  # of a trunk that does not say what it was trained with
+# Steps of a trunk that are worth its time, and how often they may be doubled where there is time.
+STEPS = {"image": 600, "text": 400}
+DOUBLINGS = 2
+FEWEST_STEPS = 100
+# Rates that raised validation MAP@R on CLINC150, 20 Newsgroups, Glyphs and Omniglot.
+TRUNK_LR = {"image": 1e-4, "text": 2e-5}
+VALIDATIONS = 4  # of a training of the trunk
+HEAD_SECONDS = 20.0  # most that a head takes
+EMBEDDING_SIZE = 128
+STARTS = ("pca", "whitening")
+PROTOCOL = "protocol/laptop.yaml"  # of the heads
+PAIR, CLASSES = "ntxent", "normalized_softmax"
+MEASURED_STEPS, MEASURED_BATCHES = 3, 2
+USABLE = 0.85  # of the time, for processes need some to start
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds of one core: of a training step of the trunk, and of embedding one sample."""
+
+    step: float
+    sample: float
+
+    def at(self, size: int, measured: int) -> "Costs":
+        """Those of another image size: a convolution's cost grows with the number of pixels."""
+        ratio = (size / measured) ** 2
+        return Costs(self.step * ratio, self.sample * ratio)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Samples that a fold trains on, that it validates, and that are tested."""
+
+    train: int
+    validated: int
+    tested: int
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """What fits into the time.
+
+    Attributes:
+        size: Side of a training crop in pixels; None for texts.
+        folds: Folds that are validated.
+        steps: Of a training of the trunk; 0 leaves these out.
+    """
+
+    size: int | None
+    folds: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the study file is made of.
+
+    Attributes:
+        trunk: Name of the trunk that the ladder goes on with.
+        start: How a head starts.
+        lines: Says what was chosen, and why.
+    """
+
+    lengths: Lengths
+    blocks: int
+    trunk: str
+    start: str
+    num_features: int
+    lines: tuple[str, ...]
+
+
+def seconds(costs: Costs, counts: Counts, folds: int, steps: int) -> float:
+    """Expected seconds of one core for the whole ladder."""
+    # Per fold and loss: validations, the choice among averages, the PCA; then three models embed the test samples.
+    trunk = steps * costs.step
+    trunk += costs.sample * ((2 * VALIDATIONS + 2) * counts.validated + counts.train + 3 * counts.tested)
+    features = costs.sample * (counts.train + counts.validated + counts.tested)
+    return features + 2 * folds * (HEAD_SECONDS + (trunk if steps else 0.0))
+
+
+def choose(
+    costs: Costs, counts: Counts, most_folds: int, usual: int, budget: float, sizes: Sequence[int], measured: int
+) -> Lengths:
+    """The largest images with which the usual steps fit into `budget` seconds of a core; then folds, then steps.
+
+    Args:
+        costs: At the size `measured`.
+        usual: Steps that are worth their time.
+        sizes: Sides that may be chosen; empty for texts.
+    """
+    size, here = None, costs
+    for size in sorted(sizes, reverse=True):
+        here = costs.at(size, measured)
+        if seconds(here, counts, 1, usual) <= budget:
+            break
+    fixed = seconds(here, counts, 1, 1)
+    fitting = int((budget - fixed) / (2 * here.step)) // FEWEST_STEPS * FEWEST_STEPS
+    if fitting < FEWEST_STEPS:
+        return Lengths(size, most_folds, 0)
+    steps = min(usual, fitting)
+    folds = max(k for k in range(1, most_folds + 1) if k == 1 or seconds(here, counts, k, steps) <= budget)
+    for _ in range(DOUBLINGS):
+        if seconds(here, counts, folds, 2 * steps) <= budget:
+            steps *= 2
+    return Lengths(size, folds, steps)
+
+
+def make_plan(
+    dataset: "MetricDataset",
+    index: "SampleIndex",
+    tested: int,
+    base: Config,
+    trunks: Mapping[str, Config],
+    blocks: int,
+    budget: float,
+) -> Plan:
+    """Measure the trunks on the data and choose what is trained.
+
+    Args:
+        tested: Number of test samples.
+        base: The settings of the data.
+        trunks: Name to the settings of each trunk.
+        blocks: Of classes, each of which a fold validates.
+        budget: Seconds of one core.
+    """
+    first = next(iter(trunks.values()))
+    sizes, measured, why = _sizes(dataset, index, merge(base, first))
+    usual = STEPS[dataset.modality]
+    trained = len(index.keys) - tested
+    counts = Counts(round(trained * (1 - 1 / blocks)), round(trained / blocks), tested)
+    with fixed_threads(1), tempfile.TemporaryDirectory() as folder:
+        at_measured = merge(merge(base, first), with_size(measured))
+        costs = _measure(at_measured, blocks, Path(folder))
+        budget -= costs.sample * sum((len(trunks) - 1) * part for part in (trained, tested))
+        lengths = choose(costs, counts, blocks, usual, USABLE * budget, sizes, measured or 1)
+        settings = {name: merge(merge(base, each), with_size(lengths.size)) for name, each in trunks.items()}
+        scores = {name: _scores(each, lengths.folds, blocks, Path(folder)) for name, each in settings.items()}
+    trunk = max(scores, key=lambda name: scores[name][0][FEATURES])
+    found, num_features = scores[trunk]
+    start = max(STARTS, key=lambda kind: found[kind])
+    now = costs if lengths.size is None or measured is None else costs.at(lengths.size, measured)
+    lines = [f"images: {why}, so crops of {lengths.size} px fit the time"] if lengths.size else []
+    lines.append(
+        f"timing: {now.step:.2f} s a training step of 32, {1000 * now.sample:.1f} ms to embed a sample: "
+        + (f"{lengths.steps} steps of the trunk" if lengths.steps else "no time to train the trunk")
+        + f", validated on {lengths.folds} of {blocks} folds; about "
+        + duration(seconds(now, counts, lengths.folds, lengths.steps))
+        + " of one core"
+    )
+    if len(trunks) > 1:
+        each = ", ".join(f"{name} {100 * scores[name][0][FEATURES]:.1f}" for name in trunks)
+        lines.append(f"validation MAP@R of the features: {each}; the ladder goes on with {trunk}")
+    return Plan(lengths, blocks, trunk, start, num_features, tuple(lines))
+
+
+def definition(name: str, modality: str, data: Config, trunks: Mapping[str, Config], plan: Plan) -> Config:
+    """The study file of a plan: each rung is a row.
+
+    Args:
+        name: Of the study.
+        data: The settings of the data.
+    """
+    lengths = plan.lengths
+    methods: dict[str, Any] = {f"head_{loss}": f"method/{loss}.yaml" for loss in (PAIR, CLASSES)}
+    derived: dict[str, Any] = {}
+    if lengths.steps:
+        for loss in (PAIR, CLASSES):
+            own = trunk_settings(modality, loss, lengths.steps)
+            own["model"] |= {"embedding_size": plan.num_features}
+            methods[f"trunk_{loss}"] = [f"method/{loss}.yaml", own]
+        for loss in (PAIR, CLASSES):
+            derived[f"trunk_{loss}_averaged"] = {"of": f"trunk_{loss}", "alpha": "validated"}
+            if plan.num_features > EMBEDDING_SIZE:
+                derived[f"trunk_{loss}_pca"] = {"of": f"trunk_{loss}", "pca": EMBEDDING_SIZE}
+    head = {"embedder_init": plan.start, "embedding_size": min(EMBEDDING_SIZE, plan.num_features)}
+    return {
+        "name": name,
+        "base": [PROTOCOL, data, trunks[plan.trunk], with_size(lengths.size), {"model": head}],
+        "methods": methods,
+        **({"derived": derived} if derived else {}),
+        "references": ["features", "whitening"],
+        "trunks": {other: settings for other, settings in trunks.items() if other != plan.trunk},
+        "folds": lengths.folds,
+        "blocks": plan.blocks,
+        "runs": 1,
+        "threads": 1,
+    }
+
+
+def trunk_settings(modality: str, loss: str, steps: int) -> Config:
+    """What a training of the whole trunk lays over that of a head."""
+    return {
+        "model": {
+            "freeze_trunk": False,
+            "embedder": "levelfield.models.IdentityEmbedder",
+            "embedder_init": "random",
+            "trunk_lr": TRUNK_LR[modality],
+        },
+        "data": {"features": False, "steps_per_epoch": max(1, steps // VALIDATIONS)},
+        "trainer": {"max_epochs": VALIDATIONS, "callbacks": []},
+    }
+
+
+def with_size(size: int | None) -> Config:
+    """The settings of training crops of `size` pixels; none for texts."""
+    if size is None:
+        return {}
+    return {"data": {"transforms": {"crop_size": size, "resize": round(size * 8 / 7)}}}
+
+
+def _sizes(dataset: "MetricDataset", index: "SampleIndex", config: Config) -> tuple[tuple[int, ...], int | None, str]:
+    """Sides that crops may have, the one to measure at, and why no larger one."""
+    if dataset.modality == "text":
+        return (), None, ""
+    own = config["data"].get("transforms", {}).get("crop_size")
+    if own is not None:  # the trunk's file, or an option, says it
+        return (own,), own, f"{own} px are asked for"
+    positions = torch.linspace(0, len(index.keys) - 1, min(LOOKED_AT, len(index.keys))).long().tolist()
+    sides = []
+    for position in positions:
+        file = dataset.file_of(index.keys[position])
+        if file is not None:
+            with Image.open(file) as image:
+                sides.append(min(image.size))
+    short = int(median(sides)) if sides else NATIVE
+    largest = min([size for size in SIZES if size >= short] or [SIZES[-1]])
+    found = tuple(size for size in SIZES if size <= largest)
+    return found, found[-1], f"their shorter side has {short} px in the median"
+
+
+def _measure(config: Config, blocks: int, folder: Path) -> Costs:
+    """Time some steps of the trunk's training and the embedding of some samples."""
+    whole = {"fold": 0, "num_folds": blocks, "cache": False, "num_workers": 0, "features": False}
+    trained = {"data": {**whole, "steps_per_epoch": MEASURED_STEPS + 1}, "model": {"freeze_trunk": False}}
+    training = build(merge(config, trained), folder, progress=False)
+    learner, module = training.model, training.datamodule
+    module.setup("fit")
+    learner.build_loss(module.num_train_classes)
+    optimizer = learner.configure_optimizers()
+    times = []
+    for batch in map(Batch.read, module.train_dataloader()):
+        started = time.perf_counter()
+        objective(learner, learner.embed_batch(batch), batch.labels)[TRAIN_LOSS].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        times.append(time.perf_counter() - started)
+    started, count = time.perf_counter(), 0
+    with torch.no_grad():
+        for batch in map(Batch.read, islice(module.val_dataloader(), MEASURED_BATCHES)):
+            learner.eval().embed_batch(batch)
+            count += len(batch.labels)
+    return Costs(fmean(times[1:]), (time.perf_counter() - started) / count)
+
+
+def _scores(config: Config, folds: int, blocks: int, folder: Path) -> tuple[dict[str, float], int]:
+    """Validation MAP@R of the features of a trunk and of each start of a head, means over folds; features' length."""
+    found: dict[str, list[float]] = {kind: [] for kind in (FEATURES, *STARTS)}
+    size = 0
+    for fold in range(folds):
+        training = build(merge(config, {"data": {"fold": fold, "num_folds": blocks}}), folder, progress=False)
+        data = training.datamodule
+        data.setup("fit")
+        data.use_features(TrunkExtractor(training.model.trunk, training.trainer.strategy.root_device))
+        train_NF, val_NF = data.evaluated(data.train_subset), data.evaluated(data.val_subset)
+        train_labels, val_labels = (torch.from_numpy(part.labels) for part in (data.train_subset, data.val_subset))
+        size = val_NF.shape[1]
+        for kind, scores in found.items():
+            project = fit_projection(kind, train_NF, train_labels, min(EMBEDDING_SIZE, size))
+            result = retrieval_metrics(project(val_NF), val_labels, metrics=(SELECTED_BY,))
+            scores.append(float(result[SELECTED_BY]))
+    return {kind: fmean(scores) for kind, scores in found.items()}, size

@@ -1,0 +1,52 @@
+"""What `levelfield compare` decides, from scores whose answer is known."""
+
+from dataclasses import replace
+
+import pytest
+
+from levelfield.analysis.ladder import Rung, decide, decision_lines
+from levelfield.study.spec import StudySpec
+
+FEATURES = "pretrained[features]"
+
+
+def rung(row: str, validation: float, map_at_r: float, precision: float) -> Rung:
+    scores = {"map_at_r": map_at_r / 100, "precision_at_1": precision / 100}
+    return Rung(row, validation / 100, scores, scores, 1.0)
+
+
+@pytest.fixture
+def three(spec: StudySpec) -> StudySpec:
+    return replace(spec, folds=2, blocks=4)
+
+
+@pytest.mark.parametrize(
+    ("validation", "row"),
+    [
+        ({FEATURES: 70.5, "pretrained": 69.0, "head_ntxent": 70.4}, FEATURES),
+        ({FEATURES: 70.5, "pretrained": 70.5, "head_ntxent": 70.5}, FEATURES),  # of equals the cheapest
+        ({FEATURES: 70.5, "pretrained": 71.0, "head_ntxent": 71.5, "trunk_ntxent": 75.6}, "trunk_ntxent"),
+        ({"pretrained[features-b]": 72.0, FEATURES: 71.0, "head_ntxent": 71.5}, "pretrained[features-b]"),
+    ],
+)
+def test_the_highest_validation_score_is_taken(validation: dict[str, float], row: str) -> None:
+    """The test scores go the other way, and change nothing."""
+    found = [rung(name, score, 100 - score, 50) for name, score in validation.items()]
+    assert decide(found).row == row
+
+
+def test_the_first_line_says_what_to_use_and_what_it_is_worth(three: StudySpec) -> None:
+    found = [rung(FEATURES, 70.5, 49.7, 88.8), rung("trunk_ntxent", 75.6, 54.5, 91.8)]
+    lines = decision_lines(decide(found), found, three)
+    assert lines[0].startswith("Use trunk_ntxent: ")
+    assert all(words in lines[0] for words in ("MAP@R 49.7 -> 54.5", "P@1 88.8 -> 91.8"))
+    assert "2 of 4 folds" in lines[1]
+    table = [line.split() for line in lines if line.startswith(("pretrained", "trunk"))]
+    assert table == [[FEATURES, "70.5", "49.7", "88.8", "1"], ["trunk_ntxent", "75.6", "54.5", "91.8", "1", "<"]]
+
+
+def test_where_nothing_wins_the_first_line_says_so(three: StudySpec) -> None:
+    nothing = [rung(FEATURES, 70.5, 49.7, 88.8), rung("head_ntxent", 69.0, 55.0, 90.0)]
+    lost = [rung(FEATURES, 70.5, 49.7, 88.8), rung("head_ntxent", 71.0, 50.0, 85.0)]
+    for found in (nothing, lost):
+        assert decision_lines(decide(found), found, three)[0].startswith("Use the features as they are")
