@@ -11,7 +11,7 @@ from levelfield.analysis.verdicts import amount, in_words, p_in_words, points
 from levelfield.metrics.table import SELECTED_BY, SHOWN_METRICS
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import folds_of
-from levelfield.study.spec import FEATURES, LDA, StudySpec, first_search, is_baseline, value_of
+from levelfield.study.spec import FEATURES, LDA, WHITENING, StudySpec, first_search, is_baseline, value_of
 
 MOST_NAMED = 4  # of the methods that cannot be told from the best one
 PRECISION = "precision_at_1"
@@ -59,11 +59,11 @@ class Decision:
 
 
 def kind_of(row: str, spec: StudySpec) -> str:
-    """What a row embeds with: `features`, `pca`, `lda`, or `method` for a trained one."""
+    """What a row embeds with: `features`, `pca`, `lda`, `whitening`, or `method` for a trained one."""
     if not is_baseline(row):
         return "method"
     kind = spec.reference_of(row)
-    return kind if kind in (FEATURES, LDA) else "pca"
+    return kind if kind in (FEATURES, LDA, WHITENING) else "pca"
 
 
 def decide(rows: Sequence[ResultRow], spec: StudySpec) -> Decision:
@@ -129,6 +129,8 @@ def decision_lines(
         first = f"Use {row}: {gain}; {_significance(found)}."
     elif kind == "lda":
         first = f"Use a linear discriminant analysis of the training classes ({row}): {gain}."
+    elif kind == "whitening":
+        first = f"Use a whitening by the covariance within the training classes ({row}): {gain}."
     elif kind == "pca":
         loses = min(decision.gains[row].values()) < 0
         before, after = sizes[row]
@@ -143,7 +145,7 @@ def decision_lines(
     if disputed not in (None, best):
         first += f" MAP@R and P@1 disagree on {disputed}: {_gains(decision, disputed)}."
     lines = [first]
-    if kind in ("lda", "method"):
+    if kind in ("lda", "whitening", "method"):
         lines.append("  it was chosen by this score, so the score is a little optimistic")
     if kind == "features" and sizes:
         pca = max(sizes, key=lambda each: decision.gains[each][SELECTED_BY])

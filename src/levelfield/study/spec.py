@@ -26,11 +26,13 @@ SECTIONS = ("model", "data", "trainer")
 # `data.fold` of a job that trains on all training classes.
 WHOLE_HALF = "none"
 # What the study's untrained rows do to the features of the trunk.
-PCA, FEATURES, LDA, PCA_TO = "pca", "features", "lda", r"pca([1-9][0-9]*)"
+PCA, FEATURES, LDA, WHITENING, PCA_TO = "pca", "features", "lda", "whitening", r"pca([1-9][0-9]*)"
 # These change no number.
 NOT_IDENTITY = ("root", "num_workers", "cache")
 # Settings of the data that an untrained trunk does not see.
 TRAINING_BATCHES = ("batch_size", "samples_per_class", "replacement", "sampler", "steps_per_epoch")
+# Settings that say which samples are trained and which are tested on.
+HALVED_BY = ("dataset", "split", "split_seed")
 NAME = r"[A-Za-z0-9_.-]+"
 ROW = rf"(?![_.-]){NAME}(\[[A-Za-z0-9_.,-]+\])?(@[0-9]+)?"
 
@@ -69,7 +71,8 @@ class StudySpec:
         spaces: Row to its search space, dotted keys to ranges; a row without one is not searched.
         metrics: Test scores besides MAP@R, R-precision and precision@1, as `levelfield.metrics.table` names them.
         sweep: The dotted keys that the study tries several values of: `softmax[64]` and `softmax[128]`.
-        references: Untrained rows besides the PCA of the trunk's features: `features`, `lda`, `pca512`.
+        references: Untrained rows besides the PCA of the trunk's features: `features`, `lda`, `whitening`,
+            `pca512`.
     """
 
     name: str
@@ -159,13 +162,19 @@ class StudySpec:
         return self.methods[self.source_row(row)]
 
     def reference_of(self, row: str) -> str:
-        """What an untrained row does to the features: `pca` (to the methods' size), `features`, `lda`, `pca512`."""
+        """What an untrained row does to the features, as under `references`, or `pca` (to the methods' size)."""
         return self._untrained[row][1] if row in self._untrained else PCA
 
     def features_hash(self, row: str) -> str:
         """Equal for untrained rows of one trunk and data, which share the trunk's features."""
         settings = self.settings(row)
         return digest([settings["model"].get("trunk"), settings["data"]])
+
+    @cached_property
+    def halves(self) -> dict[str, str]:
+        """Equal for rows whose data are halved alike, so that they have the same training and the same test samples."""
+        data = {row: _without_places(self.config_of(row))["data"] for row in self.rows}
+        return {row: digest([each.get(key) for key in HALVED_BY]) for row, each in data.items()}
 
     # Identity.
 
@@ -290,7 +299,7 @@ def is_baseline(row: str) -> bool:
 
 def is_reference(name: str) -> bool:
     """Whether a study file may name it under `references`."""
-    return name in (FEATURES, LDA) or re.fullmatch(PCA_TO, name) is not None
+    return name in (FEATURES, LDA, WHITENING) or re.fullmatch(PCA_TO, name) is not None
 
 
 def one_pca(baseline: str) -> str:
