@@ -79,7 +79,7 @@ def main(argv: Sequence[str]) -> int:
     if skip_broken and dataset.modality == "text":
         print(f"note: --skip-broken is passed over: {path} holds texts, and no pictures")
     index = dataset.read_index()
-    split = given.overrides.get("data.split")
+    split = given.overrides.get("data.split"), given.overrides.get("data.split_seed", 0)
     _check_classes(path, dataset, index, split, given.overrides.get("folds", COUNTS["folds"]))
     name = f"compare_{Path(path).resolve().stem}"
     file = (given.output or Path("outputs", name)).with_suffix(".yaml")
@@ -108,7 +108,9 @@ def _own_words(argv: Sequence[str]) -> tuple[str, list[str], list[str], bool]:
     return path, [word for word in words if word != "--skip-broken"], trunks, skip_broken
 
 
-def _check_classes(path: str, dataset: "MetricDataset", index: "SampleIndex", split: Any, folds: int) -> None:
+def _check_classes(
+    path: str, dataset: "MetricDataset", index: "SampleIndex", split: tuple[Any, int], folds: int
+) -> None:
     """Refuse data with too few classes for the folds.
 
     Raises:
@@ -117,7 +119,7 @@ def _check_classes(path: str, dataset: "MetricDataset", index: "SampleIndex", sp
     from levelfield.data.splits import MIN_VALIDATION_CLASSES
 
     classes = len(index.class_names)
-    trained = classes - len(dataset.test_classes(index, split))
+    trained = classes - len(dataset.test_classes(index, *split))
     if folds == 1 or trained >= folds * MIN_VALIDATION_CLASSES:
         return
     possible = trained // MIN_VALIDATION_CLASSES
@@ -147,7 +149,7 @@ def _unbroken(
     path: str,
     dataset: "MetricDataset",
     index: "SampleIndex",
-    split: Any,
+    split: tuple[Any, int],
     skip_broken: bool,
     file: Path,
     has_begun: bool,
@@ -212,9 +214,9 @@ def _openable(path: str, dataset: "MetricDataset", index: "SampleIndex", skip_br
     return ~np.isin(np.arange(len(index.keys)), list(broken))
 
 
-def _table(dataset: "MetricDataset", index: "SampleIndex", split: Any, whole: Any) -> bytes:
+def _table(dataset: "MetricDataset", index: "SampleIndex", split: tuple[Any, int], whole: Any) -> bytes:
     """A table of the pictures that open, in the halves that all of them have."""
-    tested = set(dataset.test_classes(index, split).tolist())
+    tested = set(dataset.test_classes(index, *split).tolist())
     table = io.StringIO(newline="")
     writer = csv.writer(table)
     writer.writerow(["path", "label", "split", *(["role"] if index.roles else [])])
@@ -256,7 +258,7 @@ def _definition(name: str, dataset: "MetricDataset", root: Any, trunks: Sequence
     return definition
 
 
-def _conclusion(finished: Study, dataset: "MetricDataset", split: Any) -> tuple[list[str], list[str]]:
+def _conclusion(finished: Study, dataset: "MetricDataset", split: tuple[Any, int]) -> tuple[list[str], list[str]]:
     """The decision, and below the table on how many classes it rests and the commands that follow from it."""
     import numpy as np
 
@@ -267,7 +269,7 @@ def _conclusion(finished: Study, dataset: "MetricDataset", split: Any) -> tuple[
     decision = decide(rows, study.spec)
     sizes = {row: _pca_sizes(study, row) for row in decision.gains if kind_of(row, study.spec) == "pca"}
     index = dataset.read_index()
-    tested = index.labels[np.isin(index.labels, dataset.test_classes(index, split))]
+    tested = index.labels[np.isin(index.labels, dataset.test_classes(index, *split))]
     below = [f"This rests on {len(np.unique(tested))} unseen classes with {len(tested):,} samples."]
     if kind_of(decision.row, study.spec) == "method":
         config = finished.folder / Job(decision.row, "run", 0, 0).path / CONFIG
