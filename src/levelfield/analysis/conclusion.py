@@ -6,7 +6,7 @@ from levelfield.analysis.comparison import OVER_BASELINE, PAIR, compare_all
 from levelfield.analysis.results import ResultRow, SummaryRow, summarise
 from levelfield.analysis.verdicts import amount, p_in_words
 from levelfield.metrics.table import SELECTED_BY
-from levelfield.study.spec import FEATURES, LDA, StudySpec, first_search, is_baseline
+from levelfield.study.spec import FEATURES, LDA, WHITENING, StudySpec, first_search, is_baseline
 
 MOST_NAMED = 4  # of the methods that cannot be told from the best one
 
@@ -19,11 +19,11 @@ def best_method(rows: Sequence[ResultRow], spec: StudySpec) -> str:
 
 
 def kind_of(row: str, spec: StudySpec) -> str:
-    """What a row embeds with: `features`, `pca`, `lda`, or `method` for a trained one."""
+    """What a row embeds with: `features`, `pca`, `lda`, `whitening`, or `method` for a trained one."""
     if not is_baseline(row):
         return "method"
     kind = spec.reference_of(row)
-    return kind if kind in (FEATURES, LDA) else "pca"
+    return kind if kind in (FEATURES, LDA, WHITENING) else "pca"
 
 
 def two_sentences(rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:

@@ -112,13 +112,17 @@ def _evaluations(study: StudyFolder, stored: Tests) -> Iterator[str]:
 
 def _changed_data(study: StudyFolder, stored: Tests) -> Iterator[str]:
     """Data that are here and no longer those of the results: every file is read again."""
-    here = None if study.archived >= {*study.spec.rows} else data_here(study)
+    if study.archived >= {*study.spec.rows}:
+        return
     results = [result for result in study.state.results.values() if result.get("data")]
-    halves: dict[Literal["training", "test"], Any] = {"training": results, "test": stored.values()}
-    for half, found in halves.items() if here is not None else ():
-        prints = {result["data"]["fingerprint"] for result in found}
-        if here is not None and prints and prints != {now := here.fingerprint(half, again=True)}:
-            yield f"the {half} samples here have the fingerprint {now}, the results {', '.join(sorted(prints))}"
+    samples: dict[Literal["training", "test"], Any] = {"training": results, "test": stored.values()}
+    halves = study.spec.halves
+    for row in {half: row for row, half in halves.items()}.values():
+        here = data_here(study, row)
+        for which, found in samples.items() if here is not None else ():
+            prints = {each["data"]["fingerprint"] for each in found if halves[each["method"]] == halves[row]}
+            if here is not None and prints and prints != {now := here.fingerprint(which, again=True)}:
+                yield f"the {which} samples here have the fingerprint {now}, the results {', '.join(sorted(prints))}"
 
 
 def _recomputed(study: StudyFolder, stored: Tests, problems: list[str]) -> Tests:

@@ -45,8 +45,8 @@ class MetricDataModule(LightningDataModule):
             training half and validates nothing.
         num_folds: class-disjoint folds of the training half.
         split: `half`, `powerful-benchmarker` (the Reality Check program's exact folds), `official` (the data set's own
-            halves) or `vasilev-dyakonov`; None takes `official` for a table with a column `split` and for In-shop
-            Clothes, else `half`.
+            halves), `vasilev-dyakonov` or `random` (drawn by `split_seed`, the folds too); None takes `official` for a
+            table with a column `split` and for In-shop Clothes, else `half`.
         batch_size: samples of one batch over all processes together.
         samples_per_class: M; a batch holds `batch_size` / M classes.
         replacement: draw the M samples of a class with replacement.
@@ -64,6 +64,7 @@ class MetricDataModule(LightningDataModule):
         features: train and evaluate on what a frozen trunk makes of each sample, computed once and kept
             (`levelfield.data.features`); needs `--model.freeze_trunk true`. The test half has a file of its own, made
             when it is opened.
+        split_seed: of `random` halves and folds; apart from `seed`, so that repeated trainings share their classes.
 
     Attributes:
         notes: how the training batches differ from what was asked for, once they are made; empty if they do not.
@@ -100,12 +101,16 @@ class MetricDataModule(LightningDataModule):
         cache: bool | Literal["auto"] = "auto",
         seed: int = 0,
         features: bool = False,
+        split_seed: int = 0,
     ) -> None:
         super().__init__()
         refuse_below(0, "data", num_workers=0 if num_workers == "auto" else num_workers)
         refuse_below(1, "data", samples_per_class=samples_per_class, steps_per_epoch=steps_per_epoch)
         refuse_below(1, "data", eval_batch_size=eval_batch_size, num_folds=num_folds)
         refuse_below(2, "data", batch_size=batch_size)
+        refuse_below(0, "data", split_seed=split_seed)
+        if split_seed and split != "random":
+            raise UserError(f"--data.split_seed {split_seed} is of --data.split random: give both, or leave it out")
         if isinstance(fold, int) and not 0 <= fold < num_folds:
             raise UserError(f"--data.fold {fold}: there are {num_folds} folds, 0 to {num_folds - 1}")
         if transforms is not None and dataset.modality == "text":
@@ -117,6 +122,7 @@ class MetricDataModule(LightningDataModule):
         self.fold = fold
         self.num_folds = num_folds
         self.split = split
+        self.split_seed = split_seed
         self.batch_size = batch_size
         self.samples_per_class = samples_per_class
         self.replacement = replacement
@@ -146,26 +152,29 @@ class MetricDataModule(LightningDataModule):
             check_test_half(index, test_classes)
         train_classes, val_classes = trainval_classes, trainval_classes[:0]
         if isinstance(self.fold, int):
-            folds = class_folds(trainval_classes, self.num_folds, variant=split)
+            folds = class_folds(trainval_classes, self.num_folds, variant=split, seed=self.split_seed)
             train_classes, val_classes = folds[self.fold]
         trainval = index.select(np.isin(index.labels, trainval_classes))
+        halves = f"random {self.split_seed}" if split == "random" else split  # each seed has caches of its own
         if stage in ("fit", "validate") and self.train_subset is None:
             if isinstance(self.fold, int):
                 check_validation_classes(folds, index.labels)
-            images = self._source(trainval, f"{split}, training half")
+            images = self._source(trainval, f"{halves}, training half")
             self.train_subset = self._subset(images, index, train_classes, train=True)
             self.val_subset = self._subset(images, index, val_classes)
             self._trainval = trainval
         if stage == "test":
             test = index.select(np.isin(index.labels, test_classes))
-            self.test_subset = self._subset(self._source(test, f"{split}, test half"), index, test_classes)
+            self.test_subset = self._subset(self._source(test, f"{halves}, test half"), index, test_classes)
         if stage == "predict":
             unlabelled = replace(index, labels=np.zeros_like(index.labels))
             self.predict_subset = self._subset(self.dataset, unlabelled, np.zeros(1, dtype=index.labels.dtype))
         if not self.hparams:  # made in Python: a checkpoint tells `levelfield validate` and `test` the same arguments
             self.save_hyperparameters(self._plain_arguments(), logger=False)
         if self._identity is None:
-            self._overview = self.dataset.overview(index, split) + root_in_vain(self.dataset, self.root)
+            self._overview = self.dataset.overview(index, split, self.split_seed) + root_in_vain(
+                self.dataset, self.root
+            )
             self._identity = {
                 "dataset": self._dataset_spec(),
                 "fingerprint": self.dataset.once(
@@ -247,7 +256,8 @@ class MetricDataModule(LightningDataModule):
     def summary(self) -> str:
         """One line: the split in use, the fold, and how many classes are trained on and validated."""
         identity = self.identity()
-        split, trained = f"split {identity['split']}", f"{len(identity['train_classes'])} classes trained on"
+        seed = f" {self.split_seed}" if identity["split"] == "random" else ""
+        split, trained = f"split {identity['split']}{seed}", f"{len(identity['train_classes'])} classes trained on"
         if self.fold == NO_FOLD:
             return f"{split}, the whole training half: {trained}, none validated"
         return f"{split}, fold {self.fold} of {self.num_folds}: {trained}, {len(identity['val_classes'])} validated"
@@ -357,7 +367,8 @@ class MetricDataModule(LightningDataModule):
         A class without a sample counts where the halves part, which must not depend on a test file, and nowhere else.
         """
         split = self.split or self.dataset.default_split(index)
-        trainval_classes, test_classes = split_classes(np.arange(len(index.class_names)), split, index.test_classes)
+        classes = np.arange(len(index.class_names))
+        trainval_classes, test_classes = split_classes(classes, split, index.test_classes, self.split_seed)
         return split, trainval_classes[np.isin(trainval_classes, index.labels)], test_classes
 
     @property

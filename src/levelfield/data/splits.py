@@ -7,10 +7,11 @@ import numpy as np
 from jaxtyping import Int, Shaped
 
 from levelfield.errors import UserError
+from levelfield.seeds import seed_of
 
 # In place of a fold's number: all classes of the training half train, and none validates.
 NO_FOLD = "none"
-Split = Literal["half", "powerful-benchmarker", "official", "vasilev-dyakonov"]
+Split = Literal["half", "powerful-benchmarker", "official", "vasilev-dyakonov", "random"]
 Fold = tuple[Shaped[np.ndarray, " train"], Shaped[np.ndarray, " val"]]
 
 MIN_VALIDATION_CLASSES = 2
@@ -20,13 +21,18 @@ def split_classes(
     labels: Shaped[np.ndarray, " samples"] | Sequence[int] | Sequence[str],
     variant: Split = "half",
     official_test_classes: Shaped[np.ndarray, " test"] | Sequence[int] | Sequence[str] | None = None,
+    seed: int = 0,
 ) -> tuple[Shaped[np.ndarray, " trainval"], Shaped[np.ndarray, " test"]]:
     """Sort the classes that occur in `labels` and part them: `(trained and validated on, tested on)`.
 
     `half` and `powerful-benchmarker` take the first half for training; an odd class out belongs to the test half.
     `official` tests on `official_test_classes`. `vasilev-dyakonov` draws the halves as "Deep Metric Learning: Loss
-    Functions Comparison" does: scikit-learn's GroupShuffleSplit, half, random_state 0. The official split of Stanford
-    Online Products differs from `half` by one class: 11317, a training class there, is a test class here.
+    Functions Comparison" does: scikit-learn's GroupShuffleSplit, half, random_state 0. `random` takes the first half
+    after a shuffle: the order of the SHA-256 of `split/<seed>/<place among the sorted classes>`. The official split of
+    Stanford Online Products differs from `half` by one class: 11317, a training class there, is a test class here.
+
+    Args:
+        seed: of `random`; other variants have none.
 
     Raises:
         UserError: an unknown variant, or no official split.
@@ -54,13 +60,16 @@ def split_classes(
         train, test = next(shuffle.split(classes, groups=classes))
         return classes[np.sort(train)], classes[np.sort(test)]
     half = len(classes) // 2
-    return classes[:half], classes[half:]
+    if variant == "random":
+        classes = _shuffled(classes, "split", seed)
+    return np.sort(classes[:half]), np.sort(classes[half:])
 
 
 def class_folds(
     trainval_classes: Shaped[np.ndarray, " trainval"] | Sequence[int] | Sequence[str],
     num_folds: int = 4,
     variant: Split = "half",
+    seed: int = 0,
 ) -> list[Fold]:
     """Cut the sorted classes into contiguous blocks; fold k is `(train_classes, val_classes)`, validating block k.
 
@@ -68,6 +77,7 @@ def class_folds(
     Check's program instead: fold k starts `int(k * n / num_folds)` classes in, trains on the next
     `n - n // num_folds` classes, wrapping round, and validates the `n // num_folds` after them. So fold 0 validates the
     last block, and classes are left over that no fold validates where n is no multiple of `num_folds`.
+    `variant="random"` shuffles the classes by `seed` before they are cut: neighbours in the alphabet are often alike.
 
     Raises:
         UserError: fewer than 2 validation classes in a fold, fewer than 2 folds, or an unknown variant.
@@ -95,8 +105,13 @@ def class_folds(
             turned = np.roll(classes, -(k * len(classes) // num_folds))
             folds.append((np.sort(turned[:-num_val]), np.sort(turned[-num_val:])))
         return folds
-    blocks = np.array_split(classes, num_folds)
-    return [(np.concatenate(blocks[:k] + blocks[k + 1 :]), blocks[k]) for k in range(num_folds)]
+    blocks = np.array_split(_shuffled(classes, "folds", seed) if variant == "random" else classes, num_folds)
+    return [(np.sort(np.concatenate(blocks[:k] + blocks[k + 1 :])), np.sort(blocks[k])) for k in range(num_folds)]
+
+
+def _shuffled(classes: Shaped[np.ndarray, " classes"], purpose: str, seed: int) -> Shaped[np.ndarray, " classes"]:
+    """Ordered by hashes: NumPy's generators may draw otherwise in a later version."""
+    return classes[sorted(range(len(classes)), key=lambda place: seed_of(purpose, seed, place))]
 
 
 def _check_variant(variant: str) -> None:

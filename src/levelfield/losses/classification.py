@@ -11,7 +11,10 @@ from torch.nn import functional
 from levelfield.losses.base import Choice, Labels, MetricLoss, Points, RefLabels, RefPoints, can_look, sample_weights
 from levelfield.numerics import inner_products, unit
 
-WeightInit = Literal["normal", "uniform"]
+WeightInit = Literal["normal", "uniform", "class_means"]
+
+# How far the centres of a class begin from the mean of its unit embeddings.
+CENTER_NOISE = 0.1
 
 
 class ClassificationLoss(MetricLoss):
@@ -27,6 +30,8 @@ class ClassificationLoss(MetricLoss):
         weight_init: what each number of the class weights begins with: `normal`, N(0, 1), or `uniform` in +-1/sqrt(D)
             (Zhai & Wu's code). Directions are spread alike; of a weight of length l a step of plain or momentum SGD
             turns the direction in proportion to 1/l^2, here sqrt(D) and sqrt(1/3): 3 D times as far with `uniform`.
+            `class_means` begins with the means of the classes' embeddings, of length 1: a `MetricLearner` calls
+            `start_at_class_means` as a fit begins, and so must another loop; until then it is `normal`.
 
     With a miner, each sample weighs as often as `indices_tuple` names it, divided by the largest such count; an empty
     choice weighs all alike; with `weigh_anchors_only` as often as it is an anchor. `ref_emb` has no meaning here and
@@ -61,10 +66,34 @@ class ClassificationLoss(MetricLoss):
         self.class_fraction = class_fraction
         self.centers_per_class = centers_per_class
         self.label_smoothing = label_smoothing
+        self.starts_at_class_means = weight_init == "class_means"
         self.class_weights = nn.Parameter(torch.randn(num_classes * centers_per_class, embedding_size))
         if weight_init == "uniform":
             bound = 1 / math.sqrt(embedding_size)
             nn.init.uniform_(self.class_weights, -bound, bound)
+
+    @no_grad()
+    def start_at_class_means(self, embeddings: Float[Tensor, "N D"], labels: Int[Tensor, " N"]) -> None:
+        """Make the weights of a class the direction of the mean of its unit embeddings.
+
+        Each of several centres is moved by `CENTER_NOISE` in the direction that it was drawn at: centres that coincide
+        have the same gradients for ever, or only the first of them has any.
+
+        Args:
+            embeddings: those of all training samples.
+
+        Raises:
+            ValueError: a class without a sample, or a label that is no class.
+        """
+        labels = checked_classes(labels, self.num_classes)[0]
+        if missing := {*range(self.num_classes)} - {*labels.tolist()}:
+            raise ValueError(f"weight_init='class_means': class {min(missing)} has no sample")
+        sums_CD = torch.zeros(self.num_classes, self.embedding_size, dtype=torch.float64, device=embeddings.device)
+        means = unit(sums_CD.index_add_(0, labels, unit(embeddings.double())))
+        means = means.repeat_interleave(self.centers_per_class, 0)
+        if self.centers_per_class > 1:
+            means += CENTER_NOISE * unit(self.class_weights.to(means))
+        self.class_weights.copy_(means)
 
     def compute(
         self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels

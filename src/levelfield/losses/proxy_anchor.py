@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from levelfield.losses.base import check_above_0
-from levelfield.losses.classification import ClassificationLoss
+from levelfield.losses.classification import ClassificationLoss, WeightInit
 from levelfield.losses.pairs import weighted_logsumexp
 from levelfield.numerics import inner_products, unit
 
@@ -44,7 +44,7 @@ class ProxyAnchorLoss(ClassificationLoss):
         margin: float = 0.1,
         alpha: float = 32.0,
         class_fraction: float = 1.0,
-        weight_init: Literal["paper", "normal", "uniform"] = "paper",
+        weight_init: Literal["paper"] | WeightInit = "paper",
     ) -> None:
         drawn = "normal" if weight_init == "paper" else weight_init
         super().__init__(num_classes, embedding_size, class_fraction, weight_init=drawn)

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from levelfield.losses.base import check_above_0
-from levelfield.losses.classification import ClassificationLoss, target_mask
+from levelfield.losses.classification import ClassificationLoss, WeightInit, target_mask
 from levelfield.numerics import inner_products, unit
 
 
@@ -48,7 +48,7 @@ class SoftTripleLoss(ClassificationLoss):
         margin: float = 0.01,
         reg_weight: float = 0.0,
         class_fraction: float = 1.0,
-        weight_init: Literal["paper", "normal", "uniform"] = "paper",
+        weight_init: Literal["paper"] | WeightInit = "paper",
     ) -> None:
         drawn = "normal" if weight_init == "paper" else weight_init
         super().__init__(num_classes, embedding_size, class_fraction, centers_per_class, weight_init=drawn)

@@ -56,7 +56,7 @@ def scored_samples(study: StudyFolder, fingerprint: str) -> ScoredSamples | str:
         return NOT_AT_HAND
     try:
         index = data.dataset.read_index()
-        test = index.select(np.isin(index.labels, data.dataset.test_classes(index, data.split)))
+        test = index.select(np.isin(index.labels, data.dataset.test_classes(index, data.split, data.split_seed)))
         if data.dataset.fingerprint(test) != fingerprint:
             return OTHER_SAMPLES
     except UserError:

@@ -19,7 +19,7 @@ from levelfield.analysis.statistics import TOO_FEW_RUNS
 from levelfield.metrics.table import SELECTED_BY, SHOWN_METRICS
 from levelfield.study.folder import StudyFolder
 from levelfield.study.same_study import differing_origins, kept_lines
-from levelfield.study.spec import BASELINE, FEATURES, LDA, ONE_PCA, is_baseline, one_pca, without_value
+from levelfield.study.spec import BASELINE, FEATURES, LDA, ONE_PCA, WHITENING, is_baseline, one_pca, without_value
 
 COLLAPSED = " (collapsed)"
 TABLE_WIDTH = 120  # where there is no terminal to say it
@@ -157,6 +157,7 @@ def _said(reference: str) -> str:
     what = {
         FEATURES: "the features as they are",
         LDA: "projected by a linear discriminant analysis of the training classes (shrunk covariances)",
+        WHITENING: "whitened by the shrunk covariance within the training classes, at full length",
     }
     size = f"reduced by a PCA to {reference.removeprefix('pca')} instead, or as many as there are"
     return f"{BASELINE}[{reference}]: {what.get(reference, size)}."

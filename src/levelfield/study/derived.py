@@ -14,7 +14,7 @@ from levelfield.errors import UserError
 from levelfield.metrics import retrieval_metrics
 from levelfield.metrics.table import SELECTED_BY
 from levelfield.models import LinearEmbedder
-from levelfield.models.pca_start import start_at_pca
+from levelfield.models.embedder_start import start_embedder
 from levelfield.storage.provenance import provenance
 from levelfield.study.jobs import CHECKPOINT, RESULT, Task, failed, read_result, write_result
 from levelfield.study.spec import ALPHA, OF, VALIDATED
@@ -117,4 +117,4 @@ def _validate(training: TrainingCLI) -> float | None:
 def _set_pca(learner: MetricLearner, training: TrainingCLI) -> None:
     features = embed(learner.trunk, training.datamodule.train_samples(), device=training.trainer.strategy.root_device)
     assert isinstance(learner.embedder, LinearEmbedder)
-    start_at_pca(learner.embedder, features.embeddings)
+    start_embedder(learner.embedder, "pca", features.embeddings, features.labels)

@@ -26,12 +26,12 @@ class Seen:
     """What the study's results will follow from, as it is now.
 
     Attributes:
-        data: The training half, by `MetricDataModule.identity()`; all rows share it.
+        data: Row to its training half, by `MetricDataModule.identity()`.
         weights: Row to where its trunk's weights come from.
         overview: Lines with the counts of the data set.
     """
 
-    data: dict[str, Any]
+    data: Mapping[str, dict[str, Any]]
     weights: Mapping[str, str | None]
     overview: list[str]
 
@@ -60,17 +60,24 @@ def look_at_rows(spec: StudySpec, own: Collection[str], given_up: GivenUp) -> Se
                 given_up.add(f"{row}, when it is built", in_words(error), row, traceback.format_exc())
         if not seen:
             given_up.refuse()
-        data = next(reversed(seen.values())).datamodule
-        data.check_test_half()
-        identity = data.identity()
+        halves = {spec.halves[row]: training.datamodule for row, training in seen.items()}
+        for data in halves.values():
+            data.check_test_half()
+        identities = {half: data.identity() for half, data in halves.items()}
         for row, training in seen.items():
+            data = halves[spec.halves[row]]
             if not is_baseline(row):
                 training.datamodule.training_batches(data.train_subset.labels)
             if row in own and type(training.model).training_step is MetricLearner.training_step:
                 _try_loss(row, training, data.train_subset.labels, given_up)
     trunks = {row: training.model.trunk for row, training in seen.items()}
     weights = {row: getattr(trunk, "weights_origin", None) for row, trunk in trunks.items()}  # a user's may know none
-    return Seen(identity, {row: weights.get(spec.source_row(row)) for row in spec.rows}, data.overview())
+    found = {row: half for row, half in spec.halves.items() if half in halves}  # a row that was given up may have none
+    return Seen(
+        {row: identities[half] for row, half in found.items()},
+        {row: weights.get(spec.source_row(row)) for row in spec.rows},
+        data.overview(),
+    )
 
 
 def _try_loss(row: str, training: TrainingCLI, labels: np.ndarray, given_up: GivenUp) -> None:

@@ -1,4 +1,5 @@
-"""What an untrained row's job learns: a projection of trunk features, by a PCA or a discriminant analysis, or none.
+"""What an untrained row's job learns: a projection of trunk features, by a PCA, a discriminant analysis or a
+whitening, or none.
 
 The baseline's job on the first fold learns another one too, a PCA of the whole training half to folds x size: what the
 Reality Check compares concatenated embeddings with.
@@ -16,8 +17,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from levelfield.metrics.pca import PCA
+from levelfield.metrics.whitening import within_class_whitening
 from levelfield.storage.atomic import write_atomically
-from levelfield.study.spec import FEATURES, LDA, PCA_TO
+from levelfield.study.spec import FEATURES, LDA, PCA_TO, WHITENING
 
 ONE = "one_"  # before the names of the tensors of the projection for all folds together
 
@@ -67,13 +69,15 @@ def fit_projection(
     """Fit a fold's projection on the features and labels of its training samples.
 
     Args:
-        kind: `pca` (to the methods' size), `features`, `lda` or `pca512`.
+        kind: `pca` (to the methods' size), `features`, `lda`, `whitening` (no dimension lost) or `pca512`.
         embedding_size: The methods' D.
     """
     if kind == FEATURES:
         return Projection()
     if kind == LDA:
         return linear_discriminants(features, labels, embedding_size)
+    if kind == WHITENING:
+        return Projection(features.double().mean(0), within_class_whitening(features, labels))
     match = re.fullmatch(PCA_TO, kind)
     size = embedding_size if match is None else int(match[1])
     pca = PCA(min(size, *features.shape)).fit(features)

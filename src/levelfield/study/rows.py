@@ -15,6 +15,7 @@ from levelfield.study.spec import (
     ALPHA,
     BASELINE,
     COUNTS,
+    HALVED_BY,
     NAME,
     OF,
     ONE_PCA,
@@ -25,6 +26,7 @@ from levelfield.study.spec import (
     StudySpec,
     is_baseline,
     is_reference,
+    value_of,
     without_value,
 )
 from levelfield.study.study_file import PER_JOB, as_list, mapping, read_study_file, sort_options, whole_number
@@ -79,7 +81,7 @@ def load_spec(
     derived = dict[str, Config]()
     for row, config, made in _derived(path, content.get("derived"), rows):
         rows[row], derived[row] = Row(config, {}), made
-    return StudySpec(
+    spec = StudySpec(
         name=str(name),
         **_counts(path, {key: content.get(key, usual) for key, usual in COUNTS.items()}),
         methods={row: found.config for row, found in rows.items()},
@@ -95,6 +97,14 @@ def load_spec(
         },
         references=_references(path, content.get("references"), any(map(is_baseline, rows))),
     )
+    alike: dict[str | None, str] = {}
+    for row in rows:
+        if spec.halves[row] != spec.halves[other := alike.setdefault(value_of(row), row)]:
+            raise UserError(
+                f"{path}: {other} and {row} would be tested on different samples: set {', '.join(HALVED_BY)} of data "
+                "for all methods, in the base or a sweep"
+            )
+    return spec
 
 
 def with_options(spec: StudySpec, options: Mapping[str, Any]) -> StudySpec:
@@ -320,7 +330,9 @@ def _references(path: Path, given: Any, several_trunks: bool) -> list[str]:
     names = as_list(given or [])
     for name in names:
         if not is_reference(str(name)):
-            raise UserError(f"{path}: no reference {name!r}; there are: features, lda, and pca512 with any number")
+            raise UserError(
+                f"{path}: no reference {name!r}; there are: features, lda, whitening, and pca512 with any number"
+            )
     if len(set(names)) < len(names) or (names and several_trunks):
         raise UserError(f"{path}: references: one is named twice, or there are several trunks; leave some out")
     return names

@@ -113,14 +113,15 @@ class _Running:
 
         study = self.study
         with fixed_threads(study.spec.threads):
-            data, weights = "", dict[str, str | None]()
+            data, weights = dict[str, str](), dict[str, str | None]()
             if study.state.to_do and not stop_here:
                 for slot in range(self.slots.number):
                     self.slots.ready(slot)  # workers start while the rows are looked at
                 seen = look_at_rows(study.spec, own_rows(self.sources), self.given_up)
                 decisions = check_seen(study, seen.data, seen.weights, self.sources, recompute, keep)
                 _print(self.console, [*decisions, *seen.overview] if self.machine is None else [])
-                data, weights = seen.data["fingerprint"], dict(seen.weights)
+                data = {row: identity["fingerprint"] for row, identity in seen.data.items()}
+                weights = dict(seen.weights)
             study.write_spec()  # a study that cannot be built has not begun
             with Progress(self.console, study.state, self.slots.number, self.machine) as progress:
                 self.progress = progress
@@ -146,7 +147,7 @@ class _Jobs:
         self,
         study: StudyFolder,
         sources: Sources,
-        data: str,
+        data: Mapping[str, str],
         weights: Mapping[str, str | None],
         progress: Progress,
     ) -> None:
@@ -188,7 +189,7 @@ class _Jobs:
         return Unit(name, job.method, run_derived if job.method in spec.derived else run_job, (self._task(job),))
 
     def _task(self, job: Job) -> Task:
-        return self.study.task(job, self.sources[job.method], self.data, self.weights.get(job.method))
+        return self.study.task(job, self.sources[job.method], self.data[job.method], self.weights.get(job.method))
 
     def add(self, unit: Unit, value: Any) -> None:
         del self.units[unit.name]

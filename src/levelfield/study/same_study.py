@@ -101,7 +101,7 @@ def check_same(study: StudyFolder, sources: Sources, recompute: Collection[str],
 
 def check_seen(
     study: StudyFolder,
-    data: Mapping[str, Any],
+    data: Mapping[str, Mapping[str, Any]],
     weights: Mapping[str, str | None],
     sources: Sources,
     recompute: Collection[str],
@@ -110,9 +110,9 @@ def check_seen(
     """`check_same` for the data and the trunks' weights, which are known once the rows were built."""
     stale: dict[str, Stale] = {}
     for job, result in study.state.results.items():
-        before = result.get("data", data)
-        if before["fingerprint"] != data["fingerprint"]:
-            old, now = ({*each["train_classes"], *each["val_classes"]} for each in (before, data))
+        before, half = result.get("data"), data.get(job.method)
+        if before and half and before["fingerprint"] != half["fingerprint"]:
+            old, now = ({*each["train_classes"], *each["val_classes"]} for each in (before, half))
             what = f"class {min(old ^ now)!r} is in one training half only" if old ^ now else "a sample or its class"
             stale[job.method] = Stale(f"the data have changed on disk ({what})", False)
         known, here = result.get("provenance", {}).get("weights"), weights.get(job.method)

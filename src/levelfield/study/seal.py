@@ -4,7 +4,7 @@ The line is written and fsynced in `evaluate`, before the first unit that reads 
 """
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,13 +111,10 @@ def evaluate(study: StudyFolder, slots: Slots, progress: Progress, retest: str |
         return
     if not without_failed:
         _refuse_missing_runs(study)
-    with tempfile.TemporaryDirectory() as folder:
-        data = build(study.test_config(next(iter(study.spec.methods))), Path(folder), progress=False).datamodule
-    _check_training_half(study, data)
-    data.check_test_half()
+    halves = _halves(study)
     what = Evaluation(
-        data=data.dataset.name,
-        samples=data.test_sample_hashes(),
+        data=next(iter(halves.values())).dataset.name,
+        samples=_samples(halves.values()),
         by=f"study {study.spec.name}",
         checkpoints=checkpoints,
         configuration=configuration,
@@ -145,15 +142,33 @@ def _refuse_missing_runs(study: StudyFolder) -> None:
         raise UserError(f"{row}: no trial had a score, so it has no runs; {stay} correct the method, {leave}")
 
 
-def _check_training_half(study: StudyFolder, data: MetricDataModule) -> None:
-    """With another training half, a row may have trained on what are test classes now."""
-    now = data.identity()["fingerprint"]
+def _halves(study: StudyFolder) -> dict[str, MetricDataModule]:
+    """The data of each half of `StudySpec.halves`.
+
+    Raises:
+        UserError: a half has changed: a row may have trained on what are test classes now.
+    """
+    halves: dict[str, MetricDataModule] = {}
+    for row in study.spec.methods:
+        if (half := study.spec.halves[row]) not in halves:
+            with tempfile.TemporaryDirectory() as folder:
+                halves[half] = build(study.test_config(row), Path(folder), progress=False).datamodule
+            halves[half].check_test_half()
+    now = {half: data.identity()["fingerprint"] for half, data in halves.items()}
     for job, result in study.state.results.items():
-        if result.get("data", {}).get("fingerprint", now) != now:
+        here = now[study.spec.halves[job.method]]
+        if result.get("data", {}).get("fingerprint", here) != here:
             raise UserError(
                 f"{study.folder / job.path}: the data have changed on disk since this job; restore them, or compute "
                 f"it again: --recompute {job.method}"
             )
+    return halves
+
+
+def _samples(halves: Iterable[MetricDataModule]) -> list[str]:
+    """Hashes of the test samples; one that several splits test counts once."""
+    first, *others = (data.test_sample_hashes() for data in halves)
+    return [*first, *{sample for other in others for sample in other}.difference(first)]
 
 
 class _Tests:
@@ -167,6 +182,7 @@ class _Tests:
         self.scored: dict[Path, dict[str, Any]] = {}
         self._to_do: dict[str, Unit] = {}
         self._progress = progress
+        self._halves = study.spec.halves
         for row, run in study.state.tested_runs():
             file = study.test_file(row, run)
             known = study.read_test(row, run)
@@ -214,10 +230,13 @@ class _Tests:
 
     def check_same_samples(self) -> None:
         """Refuse to score the runs of one evaluation on different samples; names a run that was scored on others."""
-        prints = {path: test["data"]["fingerprint"] for path, test in self.scored.items()}
-        if len(set(prints.values())) > 1:
-            last = list(prints.values())[-1]
-            other = next(path for path, found in prints.items() if found != last)
+        last: dict[str, str] = {}  # of each half
+        scored = [(path, self._halves[test["method"]], test) for path, test in self.scored.items()]
+        for _, half, test in scored:
+            last[half] = test["data"]["fingerprint"]
+        for other, half, test in scored:
+            if test["data"]["fingerprint"] == last[half]:
+                continue
             raise UserError(
                 f"{other}: the test samples have changed on disk since this run was scored; restore them, or score all "
                 'runs again: --reopen-test "why"'

@@ -26,13 +26,15 @@ SECTIONS = ("model", "data", "trainer")
 # `data.fold` of a job that trains on all training classes.
 WHOLE_HALF = "none"
 # What the study's untrained rows do to the features of the trunk.
-PCA, FEATURES, LDA, PCA_TO = "pca", "features", "lda", r"pca([1-9][0-9]*)"
+PCA, FEATURES, LDA, WHITENING, PCA_TO = "pca", "features", "lda", "whitening", r"pca([1-9][0-9]*)"
 # How a row is derived from a trained one.
 OF, ALPHA, TO, VALIDATED = "of", "alpha", "pca", "validated"
 # These change no number.
 NOT_IDENTITY = ("root", "num_workers", "cache")
 # Settings of the data that an untrained trunk does not see.
 TRAINING_BATCHES = ("batch_size", "samples_per_class", "replacement", "sampler", "steps_per_epoch")
+# Settings that say which samples are trained and which are tested on.
+HALVED_BY = ("dataset", "split", "split_seed")
 NAME = r"[A-Za-z0-9_.-]+"
 ROW = rf"(?![_.-]){NAME}(\[[A-Za-z0-9_.,-]+\])?(@[0-9]+)?"
 
@@ -71,7 +73,8 @@ class StudySpec:
         spaces: Row to its search space, dotted keys to ranges; a row without one is not searched.
         metrics: Test scores besides MAP@R, R-precision and precision@1, as `levelfield.metrics.table` names them.
         sweep: The dotted keys that the study tries several values of: `softmax[64]` and `softmax[128]`.
-        references: Untrained rows besides the PCA of the trunk's features: `features`, `lda`, `pca512`.
+        references: Untrained rows besides the PCA of the trunk's features: `features`, `lda`, `whitening`,
+            `pca512`.
         blocks: Blocks that the training classes are cut into, each the validation classes of one fold; None for as many
             as there are folds. With fewer folds only the first blocks are validated.
         derived: Row to what it is made of, without training: `{of: ROW, alpha: 0.5}` is the mean of that row's weights
@@ -181,13 +184,19 @@ class StudySpec:
         return merge(config, self.trunks[trunk]) if trunk in self.trunks and is_baseline(row) else config
 
     def reference_of(self, row: str) -> str:
-        """What an untrained row does to the features: `pca` (to the methods' size), `features`, `lda`, `pca512`."""
+        """What an untrained row does to the features, as under `references`, or `pca` (to the methods' size)."""
         return self._untrained[row][1] if row in self._untrained else PCA
 
     def features_hash(self, row: str) -> str:
         """Equal for untrained rows of one trunk and data, which share the trunk's features."""
         settings = self.settings(row)
         return digest([settings["model"].get("trunk"), settings["data"]])
+
+    @cached_property
+    def halves(self) -> dict[str, str]:
+        """Equal for rows whose data are halved alike, so that they have the same training and the same test samples."""
+        data = {row: _without_places(self.config_of(row))["data"] for row in self.rows}
+        return {row: digest([each.get(key) for key in HALVED_BY]) for row, each in data.items()}
 
     # Identity.
 
@@ -315,7 +324,7 @@ def is_baseline(row: str) -> bool:
 
 def is_reference(name: str) -> bool:
     """Whether a study file may name it under `references`."""
-    return name in (FEATURES, LDA) or re.fullmatch(PCA_TO, name) is not None
+    return name in (FEATURES, LDA, WHITENING) or re.fullmatch(PCA_TO, name) is not None
 
 
 def one_pca(baseline: str) -> str:

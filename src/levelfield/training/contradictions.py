@@ -30,8 +30,9 @@ def refuse_other_architecture(expected: dict[str, Any], given: dict[str, Any], c
 
 def refuse_other_folds(expected: dict[str, Any], given: dict[str, Any], checkpoint: Path | str) -> None:
     """Raises UserError if the datamodule's arguments name another data set or fold."""
-    for key in ("fold", "num_folds", "split"):
-        _refuse(f"data.{key}", expected[key], given[key], checkpoint)
+    for key in ("fold", "num_folds", "split", "split_seed"):
+        if key in expected:
+            _refuse(f"data.{key}", expected[key], given[key], checkpoint)
     _refuse("data.dataset", expected["dataset"]["class_path"], given["dataset"]["class_path"], checkpoint)
 
 

@@ -21,14 +21,13 @@ from levelfield.losses.base import LossFactory, MetricLoss, MetricLossFactory
 from levelfield.miners import Miner
 from levelfield.models import LinearEmbedder
 from levelfield.models.adapters import LoRA, adapted
+from levelfield.models.embedder_start import EmbedderInit, check_can_start
 from levelfield.models.embedders import check_embedder
 from levelfield.models.layers import recompute_activations
-from levelfield.models.pca_start import check_can_be_pca
 from levelfield.models.trunks import as_trunk
 from levelfield.regularizers import Regularizer
 from levelfield.runtime.process_group import leave_group_at_exit, stay_in_group
 from levelfield.training.batches import Batch, gather_rows, samples_of
-from levelfield.training.begin_at_pca import begin_at_pca
 from levelfield.training.callbacks import BestEpoch, RecordOpening, RetrievalValidation
 from levelfield.training.callbacks.best_epoch import default_checkpoint
 from levelfield.training.checkpoint import add_own_part, import_spec, load_learner
@@ -39,6 +38,7 @@ from levelfield.training.loss_factory import check_call, make_loss, supplied_arg
 from levelfield.training.objective import TRAIN_LOSS, check_regularizer, objective
 from levelfield.training.own_learner import learner_class
 from levelfield.training.parameter_groups import adamw, parameter_groups
+from levelfield.training.start import start
 from levelfield.training.step import UncheckedLosses, seed_draws
 from levelfield.training.sync_batch_norm import synchronize_batch_norm
 from levelfield.training.weight_averaging import average_whole, forget_average, save_average
@@ -78,8 +78,8 @@ class MetricLearner(LightningModule):
         lr_scheduler_interval: whether it moves on after each `epoch` or each `step` of the optimizer.
         seed: of the random choices in dropout, losses and miners.
         num_features: length of a feature vector, for a trunk that does not say so itself.
-        embedder_init: where a linear embedder starts: at random weights, or at the PCA of the training samples'
-            features, as a fit begins.
+        embedder_init: where a linear embedder starts: at random weights; as a fit begins, at the PCA of the training
+            samples' features, or of these whitened within the training classes.
         chunk_size: of how many samples a training step keeps the activations at a time, for batches larger than memory
             (docs/scale.md): the same gradients, for one more pass through the trunk. None keeps all.
         adapter: learns in the trunk, whose own weights stay as they are (docs/trunks.md).
@@ -127,7 +127,7 @@ class MetricLearner(LightningModule):
         seed: int = 0,
         num_features: int | None = None,
         freeze_trunk: bool = False,
-        embedder_init: Literal["random", "pca"] = "random",
+        embedder_init: EmbedderInit = "random",
         chunk_size: int | None = None,
         adapter: LoRA | None = None,
         layer_decay: float = 1.0,
@@ -146,9 +146,9 @@ class MetricLearner(LightningModule):
         elif gradient_checkpointing:
             recompute_activations(self.trunk, freeze_batch_norm)
         self.embedder = embedder(self.trunk.num_features, embedding_size)
-        if embedder_init == "pca":
-            check_can_be_pca(self.embedder, self.trunk.num_features)
-        self._starts_at_pca = embedder_init == "pca"
+        check_can_start(self.embedder, self.trunk.num_features, embedder_init)
+        self.embedder_init = embedder_init
+        self._has_started = False
         self.embedding_size = embedding_size
         self.loss: nn.Module | None = loss if isinstance(loss, nn.Module) else None
         self.miner = miner
@@ -244,9 +244,9 @@ class MetricLearner(LightningModule):
             raise UserError("this checkpoint was loaded without its loss: train a new learner with --model.loss")
         self.check_parts()
         check_chunks(self)
-        if self._starts_at_pca and is_new:
-            begin_at_pca(self, datamodule)
-        self._starts_at_pca = False
+        if is_new and not self._has_started:
+            start(self, datamodule)
+        self._has_started = True
         average_whole(self)
 
     def _train_again(self) -> None:

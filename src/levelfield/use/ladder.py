@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from PIL import Image
+from torch.nn.functional import normalize
 
 from levelfield.core.configuration import Config, merge
 from levelfield.metrics import retrieval_metrics
 from levelfield.metrics.table import SELECTED_BY
+from levelfield.models import LinearEmbedder
+from levelfield.models.embedder_start import EmbedderInit, start_embedder
 from levelfield.study.progress import duration
-from levelfield.study.projection import fit_projection
 from levelfield.study.spec import FEATURES
 from levelfield.study.training_job import fixed_threads
 from levelfield.training.batches import Batch
@@ -45,7 +47,7 @@ TRUNK_LR = {"image": 1e-4, "text": 2e-5}
 VALIDATIONS = 4  # of a training of the trunk
 HEAD_SECONDS = 20.0  # most that a head takes
 EMBEDDING_SIZE = 128
-STARTS = ("pca", "whitening")
+STARTS: tuple[EmbedderInit, ...] = ("pca", "whitening")
 PROTOCOL = "protocol/laptop.yaml"  # of the heads
 PAIR, CLASSES = "ntxent", "normalized_softmax"
 MEASURED_STEPS, MEASURED_BATCHES = 3, 2
@@ -303,7 +305,11 @@ def _scores(config: Config, folds: int, blocks: int, folder: Path) -> tuple[dict
         train_labels, val_labels = (torch.from_numpy(part.labels) for part in (data.train_subset, data.val_subset))
         size = val_NF.shape[1]
         for kind, scores in found.items():
-            project = fit_projection(kind, train_NF, train_labels, min(EMBEDDING_SIZE, size))
-            result = retrieval_metrics(project(val_NF), val_labels, metrics=(SELECTED_BY,))
+            embeddings = val_NF
+            if kind != FEATURES:
+                head = LinearEmbedder(size, min(EMBEDDING_SIZE, size))
+                start_embedder(head, kind, train_NF, train_labels)
+                embeddings = head(val_NF).detach()
+            result = retrieval_metrics(normalize(embeddings), val_labels, metrics=(SELECTED_BY,))
             scores.append(float(result[SELECTED_BY]))
     return {kind: fmean(scores) for kind, scores in found.items()}, size

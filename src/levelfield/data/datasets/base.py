@@ -157,15 +157,17 @@ class MetricDataset(ABC):
         """The split that is used unless another is asked for."""
         return "official" if self.own_split_by_default and index.test_classes is not None else "half"
 
-    def test_classes(self, index: SampleIndex, split: Split | None = None) -> Int[np.ndarray, " test"]:
+    def test_classes(
+        self, index: SampleIndex, split: Split | None = None, split_seed: int = 0
+    ) -> Int[np.ndarray, " test"]:
         """Labels of the test half by a split, or by the default one."""
         classes = np.arange(len(index.class_names))
-        return split_classes(classes, split or self.default_split(index), index.test_classes)[1]
+        return split_classes(classes, split or self.default_split(index), index.test_classes, split_seed)[1]
 
-    def overview(self, index: SampleIndex, split: Split | None = None) -> list[str]:
+    def overview(self, index: SampleIndex, split: Split | None = None, split_seed: int = 0) -> list[str]:
         """The counts, and of one's own data a line for each remark; published data sets are what they are."""
         own = self.num_classes_published is None
-        remarks = remarks_on(index, self.test_classes(index, split), split) if own else []
+        remarks = remarks_on(index, self.test_classes(index, split, split_seed), split) if own else []
         return [counts_of(self.name, index), *remarks]
 
     def expected_counts(self) -> tuple[int | None, int | None]:

@@ -1,0 +1,75 @@
+"""A linear embedder that starts as a projection of features: their PCA, or that of their whitening within classes."""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from levelfield.errors import UserError
+from levelfield.metrics.pca import PCA
+from levelfield.metrics.whitening import within_class_whitening
+from levelfield.models.embedders import LinearEmbedder
+
+EmbedderInit = Literal["random", "pca", "whitening"]
+OPTION = "--model.embedder_init"
+
+
+def check_can_start(embedder: nn.Module, num_features: int, kind: EmbedderInit) -> None:
+    """Raises UserError unless `embedder` is a linear layer with a bias that makes features no longer."""
+    if kind == "random":
+        return
+    if not isinstance(embedder, LinearEmbedder):
+        raise UserError(f"{OPTION} {kind}: {type(embedder).__name__} is no single linear layer; give LinearEmbedder")
+    if embedder.linear.bias is None:
+        raise UserError(f"{OPTION} {kind} centres the features by the bias: leave out --model.embedder.bias false")
+    if embedder.linear.out_features > num_features:
+        raise UserError(
+            f"{OPTION} {kind}: {num_features} features have no {embedder.linear.out_features} principal components; "
+            f"give --model.embedding_size {num_features} or less"
+        )
+
+
+@torch.no_grad()
+def start_embedder(
+    embedder: LinearEmbedder,
+    kind: EmbedderInit,
+    features_NF: Float[Tensor, "samples features"],
+    labels_N: Int[Tensor, " samples"],
+) -> None:
+    """Make `embedder` a projection x -> C^T (x - mean), C the principal components of `features_NF`, or with
+    `whitening` C = W V, V the principal components of the features whitened by W = S^-1/2.
+
+    Deterministic, in float64 up to the weights: `levelfield.metrics.pca` and `levelfield.metrics.whitening`.
+
+    Raises:
+        UserError: fewer samples than components, features that are not finite, or none that differ within a class.
+    """
+    size = embedder.linear.out_features
+    if len(features_NF) < size:
+        raise UserError(
+            f"{OPTION} {kind}: {len(features_NF)} training samples have no {size} principal components; give "
+            f"--model.embedding_size {len(features_NF)} or less"
+        )
+    if not torch.isfinite(features_NF).all():
+        raise UserError(f"{OPTION} {kind}: the trunk's features are not finite; look at its weights and at the samples")
+    if kind == "pca":
+        mean_F, components_FC = _principal(features_NF, size)
+    else:
+        try:
+            whitening_FF = within_class_whitening(features_NF, labels_N)
+        except ValueError as error:
+            raise UserError(f"{OPTION} {kind}: {error}; give pca") from error
+        _, components_FC = _principal(features_NF.double() @ whitening_FF, size)
+        mean_F, components_FC = features_NF.double().mean(0), whitening_FF @ components_FC
+        # As long as the PCA's on average: cosines stay, and a step of the same rate turns both embedders as far.
+        components_FC *= size**0.5 / torch.linalg.matrix_norm(components_FC)
+    embedder.linear.weight.copy_(components_FC.T)
+    embedder.linear.bias.copy_(-(mean_F @ components_FC))
+
+
+def _principal(points: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    pca = PCA(size).fit(points)
+    assert pca.mean_D is not None
+    assert pca.components_DC is not None
+    return pca.mean_D, pca.components_DC
