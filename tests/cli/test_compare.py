@@ -32,7 +32,7 @@ FEW = (
 )
 UNTRAINED = ["pretrained", "pretrained[features]", "pretrained[whitening]"]
 TRAINED = ["head_ntxent", "head_normalized_softmax", "trunk_ntxent", "trunk_normalized_softmax"]
-DERIVED = ["trunk_ntxent_averaged", "trunk_normalized_softmax_averaged"]
+DERIVED = [f"trunk_{loss}_{made}" for loss in ("ntxent", "normalized_softmax") for made in ("averaged", "pca")]
 
 
 def letters(folder: Path, classes: int = 20, samples: int = 3) -> Path:
@@ -82,13 +82,13 @@ def test_broken_images_are_left_out_and_every_rung_is_scored_once(run, tmp_path:
         tested = [row["method"] for row in csv.DictReader(file) if row["stage"] == "test"]
     assert {*tested} >= {*UNTRAINED, *TRAINED, *DERIVED}
     ledger = Path("outputs/compare_letters/ledger.jsonl").read_text().splitlines()
-    assert [json.loads(line)["event"] for line in ledger] == ["evaluated", "scored"] or len(ledger) <= 2
+    assert [json.loads(line)["event"] for line in ledger].count("evaluated") == 1
     code, _, complaint = run(*command_of(printed.strip().splitlines()[-1]))
     assert code == 0, complaint
-    (tmp_path / "my_loss.py").write_text("from levelfield.losses import ContrastiveLoss as MyLoss\n")
+    (tmp_path / "my_loss.py").write_text("from levelfield import losses\n\n\nclass MyLoss(losses.ContrastiveLoss):\n    pass\n")
     code, _, complaint = run("compare", "letters", *FEW, "--skip-broken", "--add-method", "my_loss.MyLoss")
     assert code == 0, complaint
-    assert "MyLoss" in Path("outputs/compare_letters/summary.csv").read_text()
+    assert "my_loss," in Path("outputs/compare_letters/summary.csv").read_text()
 
 
 @pytest.mark.slow
@@ -111,7 +111,7 @@ def test_stopped_by_ctrl_c_and_scored_there_it_goes_on_to_the_same_bytes(
     code, here, complaint = run(*words, "--stop-here")
     assert code == 0, complaint
     assert "pretrained[features]" in here
-    assert "trunk_ntxent" not in here
+    assert "trunk_ntxent" not in from_the_decision_on(here)
     code, ended, complaint = run(*again)
     assert code == 0, complaint
     code, whole, complaint = run("study", "run", "outputs/mine.yaml", "--output", "outputs/whole", *FEW[2:])

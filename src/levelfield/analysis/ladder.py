@@ -8,7 +8,7 @@ from levelfield.analysis.results import collect_rows
 from levelfield.metrics.table import SELECTED_BY, SHOWN_METRICS
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import folds_of
-from levelfield.study.spec import BASELINE, FEATURES, StudySpec, is_baseline
+from levelfield.study.spec import BASELINE, FEATURES, PCA, StudySpec, is_baseline, value_of
 
 PRECISION = "precision_at_1"
 UNTOUCHED = f"{BASELINE}[{FEATURES}]"
@@ -89,10 +89,10 @@ def decision_lines(decision: Decision, found: Sequence[Rung], spec: StudySpec) -
             f"{SHOWN_METRICS[metric]} {100 * features.test[metric]:.1f} -> {100 * best.test[metric]:.1f}"
             for metric in (SELECTED_BY, PRECISION)
         )
-        first = f"Use {decision.row}: on unseen classes, from the features as they are, {words} percent."
+        first = f"Use {_in_words(decision.row)}: on unseen classes, from the features as they are, {words} percent."
         if min(gains) < 0:
             first = (
-                f"Use the features as they are, or look closer: validation prefers {decision.row}, and on unseen "
+                f"Use the features as they are, or look closer: validation prefers {_in_words(decision.row)}, and on unseen "
                 f"classes it loses: {words} percent."
             )
     lines = [first, f"Validation chose it ({of_folds}); the test classes were scored after that."]
@@ -109,3 +109,13 @@ def decision_lines(decision: Decision, found: Sequence[Rung], spec: StudySpec) -
     if not any(row.startswith("trunk_") for row in trained):
         lines.append("The trunk was not trained: give more --minutes.")
     return [*lines, ""]
+
+
+def _in_words(row: str) -> str:
+    """An untrained row in words; a trained one is called by its name."""
+    if not is_baseline(row):
+        return row
+    value = value_of(row) or PCA
+    if value.startswith(f"{FEATURES}-"):
+        return f"the features of {value.removeprefix(f'{FEATURES}-')}"
+    return f"{'a PCA' if value == PCA else 'a whitening'} of the features"

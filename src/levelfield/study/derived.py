@@ -3,6 +3,7 @@
 Wortsman et al. (2022, WiSE-FT): `alpha * trained + (1 - alpha) * start` keeps what the trunk knew before.
 """
 
+import copy
 import time
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ def run_derived(task: Task, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
         trained = _trained(task.source, training)
         learner, alpha = training.model, None
         if ALPHA in task.derived:
-            start = {name: weight.clone() for name, weight in learner.trunk.state_dict().items()}
+            start = copy.deepcopy(learner.trunk.state_dict())
             alpha = _best_alpha(task.derived[ALPHA], start, trained, training)
             learner.trunk.load_state_dict(between(start, trained, alpha))
         else:
@@ -73,15 +74,16 @@ def run_derived(task: Task, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
     return write_result(task, found, earlier)
 
 
-def between(start: dict[str, Tensor], trained: dict[str, Tensor], alpha: float) -> dict[str, Tensor]:
-    """`alpha * trained + (1 - alpha) * start`; counters, such as those of batch norm, are the trained ones."""
-    return {
-        name: torch.lerp(start[name], weight, alpha) if weight.is_floating_point() else weight
-        for name, weight in trained.items()
-    }
+def between(start: dict[str, Any], trained: dict[str, Any], alpha: float) -> dict[str, Any]:
+    """`alpha * trained + (1 - alpha) * start`; what is no weight, such as batch norm's counters, is the trained one."""
+    mixed = dict(trained)
+    for name, weight in trained.items():
+        if isinstance(weight, Tensor) and weight.is_floating_point():
+            mixed[name] = torch.lerp(start[name], weight, alpha)
+    return mixed
 
 
-def _trained(source: Path, training: TrainingCLI) -> dict[str, Tensor]:
+def _trained(source: Path, training: TrainingCLI) -> dict[str, Any]:
     learner = MetricLearner.load_from_checkpoint(source / CHECKPOINT, trust=own_packages(training.config_dump))
     if any(True for _ in learner.embedder.parameters()):
         raise UserError(
@@ -91,7 +93,7 @@ def _trained(source: Path, training: TrainingCLI) -> dict[str, Tensor]:
     return learner.trunk.state_dict()
 
 
-def _best_alpha(given: Any, start: dict[str, Tensor], trained: dict[str, Tensor], training: TrainingCLI) -> float:
+def _best_alpha(given: Any, start: dict[str, Any], trained: dict[str, Any], training: TrainingCLI) -> float:
     if given != VALIDATED:
         return float(given)
     scores = {}

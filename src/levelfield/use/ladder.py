@@ -98,6 +98,8 @@ class Plan:
     Attributes:
         trunk: Name of the trunk that the ladder goes on with.
         start: How a head starts.
+        num_features: Length of the trunk's features.
+        embedding_size: Of a head, and of a PCA of the trained trunk.
         lines: Says what was chosen, and why.
     """
 
@@ -106,6 +108,7 @@ class Plan:
     trunk: str
     start: str
     num_features: int
+    embedding_size: int
     lines: tuple[str, ...]
 
 
@@ -176,7 +179,7 @@ def make_plan(
         settings = {name: merge(merge(base, each), with_size(lengths.size)) for name, each in trunks.items()}
         scores = {name: _scores(each, lengths.folds, blocks, Path(folder)) for name, each in settings.items()}
     trunk = max(scores, key=lambda name: scores[name][0][FEATURES])
-    found, num_features = scores[trunk]
+    found, num_features, size = scores[trunk]
     start = max(STARTS, key=lambda kind: found[kind])
     now = costs if lengths.size is None or measured is None else costs.at(lengths.size, measured)
     lines = [f"images: {why}, so crops of {lengths.size} px fit the time"] if lengths.size else []
@@ -190,7 +193,7 @@ def make_plan(
     if len(trunks) > 1:
         each = ", ".join(f"{name} {100 * scores[name][0][FEATURES]:.1f}" for name in trunks)
         lines.append(f"validation MAP@R of the features: {each}; the ladder goes on with {trunk}")
-    return Plan(lengths, blocks, trunk, start, num_features, tuple(lines))
+    return Plan(lengths, blocks, trunk, start, num_features, size, tuple(lines))
 
 
 def definition(name: str, modality: str, data: Config, trunks: Mapping[str, Config], plan: Plan) -> Config:
@@ -210,9 +213,9 @@ def definition(name: str, modality: str, data: Config, trunks: Mapping[str, Conf
             methods[f"trunk_{loss}"] = [f"method/{loss}.yaml", own]
         for loss in (PAIR, CLASSES):
             derived[f"trunk_{loss}_averaged"] = {"of": f"trunk_{loss}", "alpha": "validated"}
-            if plan.num_features > EMBEDDING_SIZE:
-                derived[f"trunk_{loss}_pca"] = {"of": f"trunk_{loss}", "pca": EMBEDDING_SIZE}
-    head = {"embedder_init": plan.start, "embedding_size": min(EMBEDDING_SIZE, plan.num_features)}
+            if plan.num_features > plan.embedding_size:
+                derived[f"trunk_{loss}_pca"] = {"of": f"trunk_{loss}_averaged", "pca": plan.embedding_size}
+    head = {"embedder_init": plan.start, "embedding_size": plan.embedding_size}
     return {
         "name": name,
         "base": [PROTOCOL, data, trunks[plan.trunk], with_size(lengths.size), {"model": head}],
@@ -292,10 +295,11 @@ def _measure(config: Config, blocks: int, folder: Path) -> Costs:
     return Costs(fmean(times[1:]), (time.perf_counter() - started) / count)
 
 
-def _scores(config: Config, folds: int, blocks: int, folder: Path) -> tuple[dict[str, float], int]:
-    """Validation MAP@R of the features of a trunk and of each start of a head, means over folds; features' length."""
+def _scores(config: Config, folds: int, blocks: int, folder: Path) -> tuple[dict[str, float], int, int]:
+    """Validation MAP@R of the features of a trunk and of each start of a head, means over folds; then the length of the
+    features and of an embedding."""
     found: dict[str, list[float]] = {kind: [] for kind in (FEATURES, *STARTS)}
-    size = 0
+    shapes: list[tuple[int, int]] = []
     for fold in range(folds):
         training = build(merge(config, {"data": {"fold": fold, "num_folds": blocks}}), folder, progress=False)
         data = training.datamodule
@@ -303,13 +307,14 @@ def _scores(config: Config, folds: int, blocks: int, folder: Path) -> tuple[dict
         data.use_features(TrunkExtractor(training.model.trunk, training.trainer.strategy.root_device))
         train_NF, val_NF = data.evaluated(data.train_subset), data.evaluated(data.val_subset)
         train_labels, val_labels = (torch.from_numpy(part.labels) for part in (data.train_subset, data.val_subset))
-        size = val_NF.shape[1]
+        shapes.append((len(train_NF), train_NF.shape[1]))
+        size = min(EMBEDDING_SIZE, *shapes[-1])
+        embeddings = {FEATURES: val_NF}
+        for start in STARTS:
+            head = LinearEmbedder(train_NF.shape[1], size)
+            start_embedder(head, start, train_NF, train_labels)
+            embeddings[start] = head(val_NF).detach()
         for kind, scores in found.items():
-            embeddings = val_NF
-            if kind != FEATURES:
-                head = LinearEmbedder(size, min(EMBEDDING_SIZE, size))
-                start_embedder(head, kind, train_NF, train_labels)
-                embeddings = head(val_NF).detach()
-            result = retrieval_metrics(normalize(embeddings), val_labels, metrics=(SELECTED_BY,))
+            result = retrieval_metrics(normalize(embeddings[kind]), val_labels, metrics=(SELECTED_BY,))
             scores.append(float(result[SELECTED_BY]))
-    return {kind: fmean(scores) for kind, scores in found.items()}, size
+    return {kind: fmean(scores) for kind, scores in found.items()}, shapes[0][1], min(EMBEDDING_SIZE, *map(min, shapes))
