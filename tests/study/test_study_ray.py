@@ -40,7 +40,7 @@ def start(file: Path, folder: Path, cluster: Any) -> subprocess.Popen[bytes]:
         "--executor.address",
         cluster.address,
     ]
-    command = [sys.executable, "-m", "levelfield.study", str(file), *words]
+    command = [sys.executable, "-m", "levelfield", "study", "run", str(file), *words]
     with open(folder.with_suffix(".log"), "a") as log:  # Ray prints more than a pipe holds
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
 
