@@ -191,8 +191,6 @@ def test_dotted_options_are_overrides_wherever_they_stand() -> None:
         ("run toy --rusn 1", "'--runs'"),
         ("run toy --data.root", r"--data\.root"),
         ("run", "FILE"),
-        ("run toy --add-method my_los.MyLoss", r"--add-method my_los\.MyLoss: .*'my_los'"),
-        ("run toy --add-method ArcFaseLoss", "'ArcFaceLoss'"),
         ("run toy --data.datset.num_classes 5", "datset"),
         ("run toy --data.dataset.num_clases 5", "num_clases.*'num_classes'"),
         ("status toy", "outputs/toy"),

@@ -61,9 +61,9 @@ def test_an_unpacked_study_has_its_tables_and_takes_a_method(archived: tuple[Pat
 
 def test_a_refused_archive_leaves_nothing_behind(archived: tuple[Path, Path], tmp_path: Path) -> None:
     def refuse(spec: StudySpec) -> None:
-        raise UserError(f"{spec.name} is another study")
+        raise UserError(spec.name)
 
-    with pytest.raises(UserError, match="another study"):
+    with pytest.raises(UserError, match="small"):
         unpack_study(archived[1], tmp_path / "out", refuse)
     assert list(tmp_path.iterdir()) == []
 
