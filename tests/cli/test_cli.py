@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import time
 import pytest
 import torch
 from own_images import image_options, own_images
+from printed import numbers
 from refused import refused
 from safetensors import safe_open
 
@@ -101,83 +103,67 @@ def test_test_is_recorded_and_predict_embeds_everything(fitted, run, tmp_path):
 
 @pytest.mark.parametrize("command", ["validate", "test", "predict"])
 @pytest.mark.parametrize(
-    ("options", "words"),
+    "option",
     [
-        (["--data.fold", "1"], ["--data.fold 1", "trained with 2"]),
-        (["--data.dataset", "Omniglot"], ["--data.dataset Omniglot", "trained with Glyphs"]),
-        (["--data.dataset.num_classes", "60"], ["data set differs"]),
-        (["--model.loss.margin", "30"], ["--model.loss", "margin 30", "20"]),
-        (["--model.loss", "ContrastiveLoss"], ["--model.loss", "ArcFaceLoss"]),
-        (["--model.embedding_size", "64"], ["--model.embedding_size 64", "128"]),
-        (["--model.trunk.name", "resnet10t"], ["--model.trunk", "resnet10t", "test_resnet"]),
-        (["--model.miner", "MultiSimilarityMiner"], ["--model.miner MultiSimilarityMiner contradicts", "with None"]),
-        (["--model.regularizer", "KoLeo"], ["--model.regularizer KoLeo contradicts", "with None"]),
-        (["--output", "elsewhere"], ["--output is an option of fit"]),
-        (["--reopen-tst", "why"], ["no such option '--reopen-tst'"]),
-        (["--data.batch_size", "64"], ["--data.batch_size 64", "trained with 32"]),
-        (["--data.transforms.crop_size", "40"], ["--data.transforms.crop_size 40", "trained with"]),
-        (["--trainer.max_epochs", "7"], ["--trainer.max_epochs is an option of fit"]),
-        (["--trainer.limit_train_batches=3"], ["--trainer.limit_train_batches is an option of fit"]),
-        (["--trainer.logger", "CSVLogger"], ["--trainer.logger is an option of fit"]),
-        (["--trainer.acelerator", "cpu"], ["no such option '--trainer.acelerator'"]),
-        (["--checkpoint_seconds", "5"], ["--checkpoint_seconds is an option of fit"]),
-        (["--seed_everything", "5"], ["--seed_everything is an option of fit"]),
-        (["--weights_only", "true"], ["--weights_only is an option of fit"]),
-        (["--model.trunk.weights", "other.pth"], ["--model.trunk.weights is an option of fit"]),
-        (["--ckpt_path", "other.ckpt"], ["--ckpt_path is given twice"]),
+        *("--data.fold 1", "--data.dataset Omniglot", "--data.batch_size 64", "--data.transforms.crop_size 40"),
+        *("--model.loss.margin 30", "--model.loss ContrastiveLoss", "--model.embedding_size 64"),
+        *("--model.trunk.name resnet10t", "--model.miner MultiSimilarityMiner", "--model.regularizer KoLeo"),
+        *("--output elsewhere", "--output=x", "--trainer.max_epochs 7", "--trainer.limit_train_batches=3"),
+        *("--trainer.logger CSVLogger", "--trainer.logger.init_args.name=x", "--checkpoint_seconds 5"),
+        *(
+            "--seed_everything 5",
+            "--weights_only true",
+            "--model.trunk.weights other.pth",
+            "--model.trunk.weights=null",
+        ),
+        *("--ckpt_path other.ckpt", "--reopen-tst why", "--trainer.acelerator cpu"),
     ],
 )
-def test_what_contradicts_the_checkpoint_is_refused(fitted, run, command, options, words):
-    refused(run(command, "--ckpt_path", fitted / "best.ckpt", *options), *words)
+def test_what_contradicts_the_checkpoint_is_refused(fitted, run, command, option):
+    key = re.match(r"--\w[\w-]*(\.\w+)?", option)[0]
+    refused(run(command, "--ckpt_path", fitted / "best.ckpt", *option.split()), key)
     assert not (fitted / "ledger.jsonl").exists()
 
 
+@pytest.mark.parametrize("command", ["validate", "test", "predict"])
+def test_another_data_set_than_the_checkpoint_s_is_refused(fitted, run, command):
+    refused(run(command, "--ckpt_path", fitted / "best.ckpt", "--data.dataset.num_classes", "60"), "(train_classes)")
+
+
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "key"),
     [
-        (["--model.loss", "ArcFaceLos"], ["--model.loss", "'ArcFaceLoss'"]),
-        (["--model.loss", "ArcFaceLoss", "--model.loss.margn", "2"], ["margn", "'margin'"]),
-        (["--model.los", "ArcFaceLoss"], ["--model.los", "'--model.loss'"]),
-        (["--model.emb", "4", "--model.loss", "ArcFaceLoss"], ["--model.emb"]),
-        (["--model.loss", "ArcFaceLoss", "--model.trunk.name", "resnet5"], ["resnet5", "'resnet50'"]),
-        (["--model.loss", "ArcFaceLoss", "--model.trunk.weights", "none.pth"], ["none.pth"]),
-        (["--model.loss", "ArcFaceLoss", "--data.fold", "9"], ["--data.fold 9", "0 to 3"]),
-        (["--model.loss", "ArcFaceLoss", "--data.dataset", "Glyph"], ["--data.dataset", "'Glyphs'"]),
-        (
-            ["--model.loss", "ArcFaceLoss", "--data.sampler", "ShuffleBatchSampler"],
-            ["--data.sampler", "'ShuffledBatch"],
-        ),
-        (["--model.loss", "ArcFaceLoss", "--data.samples_per_class", "5"], ["32 is not a multiple", "ClassBalancedBa"]),
-        (["--model.loss", "ArcFaceLoss", "--data.dataset", "ImageTable"], ["--data.dataset.table is required"]),
-        (
-            ["--model.loss", "ArcFaceLoss", "--data.dataset", "ImageFolder", "--data.dataset.num_classes", "3"],
-            ["--data.dataset: no such argument 'num_classes'"],
-        ),
-        (["--model.loss", "missing_module.MyLoss"], ["--model.loss", "missing_module"]),
-        (["--model.loss", "collections.Counter"], ["'collections.Counter' is no torch.nn.Module: extend"]),
-        (["--model.loss", "ArcFaceLoss", "--config", "nothing.yaml"], ["nothing.yaml"]),
-        (["--model.loss", "ArcFaceLoss", "--data.dataset.num_classes", "12"], ["16"]),
-        (["--model.loss", "ArcFaceLoss", "--trainer.precision", "17"], ["precision"]),
-        (["--model.loss", "ArcFaceLoss", "--trainer.strategy", "dpp"], ["--trainer: ", "strategy='dpp'"]),
-        (
-            ["--model.loss", "ArcFaceLoss", "--trainer.strategy", "ddp_spawn", "--trainer.devices", "2"],
-            ["--trainer.strategy ddp_spawn", "give ddp"],
-        ),
-        (["--model.loss", "ArcFaceLoss", "--trainer.accelerator", "gpu"], ["--trainer.accelerator gpu: "]),
-        (["--model.loss", "ArcFaceLoss", "--name", "a/../../b"], ["--name a/../../b: give a folder's name"]),
-        (["--model.loss", "ArcFaceLoss", "--checkpoint_seconds", "-3"], ["--checkpoint_seconds -3: give seconds"]),
-        (["--model.loss", "ArcFaceLoss", "--checkpoint_seconds", "nan"], ["--checkpoint_seconds", "nan"]),
-        (["--model.loss", "ArcFaceLoss", "--resume", "--trainer.enable_checkpointing", "false"], ["--resume", "last"]),
-        (["--model.loss", "ArcFaceLoss", "--ckpt_path", "nothing.ckpt"], ["nothing.ckpt"]),
-        (["--model.loss", "ArcFaceLoss", "--model.embedding_size", "0"], ["--model.embedding_size 0"]),
-        (
-            ["--model.loss", "ArcFaceLoss", "--trainer.callbacks", "EarlyStopping", "--trainer.callbacks.monitor", "x"],
-            ["--trainer.callbacks", "val/map_at_r"],
-        ),
+        ("--model.loss ArcFaceLos", "'ArcFaceLoss'"),
+        ("--model.loss.margn 2", "'margin'"),
+        ("--model.los ArcFaceLoss", "'--model.loss'"),
+        ("--model.emb 4", "--model.emb"),
+        ("--model.trunk.name resnet5", "'resnet50'"),
+        ("--model.trunk.weights none.pth", "none.pth"),
+        ("--data.fold 9", "--data.fold 9"),
+        ("--data.dataset Glyph", "'Glyphs'"),
+        ("--data.sampler ShuffleBatchSampler", "'ShuffledBatchSampler'"),
+        ("--data.samples_per_class 5", "samples_per_class"),
+        ("--data.dataset ImageTable", "--data.dataset.table"),
+        ("--data.dataset ImageFolder --data.dataset.num_classes 3", "'num_classes'"),
+        ("--data.dataset.num_classes 12", "num_folds"),
+        ("--model.loss missing_module.MyLoss", "missing_module"),
+        ("--model.loss collections.Counter", "collections.Counter"),
+        ("--config nothing.yaml", "nothing.yaml"),
+        ("--ckpt_path nothing.ckpt", "nothing.ckpt"),
+        ("--trainer.precision 17", "precision"),
+        ("--trainer.strategy dpp", "strategy='dpp'"),
+        ("--trainer.strategy ddp_spawn --trainer.devices 2", "--trainer.strategy ddp_spawn"),
+        ("--trainer.accelerator gpu", "--trainer.accelerator gpu"),
+        ("--name a/../../b", "--name a/../../b"),
+        ("--checkpoint_seconds -3", "--checkpoint_seconds -3"),
+        ("--checkpoint_seconds nan", "--checkpoint_seconds"),
+        ("--resume --trainer.enable_checkpointing false", "--resume"),
+        ("--trainer.callbacks EarlyStopping --trainer.callbacks.monitor x", "--trainer.callbacks"),
+        ("--data.fold none --trainer.max_epochs -1", "--trainer.max_epochs"),
     ],
 )
-def test_a_mistake_is_one_line_with_the_remedy(tiny, run, tmp_path, options, words):
-    refused(run("fit", *tiny, "--output", tmp_path, *options), *words)
+def test_a_mistake_is_one_line_that_names_it(tiny, run, tmp_path, options, key):
+    refused(run("fit", *tiny, "--model.loss", "ArcFaceLoss", "--output", tmp_path, *options.split()), key)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +196,8 @@ def test_a_fit_takes_another_sampler_and_its_checkpoint_keeps_it(tiny, run, tmp_
     words = ["--data.sampler", "ClassBalancedBatchSampler", "--data.samples_per_class", "5", "--name", "balanced"]
     code, printed, complaint = run("fit", *tiny, "--model.loss", "ArcFaceLoss", *words, "--output", tmp_path)
     assert code == 0, complaint
-    assert "note: batches hold 30 samples instead of 32, 5 of each of 6 classes" in printed
+    (note,) = (line for line in printed.splitlines() if line.startswith("note: "))
+    assert numbers(note) == [30, 32, 5, 6], "30 samples instead of 32: 5 of each of 6 classes"
     checkpoint = tmp_path / "fit" / "balanced" / "0" / "best.ckpt"
     code, _, complaint = run("validate", "--ckpt_path", checkpoint)
     assert code == 0, complaint
@@ -222,17 +209,16 @@ def test_a_final_fit_trains_on_the_whole_half_for_a_fixed_time(tiny, run, tmp_pa
     words = ["fit", *tiny, "--model.loss", "ArcFaceLoss", "--data.fold", "none", *stop, "--output", tmp_path]
     code, printed, complaint = run(*words, "--name", "final")
     assert code == 0, complaint
-    assert "the whole training half: 20 classes trained on, none validated" in printed
+    assert "20 classes" in printed
     checkpoint = tmp_path / "fit" / "final" / "0" / "best.ckpt"
-    assert f"trained for 2 epochs, the last one kept: {checkpoint}" in printed
+    assert str(checkpoint) in printed
     stored = torch.load(checkpoint, weights_only=True)
     assert stored["epoch"] == 1
     assert stored["levelfield"]["num_classes"] == 20
-    refused(run("validate", "--ckpt_path", checkpoint), "--data.fold none", "nothing to validate on")
+    refused(run("validate", "--ckpt_path", checkpoint), "--data.fold none")
     code, printed, complaint = run("test", "--ckpt_path", checkpoint)
     assert code == 0, complaint
     assert "test/map_at_r" in printed
-    refused(run(*words, "--trainer.max_epochs", "-1"), "fixed time: give --trainer.max_epochs")
 
 
 @pytest.mark.parametrize("options", [["fast_dev_run", "true"], ["max_epochs", "0"], ["limit_val_batches", "0"]])
@@ -241,29 +227,29 @@ def test_a_fit_without_validation_says_so(tiny, run, tmp_path, options):
     words = ["--model.loss", "ContrastiveLoss", f"--trainer.{options[0]}", options[1]]
     code, printed, complaint = run("fit", *tiny, *words, "--output", tmp_path)
     assert (code, complaint) == (0, "")
-    assert printed.splitlines()[-1] == "nothing was validated or kept: no best.ckpt"
+    assert "no best.ckpt" in printed.splitlines()[-1]
 
 
 def test_the_best_score_is_told_beside_a_checkpoint_callback_of_ones_own(tiny, run, tmp_path):
     words = ["--model.loss", "ContrastiveLoss", "--trainer.callbacks", "ModelCheckpoint", "--output", tmp_path]
     code, printed, complaint = run("fit", *tiny, *words)
     assert code == 0, complaint
-    assert "best validation MAP@R" in printed
+    assert "MAP@R" in printed
     assert list((tmp_path / "fit" / "Glyphs-ContrastiveLoss" / "0" / "checkpoints").glob("*.ckpt"))
 
 
 def test_embeddings_that_cannot_be_written_are_one_line(fitted, run):
     (fitted / "embeddings.safetensors").mkdir()
     try:
-        refused(run("predict", "--ckpt_path", fitted / "best.ckpt"), "/embeddings.safetensors: Is a directory")
+        refused(run("predict", "--ckpt_path", fitted / "best.ckpt"), "/embeddings.safetensors")
     finally:
         (fitted / "embeddings.safetensors").rmdir()
 
 
 def test_fit_goes_on_from_a_checkpoint_of_the_same_architecture_only(fitted, tiny, run, tmp_path):
     words = ["fit", *tiny, "--data.fold", "2", "--output", tmp_path, "--ckpt_path", fitted / "best.ckpt"]
-    refused(run(*words, "--model.loss", "ArcFaceLoss", "--model.embedding_size", "64"), "embedding_size 64", "128")
-    refused(run(*words, "--model.loss", "ContrastiveLoss"), "ContrastiveLoss", "ArcFaceLoss")
+    refused(run(*words, "--model.loss", "ArcFaceLoss", "--model.embedding_size", "64"), "embedding_size 64")
+    refused(run(*words, "--model.loss", "ContrastiveLoss"), "--model.loss")
     refused(run(*words, "--model.loss", "ArcFaceLoss", "--data.fold", "0"), "--data.fold 0")
     code, _, complaint = run(*words, "--model.loss", "ArcFaceLoss", "--trainer.max_epochs", "3")
     assert code == 0, complaint
@@ -283,7 +269,7 @@ def test_ctrl_c_ends_a_fit_in_one_line_and_its_best_checkpoint_stays(tiny, tmp_p
     process.send_signal(signal.SIGINT)
     _, complaint = process.communicate(timeout=60)
     assert process.returncode == 130, complaint
-    assert complaint.strip().splitlines()[-1] == f"stopped; best so far: {best}"
+    assert str(best) in complaint.splitlines()[-1]
     assert "Traceback" not in complaint
 
 
@@ -339,7 +325,7 @@ def test_a_bad_image_is_named(tiny, run, tmp_path, content):
     refused(run("fit", *words, "--data.cache", "false"), "0_1.png")
     code, _, complaint = run("fit", *words)
     assert code == 2
-    assert "0_1.png is" in complaint.splitlines()[-1]
+    assert "0_1.png" in complaint.splitlines()[-1]
 
 
 def test_a_bad_table_is_named(tiny, run, tmp_path):
@@ -349,19 +335,8 @@ def test_a_bad_table_is_named(tiny, run, tmp_path):
     refused(run("fit", *words), "table.csv", "label")
     table.unlink()
     refused(run("fit", *words), "table.csv")
-    refused(
-        run(
-            "fit",
-            *tiny,
-            "--data.dataset",
-            "ImageFolder",
-            "--data.dataset.folder",
-            "nowhere",
-            "--model.loss",
-            "ArcFaceLoss",
-        ),
-        "nowhere",
-    )
+    folder = ["--data.dataset", "ImageFolder", "--data.dataset.folder", "nowhere"]
+    refused(run("fit", *tiny, *folder, "--model.loss", "ArcFaceLoss"), "nowhere")
 
 
 def test_classes_with_one_sample_leave_training(tiny, run, tmp_path):
@@ -371,7 +346,7 @@ def test_classes_with_one_sample_leave_training(tiny, run, tmp_path):
     words = [*image_options(tiny, table), "--model.loss", "ContrastiveLoss", "--output", str(tmp_path)]
     code, printed, complaint = run("fit", *words)
     assert code == 0, complaint
-    assert "1 class with one sample" in printed + complaint
+    assert "1 class " in printed + complaint
 
 
 def test_the_papers_settings_go_by_the_command_line_and_into_the_checkpoint(run, tiny, tmp_path):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from printed import numbers
 
 from levelfield.cli.data import main, named_datasets
 from levelfield.cli.main import main as levelfield
@@ -37,7 +38,7 @@ def test_list_tells_what_is_there_and_what_is_broken(small_omniglot: Path, capsy
     assert ["cub200", "200", "11,788", "no"] in [row[:4] for row in rows]
     table, _, below = printed.partition("\nwos134")
     assert max(len(line) for line in table.splitlines()) <= 120
-    assert f"grocery_store: cannot read {small_omniglot}/grocery_store/dataset/classes.csv (No such file" in below
+    assert f"{small_omniglot}/grocery_store/dataset/classes.csv" in below
     assert "cub200" not in below  # what was never fetched is no mistake
 
 
@@ -69,15 +70,15 @@ def test_a_card_has_all_that_is_known(small_omniglot: Path, capsys: pytest.Captu
         "samples  32,460, each an image",
         "licence  MIT",
         "source   https://github.com/brendenlake/omniglot",
-        "layout   DIR holds omniglot/ with images_background and images_evaluation, each a folder or a .zip",
+        "layout   DIR holds omniglot/",
         f"where    {small_omniglot}/omniglot",
         "ready    yes",
     ):
         assert fact in omniglot
     for fact in (
         "file     CUB_200_2011.tgz, 1.07 GiB, SHA-256 0c685df5597a8b24909f6a7c9db6d11e008733779a671760afef78feb49bf081",
-        f"ready    no: no folder {small_omniglot}/cub200: give the folder that holds cub200/",
-        "to do    levelfield data prepare cub200 --root DIR",
+        f"no folder {small_omniglot}/cub200",
+        "levelfield data prepare cub200 --root DIR",
     ):
         assert fact in cub
 
@@ -86,26 +87,22 @@ def test_list_takes_the_folder_of_the_environment(
     small_omniglot: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert main(["list", "omniglot"]) == 0
-    printed = capsys.readouterr().out
-    assert "omniglot needs a data folder: give --data.root DIR or set LEVELFIELD_DATA" in printed
-    assert "where    no DIR given" in printed
+    assert "set LEVELFIELD_DATA" in capsys.readouterr().out
     monkeypatch.setenv("LEVELFIELD_DATA", str(small_omniglot))
     assert main(["list", "omniglot"]) == 0
-    assert f"where    {small_omniglot}/omniglot" in capsys.readouterr().out
+    assert f"{small_omniglot}/omniglot" in capsys.readouterr().out
 
 
 def test_verify_lists_every_problem_and_exits_with_2(small_omniglot: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert levelfield(["data", "verify", "omniglot", "--data.root", str(small_omniglot)]) == 2
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "omniglot: 2 classes, 2 samples; 3 problems"
-    assert lines[1:3] == ["  2 classes instead of 1623", "  2 samples instead of 32460"]
-    assert "images_evaluation/Tengwar/character01/0001_01.png" in lines[3]
-    assert len(lines) == 4
+    *counts, broken = capsys.readouterr().out.splitlines()
+    assert [numbers(line) for line in counts] == [[2, 2, 3], [2, 1623], [2, 32460]], "classes, samples, problems"
+    assert "images_evaluation/Tengwar/character01/0001_01.png" in broken
 
 
 def test_verify_of_a_set_that_is_not_there_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", "grocery_store", "--root", str(tmp_path)]) == 2
-    assert f"no folder {tmp_path}/grocery_store" in capsys.readouterr().out
+    assert f"{tmp_path}/grocery_store" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["list", "verify", "prepare"])
@@ -113,45 +110,44 @@ def test_a_root_that_nothing_is_read_from_is_told(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([command, "glyphs", "--root", str(tmp_path)]) == 0
-    assert f"--data.root {tmp_path} is passed over: Glyphs reads nothing from it" in capsys.readouterr().out
+    assert f"--data.root {tmp_path}" in capsys.readouterr().out
 
 
 @pytest.mark.slow
 def test_verify_opens_the_real_data(data_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", "grocery_store", "omniglot", "--root", str(data_root)]) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "grocery_store: 81 classes, 5,421 samples; as published, every sample opens",
-        "omniglot: 1,623 classes, 32,460 samples; as published, every sample opens",
-        "  1 sample is there more than once, 0 in several classes, 0 in both halves",
-        "    in one class: images_background/Braille/character01/0192_03.png (Braille/character01, training) = "
-        "images_background/Braille/character01/0192_19.png (Braille/character01, training)",
-    ]
+    *counts, twice = capsys.readouterr().out.splitlines()
+    assert [numbers(line) for line in counts] == [[81, 5421], [1623, 32460], [1, 0, 0]]
+    drawings = "images_background/Braille/character01/0192_03.png", "images_background/Braille/character01/0192_19.png"
+    assert all(drawing in twice for drawing in drawings)
 
 
 def test_prepare_of_what_is_installed_has_nothing_to_fetch(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["prepare", "glyphs", "--archive", "x"]) == 0
     note, ready = capsys.readouterr().out.splitlines()
-    assert note == "note: --archive x is passed over: nothing of glyphs has to be fetched"
-    assert ready == "glyphs: ready, nothing has to be fetched"
+    assert note.startswith("note: --archive x ")
+    assert ready.startswith("glyphs: ready")
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "key"),
     [
-        (["verify", "omnigolt"], r"no data set 'omnigolt'; did you mean 'omniglot'\?"),
-        (["verfy"], r"no such command 'verfy'; did you mean 'verify'\?"),
-        (["list", "--rot", "x"], r"no such option '--rot'; did you mean '--root'\?"),
-        (["list", "--roo", "x"], r"no such option '--roo'; did you mean '--root'\?"),
-        (["list", "--root"], r"--root needs a value"),
-        (["list", "--root", "/nowhere"], r"--root /nowhere: no such folder; give the one that the data sets lie in"),
-        (["verify", "omniglot", "--archive", "x"], r"--archive is an option of prepare: verify does not use it"),
-        (["prepare", "cub200", "sop", "--archive", "x"], r"--archive goes with one NAME"),
-        (["prepare", "cub200", "--archve", "x"], r"no such option '--archve'; did you mean '--archive'\?"),
+        ("verify omnigolt", "'omniglot'"),
+        ("verify nowhere", "'nowhere'"),
+        ("list images.csv", "'images.csv'"),
+        ("verfy", "'verify'"),
+        ("list --rot x", "'--root'"),
+        ("list --roo x", "'--root'"),
+        ("list --root", "--root"),
+        ("list --root /nowhere", "--root /nowhere"),
+        ("verify omniglot --archive x", "--archive .*verify"),
+        ("prepare cub200 sop --archive x", "--archive .*NAME"),
+        ("prepare cub200 --archve x", "'--archive'"),
     ],
 )
-def test_a_mistake_is_one_line_with_the_remedy(words: list[str], message: str) -> None:
-    with pytest.raises(UserError, match=message) as caught:
-        main(words)
+def test_a_mistake_is_one_line_that_names_it(words: str, key: str) -> None:
+    with pytest.raises(UserError, match=key) as caught:
+        main(words.split())
     assert len(str(caught.value).splitlines()) == 1
 
 
@@ -171,36 +167,23 @@ def test_verify_opens_ones_own_data(tmp_path: Path, capsys: pytest.CaptureFixtur
     (tmp_path / "images.csv").write_text("path,label\na/1.png,a\na/2.png,a\nb/1.png,b\n")
     (tmp_path / "texts.csv").write_text("text,label\ngood day,a\nbye,b\n")
     assert main(["verify", str(tmp_path / "images.csv"), str(tmp_path / "texts.csv"), str(tmp_path)]) == 0
-    twice = [
-        "  1 sample is there more than once, 1 in several classes, 1 in both halves",
-        "    in both halves: a/2.png (a, training) = b/1.png (b, test)",
+    lines = capsys.readouterr().out.splitlines()
+    assert [numbers(line) for line in lines if ".png" not in line] == [
+        *([2, 3], [1], [1], [1, 1, 1]),  # classes and samples, classes of one sample, to train on, samples twice
+        *([2, 2], [2], [1]),
+        *([2, 3], [2], [1], [1], [1, 1, 1]),  # two files are left out
     ]
-    assert capsys.readouterr().out.splitlines() == [
-        "image_table: 2 classes, 3 samples; every sample opens",
-        "  1 class with one sample, which has no other to be found by: b",
-        "  1 class to train and validate on: too few for folds",
-        *twice,
-        "text_table: 2 classes, 2 samples; every sample opens",
-        "  2 classes with one sample, which has no other to be found by: a, b",
-        "  1 class to train and validate on: too few for folds",
-        "image_folder: 2 classes, 3 samples; every sample opens",
-        "  2 left out: beside the class folders, in none of them",
-        "  1 class with one sample, which has no other to be found by: b",
-        "  1 class to train and validate on: too few for folds",
-        *twice,
-    ]
+    twice = [line for line in lines if ".png" in line]
+    assert len(twice) == 2
+    assert all("a/2.png (a, training)" in line and "b/1.png (b, test)" in line for line in twice)
     (tmp_path / "b" / "1.png").unlink()
     assert main(["verify", str(tmp_path / "images.csv")]) == 2
-    assert "images.csv, row 4: no file" in capsys.readouterr().out
+    assert "images.csv, row 4" in capsys.readouterr().out
     assert main(["verify", str(tmp_path / "nowhere.csv")]) == 2
-    assert f"no table {tmp_path}/nowhere.csv" in capsys.readouterr().out
+    assert f"{tmp_path}/nowhere.csv" in capsys.readouterr().out
     (tmp_path / "both.csv").write_text("text,label,path\ngood day,a,1.txt\nbye,b,2.txt\n")
     assert main(["verify", str(tmp_path / "both.csv")]) == 0
     assert "text_table: 2 classes, 2 samples" in capsys.readouterr().out
     (tmp_path / "both.csv").write_text("text,label,path\ngood day,a,a/1.png\nbye,b,a/2.png\n")
     assert main(["verify", str(tmp_path / "both.csv")]) == 0
     assert "image_table: 2 classes, 2 samples" in capsys.readouterr().out
-    with pytest.raises(UserError, match=r"no data set 'nowhere' \(.*\), and it is no folder, no \.csv"):
-        main(["verify", "nowhere"])
-    with pytest.raises(UserError, match=r"no data set '.*images\.csv'"):
-        main(["list", str(tmp_path / "images.csv")])

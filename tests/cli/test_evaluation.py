@@ -23,4 +23,4 @@ def test_a_checkpoint_with_a_seed_needs_no_option(command, seeded, run):
 
 
 def test_another_seed_is_refused(seeded, run):
-    refused(run("validate", "--ckpt_path", seeded, "--model.seed", "1"), "--model.seed 1 contradicts", "7")
+    refused(run("validate", "--ckpt_path", seeded, "--model.seed", "1"), "--model.seed 1")

@@ -1,5 +1,7 @@
 """A fit whose numbers contradict those of who started it ends in one line, before it waits for anybody."""
 
+import re
+
 import pytest
 from tiny_fit import TINY
 
@@ -15,36 +17,26 @@ SRUN = {
 
 
 @pytest.mark.parametrize(
-    ("environment", "words", "expected"),
+    ("environment", "words", "named"),
     [
+        pytest.param(TORCHRUN, ["--trainer.devices", "3"], "torchrun .* 2 .* 3", id="torchrun, other"),
+        pytest.param(TORCHRUN, [], "torchrun .* 2 .* 1", id="torchrun, one"),
+        pytest.param(SRUN, ["--trainer.devices", "3"], "srun .* 2 .* 3", id="srun, other"),
+        pytest.param(SRUN, [], "srun .* 2 .* 1", id="srun, one"),
         pytest.param(
-            TORCHRUN,
-            ["--trainer.devices", "3"],
-            ["torchrun started this fit as one of 2", "make 3"],
-            id="torchrun, other",
-        ),
-        pytest.param(TORCHRUN, [], ["torchrun started this fit as one of 2", "make 1"], id="torchrun, one"),
-        pytest.param(SRUN, ["--trainer.devices", "3"], ["srun started this", "make 3"], id="srun, other"),
-        pytest.param(SRUN, [], ["srun started this fit as one of 2", "make 1"], id="srun, one"),
-        pytest.param(
-            {**SRUN, "SLURM_NNODES": "2"},
-            ["--trainer.devices", "2"],
-            ["srun started this fit on 2 nodes", "--trainer.num_nodes 2"],
-            id="srun, nodes",
+            {**SRUN, "SLURM_NNODES": "2"}, ["--trainer.devices", "2"], "srun .*--trainer.num_nodes 2", id="srun, nodes"
         ),
         pytest.param(
             {**TORCHRUN, "LOCAL_WORLD_SIZE": "1"},
             ["--trainer.devices", "2"],
-            ["torchrun started this fit on 2 nodes", "--trainer.num_nodes 2"],
+            "torchrun .*--trainer.num_nodes 2",
             id="torchrun, nodes",
         ),
-        pytest.param(
-            {}, ["--trainer.num_nodes", "2"], ["--trainer.num_nodes 2: nothing has started", "torchrun"], id="nobody"
-        ),
+        pytest.param({}, ["--trainer.num_nodes", "2"], "--trainer.num_nodes 2.* torchrun", id="nobody"),
     ],
 )
 def test_numbers_that_contradict_the_launcher_are_one_line(
-    environment: dict[str, str], words: list[str], expected: list[str], run, tmp_path, monkeypatch
+    environment: dict[str, str], words: list[str], named: str, run, tmp_path, monkeypatch
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -52,5 +44,5 @@ def test_numbers_that_contradict_the_launcher_are_one_line(
     code, _, complaint = run("fit", *TINY, "--model.loss", "ContrastiveLoss", *trainer, "--output", str(tmp_path))
     assert code == 2
     assert len(complaint.splitlines()) == 1
-    assert all(part in complaint for part in expected), complaint
+    assert re.search(named, complaint), complaint
     assert not any((tmp_path / "fit").glob("*/*")), "no folder is left"

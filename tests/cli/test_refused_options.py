@@ -45,19 +45,11 @@ def test_an_option_of_test_is_refused_elsewhere(command, option, fitted, run):
     refused(run(command, "--ckpt_path", fitted / "best.ckpt", option), option.partition("=")[0])
 
 
-@pytest.mark.parametrize(
-    "option",
-    ["--output=x", "--trainer.max_epochs=3", "--trainer.logger.init_args.name=x", "--model.trunk.weights=null"],
-)
-def test_an_option_of_fit_is_refused_where_a_checkpoint_is_read(option, fitted, run):
-    refused(run("test", "--ckpt_path", fitted / "best.ckpt", option), option.partition("=")[0])
-
-
 def test_a_root_and_a_trusted_name_in_vain_are_told(fitted, run, tmp_path):
     code, printed, _ = run("validate", "--ckpt_path", fitted / "best.ckpt", "--trust", "mine", "--data.root", tmp_path)
     assert code == 0
-    assert "note: --trust mine is passed over: the checkpoint names nothing of it" in printed
-    assert f"note: --data.root {tmp_path} is passed over: Glyphs reads nothing from it" in printed
+    notes = [line for line in printed.splitlines() if line.startswith("note: ")]
+    assert all(any(key in note for note in notes) for key in ("--trust mine", f"--data.root {tmp_path}"))
 
 
 @pytest.mark.parametrize("command", ["status", "report", "verify", "archive"])
@@ -86,30 +78,30 @@ def test_a_root_and_a_trusted_name_in_vain_are_told(fitted, run, tmp_path):
 def test_a_study_s_command_refuses_what_it_does_not_use(command, option):
     if (command, option) in {("report", "--with=x"), ("archive", "--to=x")}:
         return
-    with pytest.raises(UserError, match=rf"^{option.partition('=')[0]} is an option of .*: {command} does not use it"):
+    with pytest.raises(UserError, match=rf"^{option.partition('=')[0]} .*\b{command}\b"):
         study([command, "smoke", option])
 
 
 def test_a_begun_study_says_what_it_passes_over(toy_file, copy, capsys):
     assert study(["run", str(toy_file), "--output", str(copy), "--from", "nothing.tar.xz"]) == 0
-    assert f"note: --from nothing.tar.xz is passed over: {copy} has begun" in capsys.readouterr().out
+    assert "note: --from nothing.tar.xz" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "key"),
     [
-        (["--model.loss_lr", "0.3"], "--model.loss_lr: arcface searches it"),
-        (["--model.loss.margin", "0.3"], "--model.loss.margin: arcface searches it"),
-        (["--search.trials", "0", "--search.sampler", "tpe"], "--search.sampler: the study searches nothing"),
-        (["--trainer.enable_checkpointing", "false"], "leaves no best checkpoint to test"),
-        (["--trainer.limit_val_batches", "0"], "leaves no best checkpoint to test"),
-        (["--data.batch_size", "0"], "--data.batch_size 0: give 2 or more"),
-        (["--data.samples_per_class", "5"], "batch_size 16 is not a multiple of samples_per_class 5"),
-        (["--executor.workers", "0"], "--executor.workers 0"),
+        ("--model.loss_lr 0.3", "--model.loss_lr: arcface"),
+        ("--model.loss.margin 0.3", "--model.loss.margin: arcface"),
+        ("--search.trials 0 --search.sampler tpe", "--search.sampler"),
+        ("--trainer.enable_checkpointing false", "trainer.enable_checkpointing"),
+        ("--trainer.limit_val_batches 0", "trainer.limit_val_batches"),
+        ("--data.batch_size 0", "--data.batch_size 0"),
+        ("--data.samples_per_class 5", "samples_per_class 5"),
+        ("--executor.workers 0", "--executor.workers 0"),
     ],
 )
-def test_a_study_that_would_not_use_a_setting_or_could_not_end_is_not_begun(words, said, toy_file, tmp_path, run):
-    refused(run("study", "run", toy_file, "--output", tmp_path / "toy", *words), said)
+def test_a_study_that_would_not_use_a_setting_or_could_not_end_is_not_begun(words, key, toy_file, tmp_path, run):
+    refused(run("study", "run", toy_file, "--output", tmp_path / "toy", *words.split()), key)
     assert not (tmp_path / "toy" / "study.yaml").exists()
 
 

@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from printed import numbers
 
+from levelfield.analysis.statistics import TOO_FEW_RUNS
 from levelfield.cli.main import main as levelfield
 from levelfield.cli.study import main, parse
 from levelfield.errors import UserError
@@ -49,10 +51,12 @@ def test_report_prints_the_table_and_derives_the_files_anew(
     for name in ("results.csv", "summary.csv"):
         assert (folder / name).read_bytes() == (finished / name).read_bytes()
     printed = capsys.readouterr().out
-    for word in ("pretrained", "contrastive", "arcface", "concatenated", "too few runs for an", "evaluated once"):
+    for word in ("pretrained", "contrastive", "arcface", "concatenated", TOO_FEW_RUNS, "once"):
         assert word in printed
     assert printed.splitlines()[-1].split(", ")[0] == "outputs/toy/results.csv"
-    assert "arcface: data.samples_per_class is 1, 4 for the others" in printed
+    (differs,) = (line for line in printed.splitlines() if "data.samples_per_class" in line)
+    assert "arcface: " in differs
+    assert numbers(differs) == [1, 4]
 
 
 def test_status_counts_jobs_and_tells_the_time_left(
@@ -64,11 +68,8 @@ def test_status_counts_jobs_and_tells_the_time_left(
     for path in (folder / "jobs" / "arcface").glob("*/fold*/result.json"):
         path.write_text(json.dumps({**json.loads(path.read_text()), "seconds": 60.0}))
     assert main(["status", "toy.yaml", "--output", "somewhere"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert "done     20 of 22 jobs" in lines
-    assert "running  nothing" in lines
-    assert "to do    2 jobs" in lines
-    assert "left     about 2 min" in lines
+    counts = {line.split()[0]: numbers(line) for line in capsys.readouterr().out.splitlines() if line}
+    assert [counts[key] for key in ("done", "running", "to", "left")] == [[20, 22], [], [2], [2]]
 
 
 def test_resume_takes_the_settings_from_the_folder(
@@ -77,12 +78,12 @@ def test_resume_takes_the_settings_from_the_folder(
     folder = Path(shutil.copytree(finished, desk / "outputs" / "toy"))
     file = desk / "configs" / "study" / "toy.yaml"
     file.write_text(file.read_text().replace("runs: 2", "runs: 3"))
-    with pytest.raises(UserError, match="runs is 2 there and 3 in the study asked for"):
+    with pytest.raises(UserError, match=r"runs .*2 .*3"):
         main(["run", "toy"])
     capsys.readouterr()
     assert main(["resume", "toy"]) == 0
     said = capsys.readouterr().out.splitlines()[0]
-    for word in ("outputs/toy/study.yaml", "runs is 2 there, 3 in configs/study/toy.yaml"):
+    for word in ("outputs/toy/study.yaml", "runs ", "configs/study/toy.yaml"):
         assert word in said
     file.unlink()
     for command in ("resume", "status", "report", "verify"):
@@ -91,19 +92,18 @@ def test_resume_takes_the_settings_from_the_folder(
     assert "root: elsewhere" in (folder / "study.yaml").read_text()
     for name in ("results.csv", "summary.csv"):
         assert (folder / name).read_bytes() == (finished / name).read_bytes()
-    for words, message in {
-        ("--runs", "3"): "runs is 2 there and 3 in",
-        ("--search.trials", "4"): r"search\.trials is 3 there and 4 here.*--recompute",
-        ("--trainer.max_epochs", "4"): r"max_epochs is 2 there and 4 here.*--recompute",
-        ("--add-method", "TripletMarginLoss"): "--add-method is an option of run",
-        ("--output", "other"): "--output other",
-        ("--rusn.x", "1"): r"--rusn\.x",
+    for words, key in {
+        "resume outputs/toy --runs 3": "runs",
+        "resume outputs/toy --search.trials 4": r"search\.trials .*--recompute",
+        "resume outputs/toy --trainer.max_epochs 4": r"max_epochs .*--recompute",
+        "resume outputs/toy --add-method TripletMarginLoss": "--add-method",
+        "resume outputs/toy --output other": "--output other",
+        "resume outputs/toy --rusn.x 1": r"--rusn\.x",
+        "run outputs/toy": "outputs/toy .*levelfield study resume",
     }.items():
-        with pytest.raises(UserError, match=message) as caught:
-            main(["resume", "outputs/toy", *words])
+        with pytest.raises(UserError, match=key) as caught:
+            main(words.split())
         assert len(str(caught.value).splitlines()) == 1
-    with pytest.raises(UserError, match=r"outputs/toy is the folder of a study.*levelfield study resume"):
-        main(["run", "outputs/toy"])
 
 
 @pytest.mark.parametrize("output", ["file", "file/within"])
@@ -130,7 +130,7 @@ def test_add_method_compares_a_loss_of_the_working_directory(desk: Path, capsys:
     assert rows[-9:] == ["pretrained", *methods, "pretrained", "pretrained_one_pca", *methods]
     assert (desk / "outputs" / "toy" / "jobs" / "my_loss" / "run0" / "test" / "result.json").exists()
     assert "1 run " in printed, "the override of the number of runs"
-    assert "nothing says what to search: my_loss (" in printed
+    assert "my_loss (" in printed, "nothing says what to search"
 
 
 @pytest.mark.slow
@@ -173,37 +173,32 @@ def test_dotted_options_are_overrides_wherever_they_stand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "key"),
     [
-        (["rnu", "toy.yaml"], r"no such command 'rnu'; did you mean 'run'\?"),
-        (["run", "tyo.yaml"], r"no study file 'tyo.yaml'; did you mean 'toy.yaml'\?"),
-        (["run", "toy", "--outptu", "x"], r"no such option '--outptu'; did you mean '--output'\?"),
-        (["run", "toy", "--out", "x"], r"no such option '--out'; did you mean '--output'\?"),
-        (["run", "toy", "--search.trails", "1"], r"search: unknown key 'trails'; did you mean 'trials'\?"),
-        (["run", "toy", "--search.sampler", "gpp"], r"search\.sampler 'gpp'; did you mean 'gp'\?"),
-        (
-            ["run", "toy", "--executor.worker", "2"],
-            r"no such key 'executor\.worker'; did you mean 'executor\.workers'\?",
-        ),
-        (["run", "toy", "--executor.workers", "0"], r"--executor\.workers 0: "),
-        (["run", "toy", "--executor.workers", "two"], r"--executor\.workers two: give int, 'auto'$"),
-        (["run", "toy", "--executor", "rai"], r"--executor rai: no such executor; did you mean 'ray'\?$"),
-        (["run", "toy", "--executor", "cloud"], r"no such executor; .*local"),
-        (["run", "toy", "--executor.devices", "a"], r"--executor\.devices a: give int, \S*Sequence\[int\], null$"),
-        (["run", "toy", "--runs", "many"], r"--runs many: give int$"),
-        (["run", "toy", "--rusn", "1"], r"no such option '--rusn'; did you mean '--runs'\?"),
-        (["run", "toy", "--data.root"], r"--data\.root needs a value"),
-        (["run"], r"FILE is required"),
-        (["run", "toy", "--add-method", "my_los.MyLoss"], r"--add-method my_los\.MyLoss: cannot import 'my_los'"),
-        (["run", "toy", "--add-method", "ArcFaseLoss"], r"neither a loss .*; did you mean 'ArcFaceLoss'\?"),
-        (["run", "toy", "--data.datset.num_classes", "5"], r"datset"),
-        (["run", "toy", "--data.dataset.num_clases", "5"], r"num_clases.*did you mean 'num_classes'"),
-        (["status", "toy"], r"outputs/toy holds no study; begin it with"),
+        ("rnu toy.yaml", "'run'"),
+        ("run tyo.yaml", r"'toy\.yaml'"),
+        ("run toy --outptu x", "'--output'"),
+        ("run toy --out x", "'--output'"),
+        ("run toy --search.trails 1", "'trials'"),
+        ("run toy --search.sampler gpp", r"search\.sampler .*'gp'"),
+        ("run toy --executor.worker 2", r"'executor\.workers'"),
+        ("run toy --executor.workers 0", r"--executor\.workers 0"),
+        ("run toy --executor.workers two", r"--executor\.workers two: .*int, 'auto'$"),
+        ("run toy --executor rai", "--executor rai: .*'ray'"),
+        ("run toy --executor cloud", "--executor cloud: .*local"),
+        ("run toy --executor.devices a", r"--executor\.devices a: .*int, \S*Sequence\[int\], null$"),
+        ("run toy --runs many", "--runs many: .*int$"),
+        ("run toy --rusn 1", "'--runs'"),
+        ("run toy --data.root", r"--data\.root"),
+        ("run", "FILE"),
+        ("run toy --data.datset.num_classes 5", "datset"),
+        ("run toy --data.dataset.num_clases 5", "num_clases.*'num_classes'"),
+        ("status toy", "outputs/toy"),
     ],
 )
-def test_a_mistake_is_one_line_with_the_remedy_and_computes_nothing(desk: Path, words: list[str], message: str) -> None:
-    with pytest.raises(UserError, match=message) as caught:
-        main(words)
+def test_a_mistake_is_one_line_that_names_it_and_computes_nothing(desk: Path, words: str, key: str) -> None:
+    with pytest.raises(UserError, match=key) as caught:
+        main(words.split())
     assert len(str(caught.value).splitlines()) == 1
     assert [path for path in desk.glob("outputs/toy/*") if not path.name.startswith(".")] == []
 
@@ -219,7 +214,7 @@ def test_the_command_line_prints_that_line_and_exits_with_2(desk: Path, capsys: 
 def test_a_title_leads_out_of_no_folder(desk: Path, title: str) -> None:
     file = desk / "configs" / "study" / "toy.yaml"
     file.write_text(file.read_text().replace("name: toy", f"name: {title!r}"))
-    with pytest.raises(UserError, match=r"^name: .* cannot be the name of a folder; choose another, or give --output"):
+    with pytest.raises(UserError, match=r"^name: .*--output"):
         main(["run", "toy"])
     assert not (desk / "outputs").exists()
 

@@ -83,22 +83,23 @@ def test_a_shipped_method_and_a_file_are_called_as_their_files_are(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("paths", "message"),
+    ("paths", "key"),
     [
         (["twins_here.TwinLoss", "twins_there.TwinLoss"], r"--add-method twins_there\.TwinLoss: .*'twin_loss'"),
         (["ArcFaceLoss", "levelfield.losses.ArcFaceLoss"], r"levelfield\.losses\.ArcFaceLoss: .*'arc_face_loss'"),
-        (["twins_here.TwinLos"], r"'twins_here' has no 'TwinLos'; did you mean 'TwinLoss'\?"),
-        (["torn_loss.MyLoss"], r"--add-method torn_loss\.MyLoss: importing 'torn_loss' fails: .*line 1"),
-        (["angry_loss.MyLoss"], r"importing 'angry_loss' fails: RuntimeError: not today"),
-        (["no_such_module.MyLoss"], r"cannot import 'no_such_module'"),
-        (["smoth_ap"], r"--add-method smoth_ap: neither a loss .*; did you mean 'smooth_ap'\?"),
-        (["no_such_method.yaml"], r"--add-method no_such_method\.yaml: there is no such file"),
+        (["twins_here.TwinLos"], "'twins_here' .*'TwinLoss'"),
+        (["torn_loss.MyLoss"], r"--add-method torn_loss\.MyLoss: .*'torn_loss' .*line 1"),
+        (["angry_loss.MyLoss"], "'angry_loss' .*RuntimeError"),
+        (["no_such_module.MyLoss"], r"--add-method no_such_module\.MyLoss: .*'no_such_module'"),
+        (["smoth_ap"], "--add-method smoth_ap: .*'smooth_ap'"),
+        (["ArcFaseLoss"], "--add-method ArcFaseLoss: .*'ArcFaceLoss'"),
+        (["no_such_method.yaml"], r"--add-method no_such_method\.yaml"),
         (["smooth_ap", "configs/method/smooth_ap.yaml"], r"smooth_ap\.yaml: .*'smooth_ap'"),
     ],
 )
-def test_a_mistake_is_one_line(modules: None, toy_file: Path, tmp_path: Path, paths: list[str], message: str) -> None:
+def test_a_mistake_is_one_line(modules: None, toy_file: Path, tmp_path: Path, paths: list[str], key: str) -> None:
     words = [word for path in paths for word in ("--add-method", path)]
-    with pytest.raises(UserError, match=message) as caught:
+    with pytest.raises(UserError, match=key) as caught:
         main(["run", str(toy_file), "--output", str(tmp_path / "study"), *words])
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "study").exists()

@@ -1,6 +1,7 @@
 """A row whose embeddings have collapsed says so, in the terminal's table and on the page."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -31,5 +32,5 @@ def test_its_row_and_a_note_name_it(copy: Path, ranks: list[float], number: int)
     for text in (table, page):
         assert ("contrastive (collapsed)" in text) == (number > 0)
         assert "arcface (collapsed)" not in text
-        assert (f"COLLAPSED: contrastive: nearly all test embeddings of {number} of 4 models" in text) == (number > 0)
+        assert bool(re.search(rf"COLLAPSED: contrastive: .*\b{number} of 4\b", text)) == (number > 0)
     assert "collapsed" not in (copy / "results.csv").read_text() + (copy / "summary.csv").read_text()

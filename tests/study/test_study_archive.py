@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from study_engine import SMALL, run_file, run_study, small_study, tables
 
+from levelfield.data.datasets import Glyphs
 from levelfield.errors import UserError
 from levelfield.study.archive import unpack_study, write_archive
 from levelfield.study.folder import StudyFolder
@@ -59,11 +60,32 @@ def test_an_unpacked_study_has_its_tables_and_takes_a_method(archived: tuple[Pat
     assert (added.ledger_file).read_text().count('"evaluated"') == 2
 
 
+def test_a_row_that_only_the_archive_has_is_read_where_the_data_are_now(tmp_path: Path) -> None:
+    """An archive says of no row where its data were."""
+    glyphs = Glyphs(num_classes=32, image_size=32)
+    for position in range(0, len(glyphs.labels), 4):
+        folder = tmp_path / "there/letters" / f"{glyphs.labels[position]:02}"
+        folder.mkdir(parents=True, exist_ok=True)
+        glyphs[position][0].save(folder / f"{position}.png")
+    file = tmp_path / "small.yaml"
+    dataset = "{class_path: ImageFolder, init_args: {folder: letters}}"
+    text = SMALL.replace("  mine: {model: {loss: my_loss.Mine}}\n", "")
+    file.write_text(text.replace("{class_path: Glyphs, init_args: {num_classes: 32, image_size: 32}}", dataset))
+    there = {"data.root": str(tmp_path / "there")}
+    archive = write_archive(run_study(tmp_path / "out", load_spec(file, there, ADDED)), tmp_path / "study.tar.xz")
+    (tmp_path / "there").rename(tmp_path / "here")
+    unpack_study(archive, tmp_path / "again")
+    here = load_spec(file, {"data.root": str(tmp_path / "here")}, {"ntxent": {"model": {"loss": "NTXentLoss"}}})
+    study = run_study(tmp_path / "again", here)
+    assert {*study.spec.methods} == {"contrastive", "arcface", "ntxent"}
+    assert "ntxent" in study.summary_file.read_text()
+
+
 def test_a_refused_archive_leaves_nothing_behind(archived: tuple[Path, Path], tmp_path: Path) -> None:
     def refuse(spec: StudySpec) -> None:
-        raise UserError(f"{spec.name} is another study")
+        raise UserError(spec.name)
 
-    with pytest.raises(UserError, match="another study"):
+    with pytest.raises(UserError, match="small"):
         unpack_study(archived[1], tmp_path / "out", refuse)
     assert list(tmp_path.iterdir()) == []
 

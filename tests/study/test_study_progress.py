@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from printed import numbers
 from rich.console import Console
 
 from levelfield.study.jobs import Job
@@ -70,11 +71,9 @@ def test_without_a_terminal_there_is_a_line_every_ten_seconds(monkeypatch: pytes
         finish(progress, SLOW[0], done(20.0, 0.312))
         finish(progress, SLOW[1], {"seconds": 4.0, "failure": "the loss is nan at step 3"})
         finish(progress, SLOW[2], done(20.0, 0.3))
-    assert output.getvalue().splitlines() == [
-        "[3/5] slow run 0 fold 0: validation MAP@R 31.2; about 40 s left",
-        "slow run 1 fold 0: failed, the loss is nan at step 3",
-        "[5/5] slow run 2 fold 0: validation MAP@R 30.0; testing",
-    ]
+    lines = output.getvalue().splitlines()
+    assert [numbers(line) for line in lines] == [[3, 5, 0, 0, 31.2, 40], [1, 0, 3], [5, 5, 2, 0, 30]]
+    assert all(f"slow run {run} fold 0" in line for run, line in enumerate(lines))
 
 
 def test_machines_get_a_line_of_json_for_each_job() -> None:
@@ -101,5 +100,5 @@ def test_a_terminal_has_a_bar_with_the_time_left() -> None:
         finish(progress, SLOW[0], done(60.0, 0.3))
         progress.line("contrastive run 0: tried again")
     assert "3/5" in output.getvalue()
-    assert "about 2 min left" in output.getvalue()
+    assert "2 min" in output.getvalue()
     assert "contrastive run 0: tried again" in output.getvalue()

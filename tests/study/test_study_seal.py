@@ -52,7 +52,7 @@ def test_the_line_is_written_before_a_test_half_is_set_up(here: Path, monkeypatc
     assert evaluated["num_samples"] == 16 * 16  # half of 32 letters, in 16 typefaces
     assert set(evaluated["checkpoints"]) == {f"jobs/{row}/run0/fold{n}" for row in study.spec.rows for n in (0, 1)}
     assert ledger.compare_copy(study.folder) == []
-    with pytest.raises(UserError, match="no line"):
+    with pytest.raises(UserError, match=str(study.folder)):
         score_run(TestTask(**{**vars(task_of(study)), "evaluation": "another"}))
 
 
@@ -93,12 +93,12 @@ def test_lost_scores_come_from_the_stored_embeddings_and_a_reason_scores_again(h
     assert tables(folder) == before  # the count is in no table
     content = (folder / LEDGER).read_bytes()
     (folder / LEDGER).write_bytes(b"")
-    with pytest.raises(UserError, match=r"ledger\.jsonl has no line"):
+    with pytest.raises(UserError, match=r"ledger\.jsonl"):
         run_file(file, folder)
     (folder / LEDGER).write_bytes(content)
     checkpoint = folder / "jobs/contrastive/run0/fold0/best.ckpt"
     checkpoint.write_bytes(checkpoint.read_bytes() + b"0")
-    with pytest.raises(UserError, match=r"best\.ckpt has changed"):
+    with pytest.raises(UserError, match=r"contrastive/run0/fold0/best\.ckpt"):
         run_file(file, folder)
 
 

@@ -126,8 +126,6 @@ def test_second_searches_of_options_are_beside_those_of_the_file(study: Path) ->
     assert seconds(arcface=1) == ["contrastive@2", "arcface@2"]
     assert seconds(contrastive=0, arcface=1) == ["arcface@2"]
     assert seconds(all=0) == []
-    with pytest.raises(UserError, match=r"second_searches: .*'arcfase'; did you mean 'arcface'"):
-        seconds(arcfase=1)
 
 
 def test_first_difference_names_missing_keys() -> None:
@@ -136,56 +134,50 @@ def test_first_difference_names_missing_keys() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
+    ("old", "new", "key"),
     [
-        ("folds:", "fold:", r"unknown key 'fold'; did you mean 'folds'"),
-        ("runs: 3", "runs: many", r"runs must be a whole number of at least 1, not 'many'"),
-        ("folds: 2", "folds: 0", r"folds must be a whole number of at least 1"),
-        (
-            "data.yaml,",
-            "dat.yaml,",
-            r"dat\.yaml \(named in base of .*study\.yaml\) does not exist; did you mean 'data\.yaml'\?",
-        ),
-        ("contrastive: ", "pretrained: ", r"'pretrained'"),
-        ("methods:", "methods: []\nname: [", r"cannot be read as YAML"),
-        ("methods:", "second_searches: [al]\nmethods:", r"second_searches: .*'al'; did you mean 'all'\?"),
-        ("methods:", "second_searches: {all: x}\nmethods:", r"second_searches\.all must be a whole number"),
+        ("folds:", "fold:", "'folds'"),
+        ("runs: 3", "runs: many", "runs .*'many'"),
+        ("folds: 2", "folds: 0", "folds "),
+        ("data.yaml,", "dat.yaml,", r"dat\.yaml .*study\.yaml.*'data\.yaml'"),
+        ("contrastive: ", "pretrained: ", "'pretrained'"),
+        ("methods:", "methods: []\nname: [", r"study\.yaml"),
+        ("methods:", "second_searches: [al]\nmethods:", "second_searches: .*'all'"),
+        ("methods:", "second_searches: {all: x}\nmethods:", r"second_searches\.all"),
         ("methods:", "second_searches: [[all]]\nmethods:", r"second_searches: .*\['all'\]"),
-        ("seed: 7", "seed: 7\nruns: 4", r"study\.yaml, line \d+: 'runs' stands twice"),
-        ("folds: 2", "  arcface: {}\nfolds: 2", r"'arcface' stands twice"),
-        ("name: toy", "name:", r"study\.yaml: name must be text, not None"),
-        ("contrastive: ", "2: ", r"method name 2: use letters, .* between quotes"),
-        ("contrastive: ", "yes: ", r"method name True: use letters"),
-        ("seed: 7", "search: many", r"study\.yaml: search must map .*'many'"),
-        ("overrides: {data", "overrides: [{data: {}}, 5]\nsearch: {data", r"study\.yaml: overrides must map"),
-        ("{trainer: {max_epochs: 3}}", "{trainer: 3}", r"method 'contrastive': trainer must map .* not be 3"),
-        ("seed: 7", "7: seed", r"unknown key 7"),
+        ("seed: 7", "seed: 7\nruns: 4", r"study\.yaml, line \d+: 'runs'"),
+        ("folds: 2", "  arcface: {}\nfolds: 2", "'arcface'"),
+        ("name: toy", "name:", r"study\.yaml: name "),
+        ("contrastive: ", "2: ", r"\b2\b"),
+        ("contrastive: ", "yes: ", "True"),
+        ("seed: 7", "search: many", r"study\.yaml: search .*'many'"),
+        ("overrides: {data", "overrides: [{data: {}}, 5]\nsearch: {data", r"study\.yaml: overrides "),
+        ("{trainer: {max_epochs: 3}}", "{trainer: 3}", "'contrastive': trainer "),
+        ("seed: 7", "7: seed", r"\b7\b"),
+        ("name: toy", "extends: other.yaml", r"other\.yaml .*study\.yaml"),
+        ("name: toy", "extends: study.yaml", r"extends study\.yaml"),
+        (STUDY, "methods: {contrastive: null}", "'methods'"),
     ],
 )
-def test_mistakes_in_the_file_are_named(study: Path, old: str, new: str, message: str) -> None:
+def test_mistakes_in_the_file_are_named(study: Path, old: str, new: str, key: str) -> None:
     study.write_text(STUDY.replace(old, new))
-    with pytest.raises(UserError, match=message):
-        load_spec(study)
-
-
-def test_a_study_that_leaves_out_every_method_is_refused(study: Path) -> None:
-    study.write_text("methods: {contrastive: null}")
-    with pytest.raises(UserError, match="'methods'"):
+    with pytest.raises(UserError, match=key):
         load_spec(study)
 
 
 @pytest.mark.parametrize(
-    ("key", "message"),
+    ("option", "key"),
     [
-        ("data.fold", "cannot be overridden"),
-        ("model.loss", "use --add-method"),
-        ("dta.root", "unknown option --dta.root; did you mean 'data'"),
-        ("run", "unknown option --run; did you mean 'runs'"),
+        ("data.fold", r"data\.fold"),
+        ("model.loss", "--add-method"),
+        ("dta.root", "'data'"),
+        ("run", "'runs'"),
+        ("second_searches.arcfase", "'arcface'"),
     ],
 )
-def test_mistaken_overrides_are_refused(study: Path, key: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        load_spec(study, {key: 1})
+def test_mistaken_overrides_are_refused(study: Path, option: str, key: str) -> None:
+    with pytest.raises(UserError, match=key):
+        load_spec(study, {option: 1})
 
 
 def test_a_study_extends_another_in_another_folder(study: Path, tmp_path: Path) -> None:
@@ -217,12 +209,3 @@ def test_overrides_of_an_extending_study_append_to_the_base(study: Path, tmp_pat
     (tmp_path / "yours.yaml").write_text("extends: mine.yaml\noverrides: {trainer: {max_epochs: 9}}\n")
     yours = load_spec(tmp_path / "yours.yaml").methods["contrastive"]["trainer"]
     assert (yours["callbacks"], yours["max_epochs"]) == ([stop, first], 9)
-
-
-def test_a_study_that_extends_nothing_or_itself_is_refused(study: Path, tmp_path: Path) -> None:
-    study.write_text(f"extends: other.yaml\n{STUDY}")
-    with pytest.raises(UserError, match=r"other\.yaml \(extends of .*study\.yaml\) does not exist"):
-        load_spec(study)
-    (tmp_path / "other.yaml").write_text("extends: study.yaml\n")
-    with pytest.raises(UserError, match=r"extends study\.yaml, which extends this file again"):
-        load_spec(study)

@@ -71,16 +71,6 @@ def test_metrics_stand_in_the_study_or_its_base_or_are_given(toy_file: Path, tmp
     assert with_options(spec, parse(words).overrides).metrics == given, "a folder's, to be compared with what is asked"
     path.write_text(text + "metrics: mrr\n")
     assert load_spec(path).metrics == ["mrr"]
-    with pytest.raises(UserError, match="metrics: no metric 'recal_at_5'; did you mean 'recall_at_<k>'"):
-        load_spec(path, {"metrics": ["recal_at_5"]})
     path.write_text(text.replace("arcface: {", "arcface: {metrics: [nmi], "))
-    with pytest.raises(UserError, match=r"method arcface of .*: 'metrics' are the study's"):
+    with pytest.raises(UserError, match=r"arcface .*'metrics'"):
         load_spec(path)
-
-
-def test_a_misspelt_score_is_named(toy_file: Path, tmp_path: Path) -> None:
-    path = tmp_path / "study.yaml"
-    for name, said in (("mpa", r"'mpa'; did you mean 'map'\?"), ("map_at_0", "'map_at_0'"), ("map_at_r", "'map_at_r'")):
-        path.write_text(toy_file.read_text() + f"metrics: [recall_at_2, {name}]\n")
-        with pytest.raises(UserError, match=f"metrics: no metric {said}"):
-            load_spec(path)

@@ -150,14 +150,14 @@ def test_a_trusted_module_opens_no_way_to_what_it_imported(checkpoint, place):
     with pytest.raises(UserError, match="Popen"):
         MetricLearner.load_from_checkpoint(path, trust=["planted"])
     path = changed(checkpoint, place, "model", "loss", spec("planted.GraphModule", root={}, graph={}))
-    with pytest.raises(UserError, match=r"which is torch\.fx"):
+    with pytest.raises(UserError, match=r"torch\.fx"):
         MetricLearner.load_from_checkpoint(path, trust=["planted"])
     assert not (place / "written").exists()
 
 
 def test_a_loss_of_a_library_that_is_not_here_is_left_out_with_a_warning(checkpoint, place):
     path = changed(checkpoint, place, "model", "loss", spec("pytorch_metric_learning.losses.NoSuchLoss"))
-    with pytest.warns(UserWarning, match=r"without its loss.*NoSuchLoss"):
+    with pytest.warns(UserWarning, match="NoSuchLoss"):
         learner = MetricLearner.load_from_checkpoint(path)
     assert learner(torch.rand(2, 3, 32, 32)).shape == (2, checkpoint["hyper_parameters"]["embedding_size"])
 
@@ -193,7 +193,7 @@ def test_a_miner_within_a_loss_is_used_and_is_no_loss(checkpoint, place):
     learner.build_loss(3)
     assert learner.loss.miner.epsilon == 0.3
     torch.save(dict(checkpoint, hyper_parameters={**stored, "loss": inner}), place / "it.ckpt")
-    with pytest.raises(UserError, match=r"MultiSimilarityMiner as its loss"):
+    with pytest.raises(UserError, match="MultiSimilarityMiner"):
         MetricLearner.load_from_checkpoint(place / "it.ckpt")
 
 

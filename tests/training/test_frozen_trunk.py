@@ -7,6 +7,7 @@ import pytest
 import torch
 import yaml
 from lightning.pytorch import Callback, Trainer
+from refused import refused
 from safetensors.torch import load_file
 from torch import nn
 from torch.optim.lr_scheduler import StepLR
@@ -77,7 +78,7 @@ def test_the_trunk_stays_as_it_is_and_the_head_learns(freeze_batch_norm: bool):
 
 
 def test_nothing_that_learns_is_refused():
-    with pytest.raises(UserError, match=r"nothing learns: .*leave --model\.freeze_trunk out"):
+    with pytest.raises(UserError, match=r"--model\.freeze_trunk"):
         fit(frozen_learner(embedder=IdentityEmbedder, embedding_size=96))
 
 
@@ -156,7 +157,7 @@ def test_a_missing_or_changed_trunk_is_named(frozen_study: Path, trunk_file: Pat
     alone = tmp_path / "best.ckpt"
     shutil.copy(checkpoint_of(frozen_study), alone)
     (kept,) = (frozen_study / "trunks").iterdir()
-    with pytest.raises(UserError, match=rf"copy that file of the study's folder to {tmp_path}/trunks/{kept.name}"):
+    with pytest.raises(UserError, match=f"{tmp_path}/trunks/{kept.name}"):
         MetricLearner.load_from_checkpoint(alone)
     given = MetricLearner.load_from_checkpoint(alone, trunk=TimmTrunk("test_resnet", weights=str(trunk_file)))
     (tmp_path / "trunks").mkdir()
@@ -167,7 +168,7 @@ def test_a_missing_or_changed_trunk_is_named(frozen_study: Path, trunk_file: Pat
     content = torch.load(kept, weights_only=True)
     next(iter(content.values()))[0] += 1
     torch.save(content, tmp_path / "trunks" / kept.name)
-    with pytest.raises(UserError, match="has changed since it was written: restore it"):
+    with pytest.raises(UserError, match=kept.name):
         MetricLearner.load_from_checkpoint(alone)
 
 
@@ -178,6 +179,5 @@ def test_a_fit_is_one_file_that_loads_alone(tiny, run, tmp_path: Path):
     shutil.copy(tmp_path / "fit/it/0/best.ckpt", tmp_path / "alone.ckpt")
     shutil.rmtree(tmp_path / "fit")
     assert MetricLearner.load_from_checkpoint(tmp_path / "alone.ckpt").freeze_trunk
-    code, _, complaint = run("fit", *words, "--ckpt_path", tmp_path / "alone.ckpt", "--model.freeze_trunk", "false")
-    assert code == 2
-    assert "--model.freeze_trunk False contradicts" in complaint
+    other = run("fit", *words, "--ckpt_path", tmp_path / "alone.ckpt", "--model.freeze_trunk", "false")
+    refused(other, "--model.freeze_trunk False")

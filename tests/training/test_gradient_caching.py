@@ -264,7 +264,7 @@ def test_texts_and_dictionaries_are_cut(named):
 
 def test_samples_that_cannot_be_cut_are_one_line():
     learner = learner_of(ContrastiveLoss(), 4, trunk=Words(named=True))
-    with pytest.raises(UserError, match="a row for each label"):
+    with pytest.raises(UserError, match=r"--model\.chunk_size"):
         learner.embed_batch(Batch({"texts": ["one", "two"], "share": [0.0]}, LABELS))
 
 
@@ -279,7 +279,7 @@ class Careless(nn.Module):
 
 
 def test_draws_that_cannot_be_repeated_are_refused():
-    with pytest.raises(UserError, match="the second time gave other embeddings"):
+    with pytest.raises(UserError, match=r"--model\.chunk_size"):
         trained(learner_of(ContrastiveLoss(), 4, trunk=Careless()))
 
 
@@ -301,7 +301,7 @@ def test_a_frozen_trunk_is_passed_through_once():
 
 
 def test_batch_norm_that_trains_is_warned_of():
-    with pytest.warns(UserWarning, match="batch norm takes the statistics of each chunk"):
+    with pytest.warns(UserWarning, match=r"--model\.freeze_batch_norm"):
         trained(learner_of(ContrastiveLoss(), 4, freeze_batch_norm=False))
 
 
@@ -309,10 +309,10 @@ def test_weights_in_shards_are_refused(monkeypatch):
     learner = learner_of(ContrastiveLoss(), 4)
     learner.trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
     monkeypatch.setattr(Trainer, "strategy", ModelParallelStrategy())
-    with pytest.raises(UserError, match=r"one device or --trainer\.strategy ddp, no Model"):
+    with pytest.raises(UserError, match=r"--trainer\.strategy .*ModelParallelStrategy"):
         check_chunks(learner)
 
 
 def test_no_chunk_is_empty():
-    with pytest.raises(UserError, match=r"--model\.chunk_size 0: give 1 or more"):
+    with pytest.raises(UserError, match=r"--model\.chunk_size 0"):
         learner_of(ContrastiveLoss(), 0)

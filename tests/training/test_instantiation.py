@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import yaml
+from refused import refused
 from toy_study import TOY
 
 PML = "pytorch_metric_learning.losses.ContrastiveLoss"
@@ -17,14 +18,6 @@ def written(tmp_path):
     file = tmp_path / "written"
     command = {"class_path": "subprocess.Popen", "init_args": {"args": f"id > {file}", "shell": True}}
     return file, {"class_path": "torch.nn.MSELoss", "init_args": {"size_average": command}}
-
-
-def refused(result, *words):
-    code, _, complaint = result
-    assert code == 2, complaint
-    assert complaint.count("\n") == 1, complaint
-    for word in words:
-        assert word in complaint, complaint
 
 
 def test_fit_runs_no_command_of_its_configuration(written, tiny, run, tmp_path):
@@ -69,7 +62,7 @@ def test_a_class_that_is_importable_stays_unbuilt_too(tiny, run, tmp_path, monke
 )
 def test_a_part_whose_kind_nobody_says_is_refused_in_one_line(options, tiny, run, tmp_path):
     pytest.importorskip("pytorch_metric_learning")
-    refused(run("fit", *tiny, "--model.loss", PML, *options, "--output", tmp_path), LP, "'distance'", "extends")
+    refused(run("fit", *tiny, "--model.loss", PML, *options, "--output", tmp_path), LP, "'distance'")
 
 
 def test_one_batch_is_not_all_batches_whatever_was_imported_before() -> None:

@@ -126,7 +126,7 @@ def test_trunk_embedder_and_loss_have_their_own_rates():
 
 
 def test_a_trainer_that_would_take_the_samples_in_their_order_is_refused():
-    with pytest.raises(UserError, match="overfit_batches takes samples in their order"):
+    with pytest.raises(UserError, match="overfit_batches"):
         small_trainer(overfit_batches=1).fit(small_learner(ContrastiveLoss()), datamodule=small_data())
 
 
@@ -190,22 +190,15 @@ def test_no_argument_is_forgotten_above():
     assert OTHERS.keys() | elsewhere == inspect.signature(MetricLearner).parameters.keys()
 
 
-def test_a_loss_that_is_not_finite_stops_and_names_the_step():
+@pytest.mark.parametrize("log_every_n_steps", [50, 0])  # no logging is no division by zero
+def test_a_loss_that_is_not_finite_stops_and_names_the_step(log_every_n_steps):
     class Diverging(nn.Module):
         def forward(self, embeddings, labels):
             return embeddings.sum() / 0
 
-    with pytest.raises(UserError, match="at step 0"):
-        small_trainer().fit(small_learner(Diverging()), datamodule=small_data())
-
-
-def test_no_logging_is_no_division_by_zero():
-    class Diverging(nn.Module):
-        def forward(self, embeddings, labels):
-            return embeddings.sum() / 0
-
-    with pytest.raises(UserError, match="at step 0"):
-        small_trainer(log_every_n_steps=0).fit(small_learner(Diverging()), datamodule=small_data())
+    trainer = small_trainer(log_every_n_steps=log_every_n_steps)
+    with pytest.raises(UserError, match="step 0"):
+        trainer.fit(small_learner(Diverging()), datamodule=small_data())
 
 
 class Draws(nn.Module):
@@ -325,21 +318,18 @@ def test_checkpoint_with_a_loss_object_loads_for_embedding_and_says_so(tmp_path)
     trainer = small_trainer()
     trainer.fit(learner, datamodule=small_data())
     trainer.save_checkpoint(tmp_path / "it.ckpt")
-    with pytest.warns(UserWarning, match="without its loss"):
+    with pytest.warns(UserWarning, match=r"it\.ckpt.* loss"):
         loaded = MetricLearner.load_from_checkpoint(tmp_path / "it.ckpt")
     images = torch.rand(4, 3, 32, 32)
     torch.testing.assert_close(loaded(images), learner.eval()(images))
 
 
 def test_what_is_no_checkpoint_of_ours_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"none\.ckpt"):
-        MetricLearner.load_from_checkpoint(tmp_path / "none.ckpt")
     (tmp_path / "torn.ckpt").write_bytes(b"PK\x03\x04 torn")
-    with pytest.raises(UserError, match=r"torn\.ckpt"):
-        MetricLearner.load_from_checkpoint(tmp_path / "torn.ckpt")
     torch.save({"state_dict": {}}, tmp_path / "other.ckpt")
-    with pytest.raises(UserError, match=r"other\.ckpt.*levelfield"):
-        MetricLearner.load_from_checkpoint(tmp_path / "other.ckpt")
+    for name in ("none.ckpt", "torn.ckpt", "other.ckpt"):
+        with pytest.raises(UserError, match=name):
+            MetricLearner.load_from_checkpoint(tmp_path / name)
 
 
 def test_the_default_optimizer_is_torchs_adamw_by_one_kernel():

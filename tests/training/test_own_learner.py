@@ -63,7 +63,7 @@ def test_the_page_s_learner_fits_and_comes_back(desk, tiny, run):
     assert "my_learner" not in sys.modules, "nothing was imported"
     code, printed, complaint = run(*VALIDATE)
     assert code == 0, complaint
-    refused(run(*VALIDATE, "--model.noise", "0.3"), "--model.noise 0.3 contradicts")
+    refused(run(*VALIDATE, "--model.noise", "0.3"), "--model.noise 0.3")
 
 
 def test_the_page_s_study_compares_it(desk, run):
@@ -73,7 +73,7 @@ def test_the_page_s_study_compares_it(desk, run):
     Path("mine.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
     code, printed, complaint = run("study", "run", "mine.yaml")
     assert code == 0, complaint
-    assert "noisy: model.learner is 'my_learner.NoisyLearner', the default for the others" in printed
+    assert "noisy: model.learner is 'my_learner.NoisyLearner'" in printed
     weights = []
     for method, kind in (("plain", "MetricLearner"), ("noisy", "NoisyLearner")):
         learner = MetricLearner.load_from_checkpoint(desk / f"outputs/mine/jobs/{method}/run0/fold0/best.ckpt")
@@ -84,7 +84,7 @@ def test_the_page_s_study_compares_it(desk, run):
 
 def test_an_option_gives_it_to_every_method_and_its_source_is_part_of_them(toy_file, run):
     words = ["study", "run", toy_file, "--model", "narrow.Narrow", "--output", "never"]
-    refused(run(*words), "--model narrow.Narrow does not take adapter, chunk_size")
+    refused(run(*words), "--model narrow.Narrow", "adapter")
     plain = load_spec(toy_file)
     spec = load_spec(toy_file, {"model.learner": "my_learner.NoisyLearner"})
     sources = row_sources(spec)
@@ -94,20 +94,20 @@ def test_an_option_gives_it_to_every_method_and_its_source_is_part_of_them(toy_f
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"),
+    ("name", "key"),
     [
-        ("my_learner.NoisyLerner", "'my_learner' has no 'NoisyLerner'; did you mean 'NoisyLearner'?"),
-        ("no_such.Learner", "cannot import 'no_such' (looked in the working directory too)"),
-        ("NoisyLearner", "give the class with its module, my_learner.NoisyLearner"),
-        ("torch.nn.Linear", "is no learner: write a class that extends levelfield.MetricLearner"),
-        ("narrow.Narrow", "does not take adapter, chunk_size, distance, ...: write __init__(self, ..., **kwargs)"),
+        ("my_learner.NoisyLerner", "'NoisyLearner'"),
+        ("no_such.Learner", "'no_such'"),
+        ("NoisyLearner", "my_learner.NoisyLearner"),
+        ("torch.nn.Linear", "levelfield.MetricLearner"),
+        ("narrow.Narrow", "adapter, chunk_size, distance, ..."),
     ],
 )
-def test_what_is_no_learner_is_one_line(name, reason, tiny, run, tmp_path):
+def test_what_is_no_learner_is_one_line(name, key, tiny, run, tmp_path):
     words = ["fit", *tiny, "--model.loss", "ContrastiveLoss", "--model.noise", "0.2", "--output", tmp_path]
-    refused(run(*words, "--model", name), f"--model {name}", reason)
+    refused(run(*words, "--model", name), f"--model {name}", key)
     (tmp_path / "it.yaml").write_text(yaml.safe_dump({"model": {"learner": name}}))
-    refused(run(*words, "--config", tmp_path / "it.yaml"), f"--model {name}", reason)
+    refused(run(*words, "--config", tmp_path / "it.yaml"), f"--model {name}", key)
 
 
 def test_a_configuration_of_the_working_directory_names_it_in_short(desk, tiny, run):

@@ -141,7 +141,7 @@ def test_plain_modules_train_and_come_back(name, options, tiny, run, tmp_path):
     assert type(learner.loss).__name__ == name.replace("heated_loss", "WeightedLoss")
     if name == "PairsLoss":
         assert "the fit has started\n" in printed
-        assert "trunk: SmallTrunk, 12 features; weights: as plain_parts.SmallTrunk makes them" in printed
+        assert "trunk: SmallTrunk, 12 features" in printed
         assert learner.loss.margin == 0.3
         assert learner.embedder.linear.weight.shape == (128, 12)
         assert learner.embedder.linear.bias is None
@@ -166,22 +166,15 @@ def test_a_new_terminal_finds_ones_own_parts_where_it_stands(command, tiny, run,
 
 def test_a_file_that_a_part_reads_is_named_where_it_is_missing(tiny, run, tmp_path):
     width = tmp_path / "files/width.txt"
-    words = [
-        *tiny,
-        "--model.loss",
-        "ContrastiveLoss",
-        "--model.trunk",
-        "plain_parts.FiledTrunk",
-        "--model.trunk.width",
-        width,
-    ]
-    refused(run("fit", *words), f"FiledTrunk: there is no file '{width}' here")
+    trunk = ["--model.trunk", "plain_parts.FiledTrunk", "--model.trunk.width", width]
+    words = [*tiny, "--model.loss", "ContrastiveLoss", *trunk]
+    refused(run("fit", *words), "FiledTrunk", f"'{width}'")
     width.parent.mkdir()
     width.write_text("8")
     code, _, complaint = run("fit", *words, "--trainer.max_epochs", "1", "--output", tmp_path)
     assert code == 0, complaint
     best = next(tmp_path.rglob("best.ckpt"))
-    refused(run("validate", "--ckpt_path", best), "FiledTrunk: there is no file 'width.txt' here")
+    refused(run("validate", "--ckpt_path", best), "FiledTrunk", "'width.txt'")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(width.parent)
         code, _, complaint = run("validate", "--ckpt_path", best)
@@ -226,10 +219,8 @@ def test_short_names_are_ours_whatever_else_is_imported(tiny, run, tmp_path):
 def test_a_short_name_of_several_classes_is_one_line(tiny, run, tmp_path):
     import pytorch_metric_learning.losses  # noqa: F401
 
-    refused(
-        run("fit", *tiny, "--model.loss", "P2SGradLoss", "--model.trunk", "CosineSimilarity", "--output", tmp_path),
-        "'CosineSimilarity' names several classes", "torch.nn.CosineSimilarity",
-    )  # fmt: skip
+    words = ["--model.loss", "P2SGradLoss", "--model.trunk", "CosineSimilarity", "--output", tmp_path]
+    refused(run("fit", *tiny, *words), "'CosineSimilarity'", "torch.nn.CosineSimilarity")
 
 
 KINDS = ["model.loss", "model.trunk", "model.embedder", "model.miner", "model.optimizer", "model.lr_scheduler"]
@@ -239,41 +230,31 @@ KINDS += ["data.dataset", "data.sampler", "data.transforms", "trainer.callbacks"
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_cannot_be_imported_is_one_line(kind, tiny, run, tmp_path):
     words = ["fit", *tiny, "--output", tmp_path, *([] if kind == "model.loss" else ["--model.loss", "ContrastiveLoss"])]
-    for path, reason in [
-        ("plain_parts.PairsLos", "'plain_parts' has no 'PairsLos'; did you mean 'PairsLoss'?"),
-        ("angry_parts.Part", "importing 'angry_parts' fails: RuntimeError: not today"),
-    ]:
-        refused(run(*words, f"--{kind}", path), f"levelfield: --{kind}: {reason}")
-    for path, reason in [
-        ("no_such_parts.Part", "cannot import 'no_such_parts' (looked in the working directory too)"),
-        ("torn_parts.Part", "importing 'torn_parts' fails: "),
-    ]:
-        (tmp_path / "part.yaml").write_text(
-            yaml.safe_dump({kind.split(".")[0]: {kind.split(".")[1]: {"class_path": path, "init_args": {"a": 1}}}})
-        )
-        refused(run(*words, "--config", tmp_path / "part.yaml"), f"levelfield: --{kind}: {reason}")
-
-
-def test_a_module_that_lacks_a_library_names_it(tiny, run, tmp_path):
-    reason = "importing 'needy_parts' fails: no module 'no_such_package'; install it"
-    refused(run("fit", *tiny, "--model.loss", "needy_parts.Part", "--output", tmp_path), f"--model.loss: {reason}")
+    for path, key in [("plain_parts.PairsLos", "'PairsLoss'"), ("angry_parts.Part", "'angry_parts'")]:
+        refused(run(*words, f"--{kind}", path), f"levelfield: --{kind}: ", key)
+    section, part = kind.split(".")
+    for module in ("no_such_parts", "torn_parts"):
+        config = {section: {part: {"class_path": f"{module}.Part", "init_args": {"a": 1}}}}
+        (tmp_path / "part.yaml").write_text(yaml.safe_dump(config))
+        refused(run(*words, "--config", tmp_path / "part.yaml"), f"levelfield: --{kind}: ", f"'{module}'")
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "key"),
     [
-        (["--model.loss", "plain_parts.NeedyLoss"], ["NeedyLoss: the argument 'scale' is required"]),
-        (["--model.loss", "plain_parts.WeightedLoss", "--model.loss.num_classes", "3"], ["num_classes", "supplied"]),
-        (["--model.loss", "ArcFaceLoss", "--model.loss.embedding_size", "3"], ["embedding_size", "supplied"]),
-        (["--model.loss", "ArcFaceLoss", "--model.loss.class_fraction", "3"], ["ArcFaceLoss: class_fraction=3.0"]),
-        (["--model.loss", "plain_parts.SmallTrunk"], ["SmallTrunk is no loss", "(embeddings, labels)"]),
-        (["--model.loss", "plain_parts.WeightedLoss", "--model.miner", "plain_parts.AllPairs"], ["takes no miner"]),
-        (["--model.loss", "ContrastiveLoss", "--model.trunk", "plain_parts.AllPairs"], ["AllPairs", "num_features"]),
-        (["--model.loss", "ContrastiveLoss", "--model.embedder", "plain_parts.LabelEmbedder"], ["argument: 'labels'"]),
-        (["--model.loss", "ContrastiveLoss", "--model.embedder", "plain_parts.SwappedEmbedder"], ["(2, 96)"]),
-        (["--model.loss", "ContrastiveLoss", "--model.embedder", "plain_parts.NarrowEmbedder"], ["(2, 7)", "(2, 128)"]),
-        (["--model.loss", "ContrastiveLoss", "--model.miner", "plain_parts.LabelMiner"], ["LabelMiner is no miner"]),
+        ("--model.loss needy_parts.Part", "'no_such_package'"),
+        ("--model.loss plain_parts.NeedyLoss", "'scale'"),
+        ("--model.loss plain_parts.WeightedLoss --model.loss.num_classes 3", "num_classes"),
+        ("--model.loss ArcFaceLoss --model.loss.embedding_size 3", "embedding_size"),
+        ("--model.loss ArcFaceLoss --model.loss.class_fraction 3", "ArcFaceLoss: class_fraction=3.0"),
+        ("--model.loss plain_parts.SmallTrunk", "--model.loss SmallTrunk"),
+        ("--model.loss plain_parts.WeightedLoss --model.miner plain_parts.AllPairs", "--model.miner AllPairs"),
+        ("--model.loss ContrastiveLoss --model.trunk plain_parts.AllPairs", "num_features"),
+        ("--model.loss ContrastiveLoss --model.embedder plain_parts.LabelEmbedder", "'labels'"),
+        ("--model.loss ContrastiveLoss --model.embedder plain_parts.SwappedEmbedder", "(2, 96)"),
+        ("--model.loss ContrastiveLoss --model.embedder plain_parts.NarrowEmbedder", "(2, 7)"),
+        ("--model.loss ContrastiveLoss --model.miner plain_parts.LabelMiner", "LabelMiner"),
     ],
 )
-def test_a_part_that_does_not_fit_is_one_line(options, words, tiny, run, tmp_path):
-    refused(run("fit", *tiny, "--output", tmp_path, *options), *words)
+def test_a_part_that_does_not_fit_is_one_line(options, key, tiny, run, tmp_path):
+    refused(run("fit", *tiny, "--output", tmp_path, *options.split()), key)

@@ -96,7 +96,7 @@ def test_one_rate_for_all_is_one_group():
 def test_a_trunk_that_does_not_say_its_layers_is_refused():
     trunk = nn.Sequential(nn.Flatten(), nn.Linear(12, 4))
     learner = MetricLearner(trunk, loss=ContrastiveLoss(), embedding_size=8, num_features=4, layer_decay=0.9)
-    with pytest.raises(UserError, match=r"--model.layer_decay: .* does not say which layers it has"):
+    with pytest.raises(UserError, match=r"--model\.layer_decay"):
         learner.configure_optimizers()
     with pytest.raises(UserError, match="layer_decay"):
         MetricLearner(trunk_of("test_vit"), loss=ContrastiveLoss(), layer_decay=-1.0)

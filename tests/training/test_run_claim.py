@@ -84,7 +84,7 @@ def test_without_a_last_state_another_folder_is_taken_and_the_best_checkpoint_st
 
 def test_a_running_fit_is_not_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     running = begun(tmp_path, CONFIG, "last.ckpt")
-    with pytest.raises(UserError, match="0: this fit is running"):
+    with pytest.raises(UserError, match=str(running.folder)):
         claim(tmp_path, CONFIG, True)
     # Of two equal fits in one allocation that was requeued, each goes on with one.
     begun(tmp_path, CONFIG, "last.ckpt").release()
@@ -102,7 +102,6 @@ def test_a_mistake_leaves_no_folder(tmp_path: Path) -> None:
 
 def test_a_file_in_the_place_of_a_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "fit").write_text("")
-    with pytest.raises(UserError, match=r"fit.*a file is in the place of a folder"):
-        claim(tmp_path / "fit" / "mine", CONFIG, False)
-    with pytest.raises(UserError, match=r"fit.*a file is in the place of a folder"):
-        claim(tmp_path / "fit", CONFIG, False)
+    for parent in (tmp_path / "fit" / "mine", tmp_path / "fit"):
+        with pytest.raises(UserError, match=str(tmp_path / "fit")):
+            claim(parent, CONFIG, False)

@@ -97,18 +97,18 @@ class Gives(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "key"),
     [
-        (lambda embeddings: embeddings.sum(1), r"a tensor of shape \(8,\): .* one number"),
-        (lambda embeddings: None, "a NoneType"),
-        (lambda embeddings: 1.5, "a float"),
-        (lambda embeddings: (embeddings.sum(), {}), "a tuple"),
-        (lambda embeddings: embeddings.detach().sum(), "a number without a gradient: .* detach"),
-        (lambda embeddings: torch.tensor(1.0), "a number without a gradient"),
+        (lambda embeddings: embeddings.sum(1), r"\(8,\)"),
+        (lambda embeddings: None, "NoneType"),
+        (lambda embeddings: 1.5, "float"),
+        (lambda embeddings: (embeddings.sum(), {}), "tuple"),
+        (lambda embeddings: embeddings.detach().sum(), "gradient"),
+        (lambda embeddings: torch.tensor(1.0), "gradient"),
     ],
 )
-def test_what_is_no_loss_is_named(given, said):
+def test_what_is_no_loss_is_named(given, key):
     settings = {"accelerator": "cpu", "max_steps": 1, "limit_val_batches": 0, "logger": False}
     quiet = {"enable_checkpointing": False, "enable_model_summary": False, "enable_progress_bar": False}
-    with pytest.raises(UserError, match=f"--model.loss Gives gave {said}"):
+    with pytest.raises(UserError, match=rf"--model\.loss Gives .*{key}"):
         Trainer(**settings, **quiet).fit(learner_of(Gives(given)), Batches())

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from levelfield.core.configuration import first_difference
+from levelfield.core.configuration import Config, first_difference, set_dotted
 from levelfield.core.source_identity import sources_of
 from levelfield.errors import UserError
 from levelfield.study.folder import StudyFolder
@@ -33,7 +33,7 @@ class Stale:
 
 def with_rows_of(spec: StudySpec, begun: StudySpec, rows: Iterable[str]) -> StudySpec:
     """A study with `rows` of its folder besides: a method that was added stays once it has a result."""
-    methods = {row: begun.methods[row] for row in rows if row not in spec.methods}
+    methods = {row: _placed(begun.methods[row], spec) for row in rows if row not in spec.methods}
     derived = {row: made for row, made in begun.derived.items() if row in methods}
     references = [name for name in begun.references if name not in spec.references]
     spaces = {row: space for row, space in begun.spaces.items() if row in methods}
@@ -44,6 +44,12 @@ def with_rows_of(spec: StudySpec, begun: StudySpec, rows: Iterable[str]) -> Stud
         references=[*spec.references, *references],
         derived={**spec.derived, **derived},
     )
+
+
+def _placed(config: Config, spec: StudySpec) -> Config:
+    """A row of the folder with the way to the data that the study is started with: an archive says none."""
+    root = next(iter(spec.methods.values()))["data"].get("root")
+    return config if root is None else set_dotted(config, "data.root", root)
 
 
 def check_archived(asked: StudySpec, archived: StudySpec) -> None:

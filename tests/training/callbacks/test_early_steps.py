@@ -126,7 +126,7 @@ def test_the_trunk_waits_and_then_trains() -> None:
     assert all(not torch.equal(second[name], first[name]) for name in trunk if name.endswith("conv1.weight"))
 
 
-@pytest.mark.parametrize("callback", [lambda: WarmUp(steps=0), lambda: NewWeightsFirst(epochs=0)])
-def test_no_steps_are_refused(callback) -> None:
-    with pytest.raises(UserError, match="is 0: give 1 or more"):
-        callback()
+@pytest.mark.parametrize(("callback", "key"), [(WarmUp, "steps"), (NewWeightsFirst, "epochs")])
+def test_no_steps_are_refused(callback, key: str) -> None:
+    with pytest.raises(UserError, match=rf"{callback.__name__}\.{key} .*0"):
+        callback(**{key: 0})

@@ -82,7 +82,7 @@ def test_every_kind_of_loader_trains_validates_tests_and_embeds(kind: str, tmp_p
 @pytest.mark.parametrize("batch", [IMAGES, (IMAGES,), {"image": IMAGES}])
 def test_another_batch_is_named(batch) -> None:
     loader = DataLoader([0], collate_fn=lambda _: batch)
-    with pytest.raises(UserError, match=r"\(samples, labels\), \(samples, labels, index\) or a dictionary"):
+    with pytest.raises(UserError, match=r"\(samples, labels, index\)"):
         trainer().validate(learner(), loader, verbose=False)
 
 
@@ -118,7 +118,7 @@ def test_a_sample_of_the_queries_validates_and_all_test(tmp_path) -> None:
     assert first == again == pytest.approx({f"val/{name}": expected[name] for name in ("map_at_r", "map_at_r_ci95")})
     tested = plain.test(it, LOADERS["triples"](), verbose=False)[0]
     assert tested == pytest.approx({"test/map_at_r": retrieval_metrics(embeddings, LABELS)["map_at_r"]})
-    with pytest.raises(UserError, match="val_queries is 1: give 2 or more"):
+    with pytest.raises(UserError, match=r"val_queries .*1"):
         RetrievalValidation(val_queries=1)
 
 
@@ -136,12 +136,12 @@ def test_the_command_and_a_study_take_the_number_of_queries(run, tiny, toy_file,
 
 def test_a_part_of_the_samples_is_not_scored(tmp_path) -> None:
     loader = DataLoader(PAIRS, batch_size=10)
-    with pytest.raises(UserError, match="limit_val_batches leaves 2 of 4 batches out"):
+    with pytest.raises(UserError, match=r"limit_val_batches .*\b2 of 4\b"):
         trainer(limit_val_batches=2).validate(learner(), loader, verbose=False)
-    with pytest.raises(UserError, match="limit_test_batches leaves 3 of 4 batches out"):
+    with pytest.raises(UserError, match=r"limit_test_batches .*\b3 of 4\b"):
         trainer(limit_test_batches=1, default_root_dir=tmp_path).test(learner(), loader, verbose=False)
     assert not (tmp_path / "ledger.jsonl").exists(), "refused before anything was opened"
-    plain = trainer(fast_dev_run=True)
+    plain = trainer(fast_dev_run=True, default_root_dir=tmp_path)
     plain.fit(learner(), loader, loader)
     plain.test(learner(), loader, verbose=False)
     assert "val/map_at_r" not in plain.callback_metrics
@@ -150,7 +150,7 @@ def test_a_part_of_the_samples_is_not_scored(tmp_path) -> None:
 def test_embeddings_that_are_not_finite_end_the_validation() -> None:
     broken = learner()
     broken.embedder.linear.weight.data[0, 0] = float("nan")
-    with pytest.raises(TrainingFailed, match="the embeddings are not finite"):
+    with pytest.raises(TrainingFailed, match=r"--model\.trunk_lr"):
         trainer().validate(broken, DataLoader(PAIRS, batch_size=10), verbose=False)
 
 
