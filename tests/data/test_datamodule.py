@@ -92,9 +92,9 @@ def test_the_seed_of_a_split_is_its_own() -> None:
         found[name] = data.identity()
     assert found["first"] == found["again"]
     assert found["first"]["fingerprint"] != found["other"]["fingerprint"]
-    with pytest.raises(UserError, match="data.split_seed"):
+    with pytest.raises(UserError, match=r"data\.split_seed"):
         datamodule(split_seed=1)
-    with pytest.raises(UserError, match="data.split_seed"):
+    with pytest.raises(UserError, match=r"data\.split_seed"):
         datamodule(split="random", split_seed=-1)
 
 

@@ -102,7 +102,7 @@ def test_too_few_or_broken_samples_are_refused(size: int, points: torch.Tensor, 
 
 
 def test_classes_of_one_sample_each_cannot_be_whitened() -> None:
-    with pytest.raises(UserError, match="model.embedder_init whitening"):
+    with pytest.raises(UserError, match=r"model\.embedder_init whitening"):
         start_embedder(LinearEmbedder(8, 2), "whitening", torch.randn(4, 8), torch.arange(4))
     for points, labels in ((torch.randn(4), torch.arange(4)), (torch.randn(4, 2), torch.arange(3))):
         with pytest.raises(ValueError, match="shape"):

@@ -67,7 +67,9 @@ class Projecting(MetricLearner):
         return super().compute_loss(self.projection(embeddings), labels)
 
 
-def fit(loss, arguments, miner, regularizer=None, chunk_size=None, epochs=0, rate=1.0, kind=MetricLearner, init="random"):
+def fit(
+    loss, arguments, miner, regularizer=None, chunk_size=None, epochs=0, rate=1.0, kind=MetricLearner, init="random"
+):
     """One step without a validation, or epochs of five steps with one after each."""
     torch.manual_seed(1)
     classes = inspect.signature(loss).parameters.get("num_classes")
