@@ -86,7 +86,7 @@ def assert_commands_of_each_decision_work(run, folder: Path) -> None:
     for row, numbers in (("pretrained[features]", 96), ("pretrained", 8), ("pretrained[lda]", 4), ("contrastive", 8)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(compare, "decide", lambda *given, row=row: replace(decide(*given), row=row))
-            above, below = compare._conclusion(finished, dataset, None)
+            above, below = compare._conclusion(finished, dataset, (None, 0))
         commands = [line for line in below if "levelfield " in line]
         assert [command_of(line)[0] for line in commands] == ["fit"] * (row == "contrastive") + ["predict"]
         assert above[0].startswith("Use ")
@@ -148,7 +148,7 @@ def test_a_table_of_texts_goes_on_where_it_was(run, tmp_path: Path) -> None:
 def unbroken(folder: Path, has_begun: bool = False) -> ImageTable | ImageFolder:
     dataset = ImageFolder(folder)
     file = folder.parents[1] / "outputs/compare_letters.yaml"
-    return _unbroken(str(folder), dataset, dataset.read_index(), None, True, file, has_begun)
+    return _unbroken(str(folder), dataset, dataset.read_index(), (None, 0), True, file, has_begun)
 
 
 def test_the_table_of_unbroken_pictures_is_of_the_folder_that_is_asked_for(tmp_path: Path, capsys) -> None:
