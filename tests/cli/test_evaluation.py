@@ -24,3 +24,18 @@ def test_a_checkpoint_with_a_seed_needs_no_option(command, seeded, run):
 
 def test_another_seed_is_refused(seeded, run):
     refused(run("validate", "--ckpt_path", seeded, "--model.seed", "1"), "--model.seed 1")
+
+
+def test_a_checkpoint_of_a_random_split_is_validated_and_tested_on_its_classes(tmp_path, run):
+    words = [*TINY, "--model.loss", "ArcFaceLoss", "--model.loss.weight_init", "class_means", "--output", tmp_path]
+    words += ["--model.embedder_init", "whitening", "--model.embedding_size", "16", "--trainer.max_epochs", "1"]
+    code, _, complaint = run("fit", *words, "--data.split", "random", "--data.split_seed", "3")
+    assert code == 0, complaint
+    path = tmp_path / "fit" / "Glyphs-ArcFaceLoss" / "0" / "best.ckpt"
+    for command in ("validate", "test"):
+        code, _, complaint = run(command, "--ckpt_path", path)
+        assert code == 0, complaint
+    refused(run("validate", "--ckpt_path", path, "--data.split_seed", "4"), "--data.split_seed 4", "3")
+    code, _, complaint = run("fit", *words, "--data.split", "random", "--data.split_seed", "4", "--ckpt_path", path)
+    assert code != 0
+    assert "--data.split_seed" in complaint

@@ -80,8 +80,22 @@ def test_each_argument_has_an_effect(name: str) -> None:
 
 
 def test_no_argument_is_forgotten_above() -> None:
-    elsewhere = {"root", "cache", "features"}  # below, `test_cache.py`, `test_trained_on_features.py`
+    elsewhere = {"root", "cache", "features", "split_seed"}  # below, `test_cache.py`, `test_trained_on_features.py`
     assert OTHERS.keys() | elsewhere == inspect.signature(MetricDataModule).parameters.keys()
+
+
+def test_the_seed_of_a_split_is_its_own() -> None:
+    found = {}
+    for name, seeds in {"first": (0, 0), "again": (0, 5), "other": (1, 0)}.items():
+        data = datamodule(split="random", split_seed=seeds[0], seed=seeds[1])
+        data.setup("fit")
+        found[name] = data.identity()
+    assert found["first"] == found["again"]
+    assert found["first"]["fingerprint"] != found["other"]["fingerprint"]
+    with pytest.raises(UserError, match=r"data\.split_seed"):
+        datamodule(split_seed=1)
+    with pytest.raises(UserError, match=r"data\.split_seed"):
+        datamodule(split="random", split_seed=-1)
 
 
 def test_without_a_fold_every_class_of_the_training_half_trains() -> None:

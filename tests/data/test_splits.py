@@ -1,5 +1,7 @@
 """Splits against the published table of the Reality Check's program, and by their definition."""
 
+import hashlib
+
 import numpy as np
 import pytest
 
@@ -57,10 +59,31 @@ def test_sixteen_classes_are_the_fewest_for_four_folds(variant: str) -> None:
 
 
 def test_an_unknown_variant_is_refused() -> None:
-    wanted = "'half', 'powerful-benchmarker', 'official' or 'vasilev-dyakonov'"
+    wanted = "'half', 'powerful-benchmarker', 'official', 'vasilev-dyakonov' or 'random'"
     for split in (split_classes, class_folds):
         with pytest.raises(UserError, match=wanted):
             split(np.arange(8), variant="thirds")
+
+
+def by_hash(classes: list[int], purpose: str, seed: int) -> list[int]:
+    return sorted(classes, key=lambda c: hashlib.sha256(f"{purpose}/{seed}/{classes.index(c)}".encode()).digest())
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_a_random_split_is_the_order_of_hashes(seed: int) -> None:
+    classes = list(range(3, 44))  # 41: the odd one is tested
+    trainval, test = split_classes(classes, "random", seed=seed)
+    assert trainval.tolist() == sorted(by_hash(classes, "split", seed)[:20])
+    assert test.tolist() == sorted({*classes} - {*trainval.tolist()})
+    folds = class_folds(trainval, variant="random", seed=seed)
+    shuffled = by_hash(trainval.tolist(), "folds", seed)
+    assert [val.tolist() for _, val in folds] == [sorted(shuffled[5 * k : 5 * k + 5]) for k in range(4)]
+    assert all(sorted([*train, *val]) == trainval.tolist() for train, val in folds)
+
+
+def test_seeds_give_other_halves_and_each_the_same_again() -> None:
+    halves = [split_classes(range(40), "random", seed=seed)[0].tolist() for seed in (0, 0, 1)]
+    assert halves[0] == halves[1] != halves[2]
 
 
 # Documents of each of the 20 Newsgroups, in alphabetical order, both parts of the "bydate" archive together.

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
+from scipy.linalg import inv, sqrtm
+from sklearn.covariance import ledoit_wolf
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from torch.nn.functional import normalize
 from toy_study import run_study
@@ -14,6 +16,7 @@ from toy_study import run_study
 from levelfield.analysis.results import collect_rows
 from levelfield.analysis.verify import verify_study
 from levelfield.core.ledger import EVALUATED, read_lines
+from levelfield.data.subset import ClassSubset
 from levelfield.metrics import retrieval_metrics
 from levelfield.report.page import write_report
 from levelfield.report.table import study_table
@@ -24,7 +27,7 @@ from levelfield.study.rows import load_spec
 from levelfield.training.build import build
 from levelfield.training.embed import embed
 
-ROWS = ["pretrained", "pretrained[features]", "pretrained[pca32]", "pretrained[lda]"]
+ROWS = ["pretrained", *(f"pretrained[{name}]" for name in ("features", "pca32", "lda", "whitening"))]
 
 
 def test_discriminants_are_scikit_learns_of_centred_features() -> None:
@@ -44,7 +47,7 @@ def test_discriminants_are_scikit_learns_of_centred_features() -> None:
 def studied(toy_file: Path, tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
     folder = tmp_path_factory.mktemp("references")
     file = folder / "study.yaml"
-    asked = "runs: 1\nsearch: {trials: 0}\nmethods: {arcface: null}\nreferences: [features, pca32, lda]\n"
+    asked = "runs: 1\nsearch: {trials: 0}\nmethods: {arcface: null}\nreferences: [features, pca32, lda, whitening]\n"
     file.write_text(f"extends: {toy_file}\n{asked}")
     run_study(folder / "out", load_spec(file, {"trainer.max_epochs": 1}), console=Console(file=io.StringIO()))
     return StudyFolder.begun(folder / "out")
@@ -55,7 +58,7 @@ def test_each_reference_is_a_row_that_is_tested_once(studied: StudyFolder) -> No
     assert [row.method for row in collect_rows(studied) if row.stage == "test"].count("pretrained[lda]") == 3 * 3
     text = repr(study_table(studied))
     assert all(row in text for row in ROWS)
-    assert "pretrained[pca32]: " in text
+    assert all(f"pretrained[{kind}]: " in text for kind in ("pca32", "whitening"))
     assert "pretrained[lda]" in write_report(studied).read_text()
     assert len([line for line in read_lines(studied.ledger_file) if line["event"] == EVALUATED]) == 1
     assert verify_study(studied) == []
@@ -74,6 +77,28 @@ def test_untouched_features_score_what_they_score_apart(studied: StudyFolder, tm
             if (row.method, row.stage, row.fold, row.metric) == ("pretrained[features]", "test", fold, "map_at_r")
         ]
         assert found == [pytest.approx(expected["map_at_r"], abs=1e-6)]
+
+
+@pytest.mark.usefixtures("quiet")
+def test_a_whitening_scores_what_it_scores_apart(studied: StudyFolder, tmp_path: Path) -> None:
+    """SciPy's inverse root of scikit-learn's shrunk covariance, at the features' full length."""
+    config = job_config(studied.spec, Job("contrastive", "run", 0, 1), {})
+    data = (training := build(config, tmp_path, progress=False)).datamodule
+    data.setup("fit")
+    train, val = (
+        embed(training.model.trunk, data.eval_dataloader(subset))
+        for subset in (
+            ClassSubset(data.train_subset.dataset, data.train_subset.index, data.transform()),
+            data.val_subset,
+        )
+    )
+    points, labels = train.embeddings.double().numpy(), train.labels.numpy()
+    means = np.array([points[labels == label].mean(0) for label in range(labels.max() + 1)])
+    whitening = inv(sqrtm(ledoit_wolf(points - means[labels], assume_centered=True)[0]))
+    whitened = (val.embeddings.double().numpy() - points.mean(0)) @ whitening
+    expected = retrieval_metrics(normalize(torch.from_numpy(whitened).float()), val.labels, metrics=("map_at_r",))
+    found = studied.state.results[Job("pretrained[whitening]", "run", 0, 1)]["validation"]
+    assert found["map_at_r"] == pytest.approx(expected["map_at_r"], abs=1e-5)
 
 
 def test_references_leave_the_identity_of_methods_and_baseline(toy_file: Path, tmp_path: Path) -> None:

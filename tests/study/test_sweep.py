@@ -1,6 +1,7 @@
-"""Sweeps: one setting at several values, several trunks without training."""
+"""Sweeps: one setting at several values, several trunks without training, several splits."""
 
 import csv
+import json
 from pathlib import Path
 
 import pytest
@@ -138,3 +139,64 @@ sweep:
     run_study(tmp_path / "alone", study(tmp_path, alone, **{"model.trunk.name": "test_efficientnet"}))
     assert scores(tmp_path / "out", "pretrained[separable]") == scores(tmp_path / "alone", "pretrained")
     assert verify_study(StudyFolder.begun(tmp_path / "out")) == []
+
+
+SPLITS = """
+methods:
+  pairs: {model: {loss: ContrastiveLoss}}
+references: [whitening]
+sweep:
+  data.split_seed:
+    first: {data.split: random, data.split_seed: 0}
+    second: {data.split: random, data.split_seed: 1}
+"""
+
+
+@pytest.fixture(scope="module")
+def split(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
+    folder = tmp_path_factory.mktemp("split")
+    run_study(folder / "out", study(folder, SPLITS))
+    return StudyFolder.begun(folder / "out")
+
+
+def test_two_random_splits_have_the_same_jobs_and_other_classes(split: StudyFolder) -> None:
+    baselines = ["pretrained[pca-first]", "pretrained[pca-second]"]
+    assert split.spec.rows[:2] == baselines
+    assert {*split.spec.rows[2:4]} == {"pretrained[whitening-first]", "pretrained[whitening-second]"}
+    assert split.spec.baselines == dict(zip(["pairs[first]", "pairs[second]"], baselines, strict=True))
+    found = {job: result for job, result in split.state.results.items() if job.method.startswith("pairs")}
+    by_value = [
+        {(job.stage, job.number, job.fold): result for job, result in found.items() if job.method == f"pairs[{value}]"}
+        for value in ("first", "second")
+    ]
+    assert by_value[0].keys() == by_value[1].keys() == {("run", 0, 0), ("run", 0, 1)}
+    for job, result in by_value[0].items():
+        other = by_value[1][job]
+        assert result["seed"] == other["seed"]
+        assert {*result["data"]["val_classes"]} != {*other["data"]["val_classes"]}
+    for row, alike in zip(("pairs[first]", "pairs[second]"), baselines, strict=True):
+        assert split.tests()[row, 0]["data"] == split.tests()[alike, 0]["data"]
+    assert split.tests()["pairs[first]", 0]["data"] != split.tests()["pairs[second]", 0]["data"]
+
+
+def test_a_seed_gives_the_bytes_of_a_study_of_it_alone(split: StudyFolder, tmp_path: Path) -> None:
+    text = "methods: {pairs: {model: {loss: ContrastiveLoss}, data: {split: random, split_seed: 1}}}\n"
+    run_study(tmp_path / "alone", study(tmp_path, text))
+    assert scores(split.folder, "pairs[second]") == scores(tmp_path / "alone", "pairs")
+    assert scores(split.folder, "pairs[second]") != scores(split.folder, "pairs[first]")
+
+
+def test_splits_are_tested_once_verified_and_reported(split: StudyFolder) -> None:
+    assert verify_study(split) == []
+    lines = [json.loads(line) for line in split.ledger_file.read_text().splitlines()]
+    assert [line["event"] for line in lines] == ["evaluated", "finished"]
+    assert 16 * 16 < lines[0]["num_samples"] <= 32 * 16, "what both test counts once"
+    assert Study(split.folder.parent / "swept.yaml", output=split.folder).report().is_file()
+    # A finished study that is started again has nothing to do.
+    assert not run_study(split.folder, load_spec(split.folder.parent / "swept.yaml")).had_work
+
+
+def test_methods_of_other_classes_are_refused(tmp_path: Path) -> None:
+    text = "methods: {one: {}, two: {data: {split: random}}}\n"
+    with pytest.raises(UserError, match="split_seed"):
+        study(tmp_path, text)

@@ -67,7 +67,9 @@ class Projecting(MetricLearner):
         return super().compute_loss(self.projection(embeddings), labels)
 
 
-def fit(loss, arguments, miner, regularizer=None, chunk_size=None, epochs=0, rate=1.0, kind=MetricLearner):
+def fit(
+    loss, arguments, miner, regularizer=None, chunk_size=None, epochs=0, rate=1.0, kind=MetricLearner, init="random"
+):
     """One step without a validation, or epochs of five steps with one after each."""
     torch.manual_seed(1)
     classes = inspect.signature(loss).parameters.get("num_classes")
@@ -81,6 +83,7 @@ def fit(loss, arguments, miner, regularizer=None, chunk_size=None, epochs=0, rat
         trunk=TimmTrunk("test_resnet", weights=None),
         loss=build if needs_classes else loss(**arguments),
         embedding_size=16,
+        embedder_init=init,
         miner=None if miner is None else miner(),
         regularizer=regularizer,
         optimizer=torch.optim.SGD,
@@ -133,6 +136,8 @@ def main() -> None:
     atexit.register(_tell_whether_left, Path(sys.argv[1]) / f"left_{sys.argv[2]}_{os.environ.get('RANK', 0)}.json")
     results = {name: fit(*case) for name, case in CASES.items()}
     results |= {f"{name}, in chunks": fit(*CASES[name], chunk_size=3) for name in IN_CHUNKS}
+    means = {"weight_init": "class_means", "centers_per_class": 2}
+    results["a whitened start"] = fit(losses.SoftTripleLoss, means, None, init="whitening")
     results["twenty steps"] = fit(losses.ContrastiveLoss, {}, None, epochs=4, rate=0.03)
     results["a module of its own"] = fit(losses.ContrastiveLoss, {}, None, kind=Projecting)
     results["a module of its own, another loss"] = fit(losses.TripletMarginLoss, {}, None, kind=Projecting)
