@@ -30,6 +30,7 @@ FEW = (
     "--executor.workers",
     "1",
 )
+OWN_LOSS = "from levelfield import losses\n\n\nclass MyLoss(losses.ContrastiveLoss):\n    pass\n"
 UNTRAINED = ["pretrained", "pretrained[features]", "pretrained[whitening]"]
 TRAINED = ["head_ntxent", "head_normalized_softmax", "trunk_ntxent", "trunk_normalized_softmax"]
 DERIVED = [f"trunk_{loss}_{made}" for loss in ("ntxent", "normalized_softmax") for made in ("averaged", "pca")]
@@ -85,7 +86,7 @@ def test_broken_images_are_left_out_and_every_rung_is_scored_once(run, tmp_path:
     assert [json.loads(line)["event"] for line in ledger].count("evaluated") == 1
     code, _, complaint = run(*command_of(printed.strip().splitlines()[-1]))
     assert code == 0, complaint
-    (tmp_path / "my_loss.py").write_text("from levelfield import losses\n\n\nclass MyLoss(losses.ContrastiveLoss):\n    pass\n")
+    (tmp_path / "my_loss.py").write_text(OWN_LOSS)
     code, _, complaint = run("compare", "letters", *FEW, "--skip-broken", "--add-method", "my_loss.MyLoss")
     assert code == 0, complaint
     assert "my_loss," in Path("outputs/compare_letters/summary.csv").read_text()
@@ -114,7 +115,7 @@ def test_stopped_by_ctrl_c_and_scored_there_it_goes_on_to_the_same_bytes(
     assert "trunk_ntxent" not in from_the_decision_on(here)
     code, ended, complaint = run(*again)
     assert code == 0, complaint
-    code, whole, complaint = run("study", "run", "outputs/mine.yaml", "--output", "outputs/whole", *FEW[2:])
+    code, _, complaint = run("study", "run", "outputs/mine.yaml", "--output", "outputs/whole", *FEW[2:])
     assert code == 0, complaint
     for name in ("results.csv", "summary.csv"):
         assert (tmp_path / "outputs/mine" / name).read_bytes() == (tmp_path / "outputs/whole" / name).read_bytes()
@@ -129,7 +130,7 @@ def test_a_table_of_texts_goes_on_where_it_was(run, tmp_path: Path) -> None:
     text = {"model": {"trunk": {"class_path": "levelfield.models.TransformersTrunk", "init_args": arguments}}}
     (tmp_path / "text.yaml").write_text(yaml.safe_dump(text))
     words = ["compare", table.name, "--trunk", "text.yaml", "--data.steps_per_epoch", "1"]
-    code, printed, complaint = run(*words)
+    code, _, complaint = run(*words)
     assert code == 0, complaint
     results = (tmp_path / "outputs/compare_texts/results.csv").read_bytes()
     code, _, complaint = run(*words)

@@ -17,6 +17,7 @@ from levelfield.metrics import retrieval_metrics
 from levelfield.training.build import DEFAULT_TRUNK, build
 
 FILES = sorted((Path(__file__).parents[2] / "configs" / "method").glob("*.yaml"))
+IN_A_PLAIN_LOOP = [file for file in FILES if file.stem != "cross_batch_memory"]  # a sum, which the learner makes
 
 
 class Losses(Callback):
@@ -80,7 +81,7 @@ def letters() -> tuple[torch.Tensor, torch.Tensor]:
     return 1 - torch.tensor(np.stack(images)).flatten(1) / 255, torch.as_tensor(index.labels).long()
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", IN_A_PLAIN_LOOP, ids=lambda file: file.stem)
 def test_it_trains_in_a_plain_loop(file, letters):
     images, labels = letters
     config = yaml.safe_load(file.read_text())["model"]

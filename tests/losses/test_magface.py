@@ -14,7 +14,7 @@ from loss_cases import (
 from levelfield.losses import ArcFaceLoss, MagFaceLoss
 
 
-def loop(case, weights, l_a, u_a, l_m, u_m, scale, reg):
+def loop(case, weights, easy, l_a, u_a, l_m, u_m, scale, reg):
     a = [case.x[i].norm().clamp(l_a, u_a) for i in range(len(case.y))]
 
     def logits(i):
@@ -22,7 +22,7 @@ def loop(case, weights, l_a, u_a, l_m, u_m, scale, reg):
         out = []
         for c, w in enumerate(weights):
             cos = case.u(i) @ (w / w.norm())
-            if c == int(case.y[i]):
+            if c == int(case.y[i]) and not (easy and cos <= 0):
                 theta = torch.acos(cos)
                 cos = torch.cos(theta + margin) if theta + margin <= math.pi else cos - margin * torch.sin(margin)
             out.append(scale * cos)
@@ -33,16 +33,18 @@ def loop(case, weights, l_a, u_a, l_m, u_m, scale, reg):
 
 
 @pytest.mark.parametrize("situation", CLASS_SITUATIONS)
+@pytest.mark.parametrize("easy", [True, False])
 @pytest.mark.parametrize("arguments", [(10.0, 110.0, 25.8, 45.8, 64.0, 35.0), (3.0, 8.0, 0.0, 120.0, 5.0, 2.0)])
-def test_equals_the_equation(situation, arguments):
+def test_equals_the_equation(situation, arguments, easy):
     """Norms are 1, below both ranges, or some 2 to 12, below, in and above the second."""
-    loss = MagFaceLoss(6, 5, *arguments).double()
+    loss = MagFaceLoss(6, 5, *arguments, easy_margin=easy).double()
     weights = loss.class_weights
-    assert_equals_loop(loss, lambda case: loop(case, weights, *arguments), class_batch(situation), weights)
+    assert_equals_loop(loss, lambda case: loop(case, weights, easy, *arguments), class_batch(situation), weights)
 
 
 def test_one_margin_and_no_pull_is_arcface():
-    loss, arc = MagFaceLoss(6, 5, 1, 9, 28.6, 28.6, regularizer_weight=0).double(), ArcFaceLoss(6, 5).double()
+    loss = MagFaceLoss(6, 5, 1, 9, 28.6, 28.6, regularizer_weight=0, easy_margin=False).double()
+    arc = ArcFaceLoss(6, 5).double()
     arc.load_state_dict(loss.state_dict())
     case = class_batch("raw")
     torch.testing.assert_close(loss(case.x, case.y), arc(case.x, case.y))

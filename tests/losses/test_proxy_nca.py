@@ -56,7 +56,7 @@ def test_rows_whose_probability_underflows_stay_where_the_peer_drops_them():
     assert peer(x, y) == 0
 
 
-def test_proxy_nca_plus_plus_is_a_scale_of_one_over_its_temperature():
+def test_a_scale_of_one_over_the_temperature_is_proxy_nca_s_later_form():
     """Teh et al. 2020: e^(-d(x, f(x)) / T) over the sum of all proxies', d the squared distance of unit vectors."""
     loss, T = ProxyNCALoss(6, 5, softmax_scale=9.0).double(), 1 / 9
     case = class_batch("raw")

@@ -46,6 +46,16 @@ def test_layer_norm_has_nothing_to_learn():
     assert (parameters(LayerNormEmbedder(4, 4)), parameters(embedder)) == (0, 12)
 
 
+def test_a_linear_layer_starts_orthogonal_and_is_followed_by_layer_norm():
+    embedder = LinearEmbedder(6, 4, orthogonal=True, layer_norm=True)
+    torch.testing.assert_close(embedder.linear.weight @ embedder.linear.weight.T, torch.eye(4))
+    assert embedder.linear.bias.count_nonzero() == 0
+    embeddings = embedder(torch.randn(8, 6))
+    torch.testing.assert_close(embeddings.mean(1), torch.zeros(8), rtol=0, atol=1e-6)
+    torch.testing.assert_close(embeddings.norm(dim=1), torch.full((8,), 2.0), rtol=1e-3, atol=0)
+    assert parameters(embedder) == 28
+
+
 def test_identity():
     assert torch.equal(IdentityEmbedder(4, 4)(FEATURES), FEATURES)
 

@@ -10,6 +10,7 @@ from levelfield.study.jobs import Job, job_config, study_jobs
 from levelfield.study.rows import load_spec
 from levelfield.study.spec import first_search
 from levelfield.study.study_file import find_study
+from levelfield.study.suggest import suggest
 from levelfield.training.build import build
 
 IMAGES = ("glyphs", "omniglot", "grocery_store")
@@ -32,12 +33,24 @@ def test_the_protocol_is_the_papers(name: str) -> None:
         data = config["data"]
         assert (data["batch_size"], data["steps_per_epoch"] * config["trainer"]["max_epochs"]) == (32, 200)
         assert data["samples_per_class"] == (1 if first_search(method) in CLASSIFICATION else 4)
-        assert spec.space(method)
+        assert len(spec.space(method)) > 1
+        assert "model.embedder_lr" in spec.space(method)
 
 
-def test_a_job_builds(tmp_path: Path) -> None:
+def test_the_later_methods_are_all_but_the_paper_s_and_older_losses() -> None:
+    spec = load_spec(find_study("laptop/later_methods"))
+    earlier = load_spec(find_study("laptop/glyphs")).methods
+    assert len(set(spec.methods) - set(earlier)) == 22
+    assert {"supcon", "circle", "proxy_anchor", "subcenter_arcface", "cross_batch_memory"} < set(spec.methods)
+    assert all("model.embedder_lr" in spec.space(method) for method in spec.methods)
+
+
+@pytest.mark.parametrize("method", ["soft_triple", "hist", "hyperbolic_cross_entropy", "cross_batch_memory"])
+def test_a_job_builds(method: str, tmp_path: Path) -> None:
     tiny = {"class_path": "levelfield.models.TimmTrunk", "init_args": {"name": "test_resnet", "weights": None}}
-    spec = load_spec(find_study("laptop/glyphs"), {"model.trunk": tiny})
-    training = build(job_config(spec, Job("soft_triple", "run", 0, 0), {}), tmp_path, progress=False)
+    glyphs = {"data.dataset": "levelfield.data.datasets.Glyphs", "model.trunk": tiny}
+    spec = load_spec(find_study("laptop/later_methods"), glyphs)
+    trial = suggest(spec.space(method), [], 0, 0, method)
+    training = build(job_config(spec, Job(method, "trial", 0, 0), trial), tmp_path, progress=False)
     training.datamodule.setup("fit")
     assert training.datamodule.num_train_classes == 614 - 154  # 614 letters in folds of 154, 154, 153, 153

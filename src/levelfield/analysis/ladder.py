@@ -92,8 +92,8 @@ def decision_lines(decision: Decision, found: Sequence[Rung], spec: StudySpec) -
         first = f"Use {_in_words(decision.row)}: on unseen classes, from the features as they are, {words} percent."
         if min(gains) < 0:
             first = (
-                f"Use the features as they are, or look closer: validation prefers {_in_words(decision.row)}, and on unseen "
-                f"classes it loses: {words} percent."
+                f"Use the features as they are, or look closer: validation prefers {_in_words(decision.row)}, and on "
+                f"unseen classes it loses: {words} percent."
             )
     lines = [first, f"Validation chose it ({of_folds}); the test classes were scored after that."]
     tall = max(len(rung.row) for rung in found)

@@ -21,9 +21,9 @@ class AdaFaceLoss(ClassificationLoss):
 
     A norm far below the mean, z = -1, has ArcFace's margin, one at the mean CosFace's, one far above, z = 1, a margin
     that weighs hard samples more. z is a constant for the gradient. Mean and standard deviation of the norms run over
-    the batches in training, from the first batch's (the authors' code begins at 20 and 100). Angles stay in [0, 180]
-    degrees. Embeddings come with their norms (`normalize: false` in the learner): of unit length this is CosFace. With
-    (N, D) embeddings and (N,) labels in 0..num_classes-1 it gives a scalar.
+    the batches in training, from the first batch's. Angles stay in [0, 180] degrees. Embeddings come with their norms
+    (`normalize: false` in the learner): of unit length this is CosFace. With (N, D) embeddings and (N,) labels in
+    0..num_classes-1 it gives a scalar.
 
     Args:
         num_classes: C.
@@ -37,6 +37,9 @@ class AdaFaceLoss(ClassificationLoss):
 
     Cost: B C. When: samples of very unlike quality; raw embeddings.
     Paper: Kim et al. 2022, "AdaFace: Quality Adaptive Margin for Face Recognition", arXiv:2204.00964.
+
+    Differs: the authors' code clips norms to [0.001, 100], and its mean and standard deviation begin at 20 and 100. In
+    a short training norms outrun a momentum of 0.99: after 25 steps on letters 91% of the z are clipped.
     """
 
     norm_mean: Tensor

@@ -28,6 +28,9 @@ class CentroidTripletLoss(MetricLoss):
     Cost: B C. When: noisy samples: a mean is steadier than a sample.
     Paper: Wieczorek et al. 2021, "On the Unreasonable Effectiveness of Centroids in Image Retrieval", arXiv:2104.13643.
 
+    Differs: the authors compare raw features with plain means, take the nearest other centroid alone, and a margin of
+    0.5.
+
     Not for `torch.compile(fullgraph=True)`: the number of classes in the batch sets the shapes.
     """
 

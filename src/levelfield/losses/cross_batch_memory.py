@@ -24,6 +24,9 @@ class CrossBatchMemory(MetricLoss):
 
     Cost: B x memory. When: batches too small to hold the hard pairs.
     Paper: Wang et al. 2020, "Cross-Batch Memory for Embedding Learning", arXiv:1912.06798.
+
+    Differs: the authors add the loss within the batch, weighted by 1, and use the memory after 1,000 steps; here it is
+    the memory alone, from the first step. `WeightedSum` adds the loss within the batch.
     """
 
     memory: Tensor

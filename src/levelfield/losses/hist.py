@@ -31,7 +31,8 @@ class HISTLoss(ClassificationLoss):
     their norms (`normalize: false` in the learner), and phi is batch normalization, always by the batch at hand, and a
     leaky ReLU of slope 0.1. The network belongs to the loss and learns with it; retrieval does without. With a miner,
     samples weigh in both parts; all are in the hypergraph. With (N, D) embeddings and (N,) labels in
-    0..num_classes-1 it gives a scalar.
+    0..num_classes-1 it gives a scalar. The authors shuffle, which is one sample a class of many classes, and have layer
+    norm behind the embedder (`LinearEmbedder(layer_norm=True)`), which fixes the norms.
 
     Args:
         num_classes: C.
@@ -45,7 +46,7 @@ class HISTLoss(ClassificationLoss):
 
     Class weights and s begin with a standard deviation of sqrt(2/C), by the authors' code.
 
-    Cost: B C D + B min(B, C) (D + T) + B T C. When: few classes, several samples of each in a batch.
+    Cost: B C D + B min(B, C) (D + T) + B T C. When: batches of many classes.
     Paper: Lim et al. 2022, "Hypergraph-Induced Semantic Tuplet Loss for Deep Metric Learning", CVPR,
     https://openaccess.thecvf.com/content/CVPR2022/html/Lim_Hypergraph-Induced_Semantic_Tuplet_Loss_for_Deep_Metric_Learning_CVPR_2022_paper.html.
     """

@@ -26,10 +26,9 @@ class HyperbolicCrossEntropyLoss(PairLoss):
         v = min(1, r / norm(x)) x
 
     (+) is the addition of Moebius, c = 0.1 the ball's curvature and r = 2.3 the clipping radius, the paper's values.
-    With two samples a class this is the paper's equation; of more, an anchor's other positives are not below the line,
-    as in the authors' code, which takes two samples of each class at a time. Embeddings come with their norms and are
-    ranked by D (`normalize: false`, `distance: poincare` in the learner). With (N, D) embeddings and (N,) labels it
-    gives a scalar.
+    With two samples a class this is the paper's equation. Embeddings come with their norms and are ranked by D
+    (`normalize: false`, `distance: poincare` in the learner); the authors start the embedder at an orthogonal matrix
+    and a bias of 0 (`LinearEmbedder(orthogonal=True)`). With (N, D) embeddings and (N,) labels it gives a scalar.
 
     Args:
         temperature: T, above 0.
@@ -37,6 +36,9 @@ class HyperbolicCrossEntropyLoss(PairLoss):
     Cost: B^2. When: classes of classes, which hyperbolic space has room for; raw embeddings.
     Paper: Ermolov et al. 2022, "Hyperbolic Vision Transformers: Combining Improvements in Metric Learning",
     arXiv:2203.10833.
+
+    Differs: of more than two samples a class the authors' code takes two of each at a time, so that a positive has the
+    negatives of these; here it has all of the anchor's.
     """
 
     matrix = staticmethod(poincare_distances)

@@ -19,9 +19,8 @@ class MagFaceLoss(ClassificationLoss):
         a_i = norm(x_i) clipped to [l_a, u_a]    m(a) = l_m + (u_m - l_m) (a - l_a) / (u_a - l_a)
 
     A norm outside of [l_a, u_a] has no gradient, as in the authors' code: choose l_a below the norms that training
-    begins with. Beyond 180 degrees as in `ArcFaceLoss`. Embeddings come with their norms (`normalize: false` in the
-    learner). With a miner, samples weigh in both parts. With (N, D) embeddings and (N,) labels in 0..num_classes-1 it
-    gives a scalar.
+    begins with. Embeddings come with their norms (`normalize: false` in the learner). With a miner, samples weigh in
+    both parts. With (N, D) embeddings and (N,) labels in 0..num_classes-1 it gives a scalar.
 
     Args:
         num_classes: C.
@@ -32,6 +31,8 @@ class MagFaceLoss(ClassificationLoss):
         upper_margin: u_m, in degrees, from l_m to 180; the paper's 0.8 radians.
         scale: S, above 0.
         regularizer_weight: reg, lambda_g in the paper, at least 0.
+        easy_margin: no margin where theta is 90 degrees or more, as the authors' code has it; False is the equation,
+            beyond 180 degrees as in `ArcFaceLoss`.
         class_fraction: share of the classes in play at each step (`ClassificationLoss`).
         weight_init: how the class weights begin (`ClassificationLoss`).
 
@@ -50,6 +51,7 @@ class MagFaceLoss(ClassificationLoss):
         upper_margin: float = 45.8,
         scale: float = 64.0,
         regularizer_weight: float = 35.0,
+        easy_margin: bool = True,
         class_fraction: float = 1.0,
         weight_init: WeightInit = "normal",
     ) -> None:
@@ -67,6 +69,7 @@ class MagFaceLoss(ClassificationLoss):
         self.upper_margin = upper_margin
         self.scale = scale
         self.regularizer_weight = regularizer_weight
+        self.easy_margin = easy_margin
 
     def compute(
         self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
@@ -82,7 +85,9 @@ class MagFaceLoss(ClassificationLoss):
         lower, upper = math.radians(self.lower_margin), math.radians(self.upper_margin)
         share = (self._norms(embeddings) - self.lower_norm) / (self.upper_norm - self.lower_norm)
         margin = (lower + (upper - lower) * share)[:, None]
-        return self.scale * add_angle(inner_products(unit(embeddings), unit(class_weights)), labels, margin)
+        cosines = inner_products(unit(embeddings), unit(class_weights))
+        turned = add_angle(cosines, labels, margin)
+        return self.scale * (torch.where(cosines > 0, turned, cosines) if self.easy_margin else turned)
 
     def _norms(self, embeddings: Float[Tensor, "N D"]) -> Float[Tensor, " N"]:
         """a."""

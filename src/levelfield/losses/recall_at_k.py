@@ -17,9 +17,8 @@ class RecallAtKLoss(PairLoss):
         L = mean_{i with P(i)} mean_{k in K} 1 - (1/#P(i)) sum_{p in P(i)} G_1(k - R_ip)
         R_ip = 1 + sum_{j != i, j != p} G_2(s_ij - s_ip)    G_t(x) = 1 / (1 + e^(-x/T_t))
 
-    s is the cosine, j any other sample. The loss is not 0 at a perfect ranking: below k = #P no recall is 1. The
-    authors' code has min(k, #P) in the place of #P, which weighs small k more. With (N, D) embeddings and (N,) labels
-    it gives a scalar.
+    s is the cosine, j any other sample. The loss is not 0 at a perfect ranking: below k = #P no recall is 1. With
+    (N, D) embeddings and (N,) labels it gives a scalar.
 
     Args:
         recall_at: K, whole numbers from 1.
@@ -34,6 +33,9 @@ class RecallAtKLoss(PairLoss):
     Cost: pairs x B, some rows of it at a time; with `similarity_mixup` of the batch and its pairs. When: recall is what
     counts; large batches.
     Paper: Patel et al. 2022, "Recall@k Surrogate Loss with Large Batches and Similarity Mixup", arXiv:2108.11179.
+
+    Differs: the authors' code counts the query in its own ranking, so that every rank is one higher, and has min(k, #P)
+    in the place of #P, which weighs small k more.
 
     Not for `torch.compile(fullgraph=True)`: the most positives of any anchor set the shapes.
     """

@@ -20,8 +20,8 @@ class ROADMAPLoss(PairLoss):
         G(x) = 1 / (1 + e^(-x/T))
         C_i = (1/#P(i)) sum_{p in P(i)} [alpha - s_ip]+ + (1/#N(i)) sum_{n in N(i)} [s_in - beta]+
 
-    s is the cosine; positives push no positive. C is the mean over all of an anchor's pairs; the authors' code takes it
-    over the batch's pairs above 0. With (N, D) embeddings and (N,) labels it gives a scalar.
+    s is the cosine; positives push no positive. C is the mean over all of an anchor's pairs. With (N, D) embeddings and
+    (N,) labels it gives a scalar.
 
     Args:
         temperature: T, above 0.
@@ -33,6 +33,9 @@ class ROADMAPLoss(PairLoss):
 
     Cost: pairs x B, some rows of it at a time. When: to optimise the ranking with batches that are not large.
     Paper: Ramzi et al. 2021, "Robust and Decomposable Average Precision for Image Retrieval", arXiv:2110.01445.
+
+    Differs: the authors' code counts the query as a positive in its own ranking, so that every rank is one higher,
+    begins the slope beyond delta at 1.44, where the equation has 1.493, and takes C over the batch's pairs above 0.
 
     Not for `torch.compile(fullgraph=True)`: the most positives of any anchor set the shapes.
     """

@@ -36,6 +36,8 @@ class SoftTripleLoss(ClassificationLoss):
 
     Cost: B C. When: classes of several clusters.
     Paper: Qian et al. 2019, "SoftTriple Loss: Deep Metric Learning Without Triplet Sampling", arXiv:1909.05235.
+
+    Differs: the paper regularises by tau = 0.2, which is a `reg_weight` of 0.1; the default is 0.
     """
 
     def __init__(

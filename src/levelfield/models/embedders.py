@@ -22,15 +22,31 @@ class LinearEmbedder(Embedder):
         embedding_size: length D of an embedding (the learner supplies it).
         bias: whether the layer has a bias.
         dropout: share of the features that a training step leaves out (Fehervari et al.'s proxy softmax: 0.5).
+        orthogonal: whether the layer starts at an orthogonal matrix and a bias of 0 (Ermolov et al.'s hyperbolic loss).
+        layer_norm: whether layer norm without learnt scale and shift follows, so that embeddings have mean 0 and norm
+            sqrt(D) (Lim et al.'s HIST).
     """
 
-    def __init__(self, num_features: int, embedding_size: int, bias: bool = True, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        num_features: int,
+        embedding_size: int,
+        bias: bool = True,
+        dropout: float = 0.0,
+        orthogonal: bool = False,
+        layer_norm: bool = False,
+    ) -> None:
         super().__init__()
         self.dropout = nn.Dropout(_checked(dropout))
         self.linear = nn.Linear(num_features, embedding_size, bias=bias)
+        if orthogonal:
+            nn.init.orthogonal_(self.linear.weight)
+            if bias:
+                nn.init.zeros_(self.linear.bias)
+        self.norm = nn.LayerNorm(embedding_size, elementwise_affine=False) if layer_norm else nn.Identity()
 
     def forward(self, features: Float[Tensor, "batch features"]) -> Float[Tensor, "batch embedding"]:
-        return self.linear(self.dropout(features))
+        return self.norm(self.linear(self.dropout(features)))
 
 
 class LayerNormLinearEmbedder(Embedder):

@@ -28,6 +28,9 @@ class AntiCollapse(Regularizer):
     Papers: Yu et al. 2020, "Learning Diverse and Discriminative Representations via the Principle of Maximal Coding
     Rate Reduction", arXiv:2006.08558; Jiang et al. 2024, "Anti-Collapse Loss for Deep Metric Learning Based on Coding
     Rate Metric", arXiv:2407.03106.
+
+    Differs: this is Yu et al.'s coding rate. Jiang et al. have exp(-R) of all proxies, with N / (D eps) in the place of
+    D / (N eps2).
     """
 
     def __init__(self, weight: float = 1.0, eps2: float = 0.5, of: Coded = "embeddings") -> None:

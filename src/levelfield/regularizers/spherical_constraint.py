@@ -19,6 +19,8 @@ class SphericalConstraint(Regularizer):
 
     Cost: B D. When: the norms of raw embeddings differ much (`train/embedding_norm_std`, docs/tracking.md).
     Paper: Zhang et al. 2020, "Deep Metric Learning with Spherical Embedding", arXiv:2011.02785.
+
+    Differs: the authors' script has a weight of 1.0; the shipped method has 0.1.
     """
 
     of = "raw_embeddings"

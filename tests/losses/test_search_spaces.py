@@ -1,0 +1,113 @@
+"""What the shipped methods search: equal scales, and each paper's own setting inside."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from tiny_fit import REPOSITORY
+
+METHODS = {file.stem: file for file in sorted((REPOSITORY / "configs" / "method").glob("*.yaml"))}
+RATE, TEMPERATURE, SCALE = (1e-6, 10.0), (1e-3, 10.0), (0.1, 1000.0)
+# What divides or multiplies a cosine or a distance in an exponent, by its method where the name alone does not say so.
+TEMPERATURES = {"temperature", "anneal", "rank_temperature", "soft_triple.gamma"}
+SCALES = {"scale", "softmax_scale", "la", "tau", "Tn", "rho", "circle.gamma", "proxy_anchor.alpha"} | {
+    f"{method}.{name}" for method in ("multi_similarity", "multi_similarity_miner") for name in ("alpha", "beta")
+}
+OTHER_LOG = {"network_rate", "recall_temperature", "weights.memory"}
+LINEAR = {"margin", "m", "pos_margin", "neg_margin", "lower_margin", "upper_margin", "base"}
+
+# Each paper's recommended setting, angles in degrees; losses that it says nothing of are left out.
+RECOMMENDED = {
+    "adaface": ("Kim et al. 2022", {"margin": 0.4, "scale": 64}),
+    "angular": ("Wang et al. 2017", {"alpha": 45}),
+    "arcface": ("Deng et al. 2019", {"margin": 28.65, "scale": 64}),
+    "centroid_triplet": ("Wieczorek et al. 2021, their code", {"margin": 0.5}),
+    "circle": ("Sun et al. 2020", {"m": 0.4, "gamma": 80}),
+    "contextual": (
+        "Liao et al. 2023, their code",
+        {"epsilon": 0.05, "pos_margin": 0.75, "neg_margin": 0.6, "context_weight": 0.4},
+    ),
+    "contrastive": ("Musgrave et al. 2020, Cars-196", {"pos_margin": 0.2652, "neg_margin": 0.5409}),
+    "cosface": ("Wang et al. 2018", {"margin": 0.35, "scale": 64}),
+    "cross_batch_memory": ("Wang et al. 2020, their code", {"weights.memory": 1, "pos_margin": 0, "neg_margin": 1}),
+    "fast_ap": ("Cakir et al. 2019", {"num_bins": 10}),
+    "hist": ("Lim et al. 2022, their code", {"loss_lr": 0.1, "tau": 32, "alpha": 0.9, "network_rate": 0.01}),
+    "hyperbolic_cross_entropy": ("Ermolov et al. 2022", {"temperature": 0.2}),
+    "lifted_structure": ("Oh Song et al. 2016", {"neg_margin": 1, "pos_margin": 0}),
+    "magface": (
+        "Meng et al. 2021",
+        {"lower_margin": 25.78, "upper_margin": 45.84, "scale": 64, "regularizer_weight": 35},
+    ),
+    "margin": ("Wu et al. 2017", {"margin": 0.2, "beta": 1.2, "loss_lr": 0.1}),
+    "margin_per_class": ("Wu et al. 2017", {"margin": 0.2, "beta": 1.2, "loss_lr": 0.1}),
+    "multi_similarity": ("Wang et al. 2019", {"alpha": 2, "beta": 50, "base": 1}),
+    "multi_similarity_miner": ("Wang et al. 2019", {"alpha": 2, "beta": 50, "base": 1, "epsilon": 0.1}),
+    "n_pairs": ("Sohn 2016, without a temperature", {"temperature": 1}),
+    "normalized_softmax": ("Zhai & Wu 2019", {"temperature": 0.05}),
+    "normalized_softmax_center_invariance": ("Zhai & Wu 2019", {"temperature": 0.05}),
+    "ntxent": ("Chen et al. 2020", {"temperature": 0.1}),
+    "ntxent_koleo": ("Oquab et al. 2023, their code", {"weight": 0.1}),
+    "ntxent_spherical_constraint": ("Zhang et al. 2020, their script", {"weight": 1}),
+    "pnp": ("Li et al. 2022", {"alpha": 4, "anneal": 0.01}),
+    "potential_field": ("Bhatnagar & Ahuja 2025", {"loss_lr": 0.1, "delta": 0.2, "alpha": 4}),
+    "proxy_anchor": ("Kim et al. 2020", {"margin": 0.1, "alpha": 32, "loss_lr": 0.01}),
+    "proxy_nca": ("Movshovitz-Attias et al. 2017, without a scale", {"softmax_scale": 1}),
+    "proxy_triplet": ("Fehervari et al. 2019, their code", {"margin": 1}),
+    "ranked_list": ("Wang et al. 2019", {"margin": 0.4, "alpha": 1.2, "Tn": 10}),
+    "recall_at_k": ("Patel et al. 2022", {"recall_temperature": 1, "rank_temperature": 0.01}),
+    "roadmap": ("Ramzi et al. 2021", {"temperature": 0.01, "rho": 100, "weight": 0.5, "beta": 0.6}),
+    "sigmoid_pair": ("Zhai et al. 2023", {"scale": 10, "bias": -10}),
+    "signal_to_noise_ratio": ("Musgrave et al. 2020, Cars-196", {"pos_margin": 0.1671, "neg_margin": 0.9338}),
+    "smooth_ap": ("Brown et al. 2020", {"temperature": 0.01}),
+    "soft_nearest_neighbor": ("Vasilev & D'yakonov 2023", {"temperature": 0.1}),
+    "soft_triple": ("Qian et al. 2019", {"la": 20, "gamma": 0.1, "reg_weight": 0.1, "margin": 0.01}),
+    "sphereface": ("Liu et al. 2017", {"margin": 4}),
+    "structured_clustering": ("Oh Song et al. 2017, their code", {"gamma": 1}),
+    "subcenter_arcface": ("Deng et al. 2020", {"margin": 28.65, "scale": 64}),
+    "supcon": ("Khosla et al. 2020", {"temperature": 0.1}),
+    "triplet_margin": ("Schroff et al. 2015", {"margin": 0.2}),
+    "tuplet_margin": ("Yu & Tao 2019", {"margin": 5.73, "scale": 64}),
+}
+
+
+def space_of(file: Path) -> dict[str, dict]:
+    """Argument to range."""
+    search = yaml.safe_load(file.read_text())["search"]
+    short = {key: key.rpartition("init_args.")[2] for key in search}
+    return {short[key].removeprefix("model."): place for key, place in search.items()}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_rates_temperatures_and_scales_have_the_same_log_range_in_every_method(method: str) -> None:
+    for name, place in space_of(METHODS[method]).items():
+        names = {name, f"{method}.{name}"}
+        wanted = [RATE] * (name == "loss_lr") + [TEMPERATURE] * bool(names & TEMPERATURES)
+        wanted += [SCALE] * bool(names & SCALES)
+        if wanted:
+            assert [(place["low"], place["high"])] == wanted, name
+        if wanted or names & OTHER_LOG:
+            assert place["scale"] == "log", name
+        if name in LINEAR:
+            assert place["scale"] == "linear", name
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_papers_setting_is_in_the_space(method: str) -> None:
+    space = space_of(METHODS[method])
+    assert len(space) <= 5, "as many arguments as another method, or fewer"
+    _, setting = RECOMMENDED.get(method, ("", {}))
+    assert set(setting) <= set(space)
+    for name, value in setting.items():
+        assert space[name]["low"] <= value <= space[name]["high"], name
+
+
+def test_a_method_without_a_recommended_setting_has_none_in_its_paper() -> None:
+    """Prototypical has nothing to set; no weight of these three beside a loss with labels was published."""
+    unknown = {"prototypical", "ntxent_anti_collapse", "ntxent_uniformity", "ntxent_zero_mean"}
+    assert METHODS.keys() - RECOMMENDED.keys() == unknown
+
+
+@pytest.mark.parametrize("base", ["protocol/laptop.yaml", "trainer/quick.yaml"])
+def test_the_head_s_rate_is_searched_beside_every_method_s_own_space(base: str) -> None:
+    search = yaml.safe_load((REPOSITORY / "configs" / base).read_text())["search"]
+    assert search == {"model.embedder_lr": {"low": 1e-5, "high": 0.01, "scale": "log"}}
