@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
+from levelfield.analysis.cap import cap_lines
 from levelfield.metrics.table import SELECTED_BY
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import CONFIG, Job, failed, row_runs
@@ -24,6 +25,7 @@ def status_lines(study: StudyFolder) -> list[str]:
         lines.append("running  nothing")
     lines += [f"failed   {job}: {why}" for job, why in stands["failed"].items()]
     lines += [f"failed   {method}: no trial had a score, so it has no runs" for method in stands["without_setting"]]
+    lines += [f"cap      {line}" for line in stands["cap"]]
     lines.append(f"to do    {stands['to_do']} jobs")
     lines.append(f"test     {stands['tested']} of {stands['to_test']} runs scored")
     if study.state.to_do:
@@ -48,6 +50,7 @@ def status(study: StudyFolder) -> dict[str, Any]:
         "running": [{"job": str(job), "seconds": spent} for job, spent in running.items()],
         "failed": {str(job): why for stage in ("trial", "run") for job, why in state.failures(stage).items()},
         "without_setting": state.without_setting(),
+        "cap": cap_lines(study),
         "tested": len(study.tests()),
         "to_test": len(_runs_to_test(state)),
         "seconds_left": left,

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from levelfield.analysis.cap import cap_lines
 from levelfield.analysis.comparison import OVER_BASELINE, PAIR, SECOND_SEARCH, compare_all
 from levelfield.analysis.conclusion import two_sentences
 from levelfield.analysis.conditions import collapsed, differing_conditions
@@ -110,6 +111,7 @@ def _contents(study: StudyFolder, rows: Sequence[ResultRow], changed: Mapping[Pa
         "notes": [
             *notes,
             *warnings.values(),
+            *cap_lines(study),
             *origin_lines(study),
             *gap_lines(changed),
         ],

@@ -12,6 +12,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from levelfield.analysis.cap import cap_lines
 from levelfield.analysis.conditions import collapsed, differing_conditions
 from levelfield.analysis.integrity import changed_files, gap_lines
 from levelfield.analysis.results import EMBEDDING_KINDS, SummaryRow, collect_rows, embedding_kinds, summarise
@@ -197,4 +198,6 @@ def study_table(study: StudyFolder) -> StudyTable:
     notes = footnotes(
         spec.runs, spec.folds, study.evaluations(), differing_conditions(spec), spec.references, by_one_pca
     )
-    return StudyTable(table, [*notes, *warnings.values(), *origin_lines(study), *gap_lines(changed_files(study))])
+    return StudyTable(
+        table, [*notes, *warnings.values(), *cap_lines(study), *origin_lines(study), *gap_lines(changed_files(study))]
+    )

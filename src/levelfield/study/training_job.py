@@ -108,6 +108,7 @@ def _train(task: Task) -> dict[str, Any]:
         return {
             "validation": {} if training.kept_last else {SELECTED_BY: training.best_score},
             "best_epoch": training.best_epoch,
+            "ending": training.ending,
             "data": training.datamodule.identity(),
             "provenance": provenance(training.trainer, training.model),
         }

@@ -26,7 +26,13 @@ from levelfield.runtime.own_modules import find_own_modules
 from levelfield.storage.atomic import write_atomically
 from levelfield.storage.provenance import library_versions
 from levelfield.storage.without_places import without_places
-from levelfield.training.callbacks import FinishTracking, RetrievalValidation, TrackTraining
+from levelfield.training.callbacks import (
+    AverageWithStart,
+    FinishTracking,
+    RetrievalValidation,
+    TrackTraining,
+    UntilDone,
+)
 from levelfield.training.instantiation import instantiate, restrict_parser
 from levelfield.training.kept_parts import KeptParts
 from levelfield.training.learner import MetricLearner
@@ -294,9 +300,27 @@ class TrainingCLI(LightningCLI):
     @property
     def best_epoch(self) -> int:
         """The epoch (from 0; -1 before the first step) whose checkpoint is `best.ckpt`."""
+        return int(self._kept()["epoch"])
+
+    @property
+    def ending(self) -> dict[str, Any]:
+        """How a training ended that kept a checkpoint, as plain values.
+
+        `steps`, and `best_step`, those of `best.ckpt`; `stopped_by`, `patience` or `cap`, of a training `UntilDone`;
+        `alpha`, of `AverageWithStart`.
+        """
+        found: dict[str, Any] = {"steps": self.trainer.global_step, "best_step": int(self._kept()["global_step"])}
+        for each in self.trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(each, UntilDone):
+                found["stopped_by"] = "patience" if each.is_done else "cap"
+            elif isinstance(each, AverageWithStart):
+                found["alpha"] = each.chosen
+        return found
+
+    def _kept(self) -> dict[str, Any]:
+        """What `best.ckpt` holds; mapped, not read: the weights are not looked at."""
         assert self.folder is not None
-        # mapped, not read: the weights are not looked at
-        return int(torch.load(self.folder / "best.ckpt", map_location="cpu", weights_only=True, mmap=True)["epoch"])
+        return torch.load(self.folder / "best.ckpt", map_location="cpu", weights_only=True, mmap=True)  # type: ignore[no-any-return]
 
 
 def build(
@@ -323,8 +347,11 @@ def _without_validation(callbacks: list[Callback], trainer: Mapping[str, Any]) -
     """The callbacks without early stopping by a validation score, of which there is none.
 
     Raises:
-        UserError: nothing else says how long the training takes.
+        UserError: nothing else says how long the training takes, or a validation is to choose an alpha.
     """
+    for each in callbacks:
+        if isinstance(each, AverageWithStart):
+            each.refuse_without_validation()
     kept = [each for each in callbacks if not (isinstance(each, EarlyStopping) and each.monitor.startswith("val/"))]
     if trainer.get("max_epochs") == -1 and trainer.get("max_steps", -1) == -1 and trainer.get("max_time") is None:
         raise UserError("--data.fold none trains for a fixed time: give --trainer.max_epochs")

@@ -1,6 +1,7 @@
 """Lightning callbacks of ours."""
 
 from levelfield.training.callbacks.asked_rates import AskedRates
+from levelfield.training.callbacks.average_with_start import AverageWithStart
 from levelfield.training.callbacks.best_epoch import BestEpoch
 from levelfield.training.callbacks.compile_trunk import CompileTrunk
 from levelfield.training.callbacks.finish_tracking import FinishTracking
@@ -9,11 +10,13 @@ from levelfield.training.callbacks.new_weights_first import NewWeightsFirst
 from levelfield.training.callbacks.record_opening import RecordOpening
 from levelfield.training.callbacks.retrieval_validation import RetrievalValidation
 from levelfield.training.callbacks.track_training import TrackTraining
+from levelfield.training.callbacks.until_done import UntilDone
 from levelfield.training.callbacks.validate_first import ValidateFirst
 from levelfield.training.callbacks.warm_up import WarmUp
 
 __all__ = [
     "AskedRates",
+    "AverageWithStart",
     "BestEpoch",
     "CompileTrunk",
     "FinishTracking",
@@ -22,6 +25,7 @@ __all__ = [
     "RecordOpening",
     "RetrievalValidation",
     "TrackTraining",
+    "UntilDone",
     "ValidateFirst",
     "WarmUp",
 ]

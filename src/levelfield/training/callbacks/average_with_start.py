@@ -1,0 +1,192 @@
+"""Keeps an average of the trained weights and of those that the training began at."""
+
+import io
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.trainer.states import TrainerFn
+from torch import Tensor
+
+from levelfield.errors import UserError
+from levelfield.metrics.table import MONITOR
+from levelfield.storage.atomic import write_atomically
+from levelfield.training.callbacks.retrieval_validation import RetrievalValidation
+from levelfield.training.weight_averaging import averages
+
+VALIDATED = "validated"
+CANDIDATES = (1.0, 0.75, 0.5, 0.25)  # the first of equals is chosen: the trained weights as they are
+
+Weights = Mapping[str, Tensor]
+
+
+class AverageWithStart(Callback):
+    """Keeps `alpha * trained + (1 - alpha) * start` (WiSE-FT, Wortsman et al. 2022, arXiv 2109.01903).
+
+    The average keeps what the pretrained weights know of other classes, and costs nothing when the learner is used. It
+    is of all weights that learn and of the running statistics of batch norm, except the loss' own weights: these begin
+    at random, and an embedding does not need them. With an adapter its two factors are averaged, not their product.
+
+    A `validated` alpha is chosen as the training ends: each candidate is validated with the weights of the best epoch,
+    and the checkpoint of this epoch gets the best average. Its row in `metrics.csv` has the alpha and all scores. With
+    a number, each validation, and so patience and best epoch, is of the average.
+
+    Args:
+        alpha: Share of the trained weights, above 0 and at most 1; or chosen of 1, 0.75, 0.5 and 0.25.
+
+    Attributes:
+        chosen: The alpha of the weights that are kept; None before it is known.
+
+    Raises:
+        UserError: another alpha, one to validate where nothing is validated, or another average of weights.
+    """
+
+    def __init__(self, alpha: float | Literal["validated"] = VALIDATED) -> None:
+        if alpha != VALIDATED and not (isinstance(alpha, int | float) and 0 < alpha <= 1):
+            raise UserError(f"AverageWithStart.alpha is {alpha}: give a number above 0 and at most 1, or {VALIDATED}")
+        self.alpha = alpha
+        self.chosen = None if alpha == VALIDATED else float(alpha)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._start: Weights | None = None
+        self._trained: Weights | None = None  # while the learner holds the average
+        self._best: Weights | None = None  # of the best epoch so far
+        self._score, self._epoch = -torch.inf, 0
+
+    def refuse_without_validation(self) -> None:
+        """Raises UserError for an alpha that no validation can choose."""
+        if self.alpha == VALIDATED:
+            raise UserError(f"AverageWithStart.alpha is {VALIDATED}, and nothing is validated: give a number")
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage == "fit" and not trainer.enable_validation:
+            self.refuse_without_validation()
+        if stage == "fit" and averages(trainer.callbacks):  # type: ignore[attr-defined]
+            raise UserError("AverageWithStart beside another average of weights: leave one of the two callbacks out")
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._start is None:  # else it comes from a checkpoint
+            self._start = _copy(_averaged(pl_module))
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if _fits(trainer):
+            self._average(pl_module)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._average(pl_module)  # before a checkpoint of this epoch is written
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, *args: Any
+    ) -> None:
+        if self._trained is not None:
+            self._put(pl_module, 1.0, self._trained)
+            self._trained = None
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        score = float(trainer.callback_metrics.get(MONITOR, -torch.inf))
+        if self.alpha == VALIDATED and _fits(trainer) and score > self._score:
+            self._best, self._score, self._epoch = _copy(_averaged(pl_module)), score, trainer.current_epoch
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._best is None:
+            return
+        scores = {1.0: self._score}
+        for alpha in CANDIDATES[1:]:
+            self._put(pl_module, alpha, self._best)
+            scores[alpha] = _validate(trainer)
+        self.chosen = max(scores, key=lambda alpha: scores[alpha])
+        self._put(pl_module, self.chosen, self._best)
+        for checkpoint in trainer.checkpoint_callbacks:
+            if not isinstance(checkpoint, ModelCheckpoint) or checkpoint.monitor != MONITOR:
+                continue
+            checkpoint.best_model_score = torch.tensor(scores[self.chosen])
+            if trainer.is_global_zero:
+                self._replace_weights(checkpoint, pl_module)
+        told: dict[str, float] = {f"{MONITOR}_alpha_{alpha:g}": score for alpha, score in scores.items()}
+        told |= {"alpha": self.chosen, MONITOR: scores[self.chosen], "epoch": self._epoch}
+        for logger in trainer.loggers:
+            logger.log_metrics(told, step=trainer.global_step - 1)
+        trainer.strategy.barrier()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._forget()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._forget()
+
+    def state_dict(self) -> dict[str, Any]:
+        best = {"best": self._best, "score": self._score, "epoch": self._epoch}
+        return {"start": self._start, "trained": self._trained, **best}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._start, self._trained, self._best = (state_dict[name] for name in ("start", "trained", "best"))
+        self._score, self._epoch = state_dict["score"], state_dict["epoch"]
+
+    def _average(self, learner: LightningModule) -> None:
+        """Has the learner hold the average until its next step, where alpha is a number."""
+        if self.alpha != VALIDATED and self._trained is None:
+            trained = _copy(_averaged(learner))
+            self._put(learner, float(self.alpha), trained)
+            self._trained = trained
+
+    def _put(self, learner: LightningModule, alpha: float, trained: Weights) -> None:
+        assert self._start is not None
+        for name, weight in _averaged(learner).items():
+            one, other = self._start[name].to(weight.device), trained[name].to(weight.device)
+            weight.copy_(torch.where(one == other, other, torch.lerp(one, other, alpha)))
+
+    def _replace_weights(self, kept: ModelCheckpoint, learner: LightningModule) -> None:
+        """Put the chosen average into the best epoch's checkpoint; a fit goes on from there with the trained ones."""
+        path = Path(kept.best_model_path)
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        state, states = checkpoint["state_dict"], checkpoint.get("callbacks", {})
+        state |= {name: weight.cpu() for name, weight in _averaged(learner).items() if name in state}
+        if kept.state_key in states:
+            states[kept.state_key]["best_model_score"] = kept.best_model_score
+            states[self.state_key]["trained"] = states[self.state_key]["best"]
+        content = io.BytesIO()
+        torch.save(checkpoint, content)
+        write_atomically(path, content.getvalue())
+
+
+def _averaged(learner: LightningModule) -> Weights:
+    """The learner's own tensors that are averaged, by their names in a checkpoint."""
+    weights = (each for each in learner.named_parameters(remove_duplicate=False) if each[1].requires_grad)
+    found = chain(weights, learner.named_buffers(remove_duplicate=False))
+    return {
+        name: tensor.detach() for name, tensor in found if tensor.is_floating_point() and not name.startswith("loss.")
+    }
+
+
+def _copy(weights: Weights) -> Weights:
+    return {name: weight.clone() for name, weight in weights.items()}
+
+
+def _fits(trainer: Trainer) -> bool:
+    return trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
+
+
+def _validate(trainer: Trainer) -> float:
+    """The validation score of the learner as it is, which changes no other callback and is not logged."""
+    with _scores_alone(trainer):
+        trainer.validating = True
+        trainer.fit_loop.epoch_loop.val_loop.run()
+        trainer.training = True
+    return float(trainer.callback_metrics[MONITOR])
+
+
+@contextmanager
+def _scores_alone(trainer: Any) -> Iterator[None]:
+    callbacks, loggers = trainer.callbacks, trainer.loggers
+    trainer.callbacks = [each for each in callbacks if isinstance(each, RetrievalValidation)]
+    trainer.loggers = []
+    try:
+        yield
+    finally:
+        trainer.callbacks, trainer.loggers = callbacks, loggers

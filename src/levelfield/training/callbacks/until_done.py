@@ -1,0 +1,75 @@
+"""Trains until the validation score stops to rise, and validates less often the longer that takes."""
+
+from math import ceil, inf
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
+
+from levelfield.errors import UserError
+from levelfield.metrics.table import MONITOR
+
+
+class UntilDone(EarlyStopping):
+    """Validates after `first` steps, then each time that their number has doubled, and every `every` steps from there.
+
+    By default that is after 100, 200, 400 and 800 steps, then every 400. A validation is at the end of the epoch that
+    reaches such a step, and at the end of the Trainer's last epoch. The training ends after `patience` validations
+    without a better `val/map_at_r`, or at the Trainer's `max_epochs` or `max_steps`, which are the cap.
+
+    Args:
+        first: Steps before the first validation.
+        every: Most steps between two validations.
+        patience: Validations without a better score, after which a training is done.
+
+    Attributes:
+        is_done: Whether patience, not the cap, has ended the training.
+
+    Raises:
+        UserError: less than one step or validation, or the Trainer says how often it validates.
+    """
+
+    def __init__(self, first: int = 100, every: int = 400, patience: int = 3) -> None:
+        if not 1 <= first <= every:
+            raise UserError(f"UntilDone.first is {first}: give 1 or more, and at most UntilDone.every, {every}")
+        if patience < 1:
+            raise UserError(f"UntilDone.patience is {patience}: give 1 or more validations")
+        super().__init__(MONITOR, mode="max", patience=patience, check_on_train_epoch_end=False)
+        self.first = first
+        self.every = every
+
+    @property
+    def is_done(self) -> bool:
+        return self.stopping_reason != EarlyStoppingReason.NOT_STOPPED
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        super().setup(trainer, pl_module, stage)
+        for key, usual in (("check_val_every_n_epoch", 1), ("val_check_interval", 1.0)):
+            found = getattr(trainer, key)
+            if stage == "fit" and (type(found), found) != (type(usual), usual):  # an interval of 1 is a batch
+                raise UserError(f"--trainer.{key}: UntilDone says when to validate; leave one of the two out")
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._plan(trainer)  # of an epoch that a training goes on in, which does not start again
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._plan(trainer)
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage == "fit":
+            trainer.check_val_every_n_epoch = 1
+
+    def _plan(self, trainer: Trainer) -> None:
+        """Have Lightning validate at the end of this epoch, or not."""
+        epoch, batches = trainer.current_epoch + 1, trainer.num_training_batches
+        steps = ceil(batches / trainer.accumulate_grad_batches) if batches < inf else self.every
+        is_last = epoch == trainer.max_epochs or 0 < trainer.max_steps <= epoch * steps
+        is_due = is_last or self.validations(epoch * steps) > self.validations((epoch - 1) * steps)
+        trainer.check_val_every_n_epoch = epoch if is_due else epoch + 1  # Lightning looks whether it divides the epoch
+
+    def validations(self, steps: int) -> int:
+        """How many of the steps to validate at are among the first `steps`."""
+        number, at = 0, self.first
+        while at <= steps:
+            number, at = number + 1, min(2 * at, at + self.every)
+        return number
