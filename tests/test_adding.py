@@ -143,7 +143,7 @@ model:
   loss: {class_path: levelfield.losses.NTXentLoss, init_args: {temperature: 0.07}}
   regularizer: {class_path: levelfield.regularizers.DummyRegularizer, init_args: {weight: 0.1}}
 search:
-  model.loss.init_args.temperature: {low: 1.0e-05, high: 100.0, scale: log}
+  model.loss.init_args.temperature: {low: 0.001, high: 10.0, scale: log}
   model.regularizer.init_args.weight: {low: 0.01, high: 1.0, scale: log}
 """,
         "tests/regularizers/test_dummy_regularizer.py": PRINTS.format(

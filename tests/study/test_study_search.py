@@ -53,8 +53,8 @@ def test_every_shipped_space_is_read_and_searched(path: Path) -> None:
     space = read_space(read_yaml(path)["search"], str(path))
     assert all(key.startswith(("model.loss.", "model.miner.", "model.regularizer.", "model.loss_lr")) for key in space)
     parameters = suggest(space, [], 0, 0, path.stem)
-    assert list(parameters) == list(space)
-    assert all(space[key].low <= value <= space[key].high for key, value in parameters.items())
+    assert list(parameters) == [each for key, place in space.items() for each in place.keys(key)]
+    assert all(place.low <= parameters[each] <= place.high for key, place in space.items() for each in place.keys(key))
 
 
 @pytest.mark.parametrize(
