@@ -52,5 +52,8 @@ def fixed(training: Training, callbacks: Sequence[Mapping[str, Any]]) -> dict[st
     options: dict[str, Any] = {"data.fold": "none", "trainer.max_epochs": -1, "trainer.max_steps": training.steps}
     if training.alpha is not None:
         alpha = {"class_path": AVERAGE, "init_args": {"alpha": training.alpha}}
-        options["trainer.callbacks"] = [alpha if each["class_path"] == AVERAGE else dict(each) for each in callbacks]
+        named = AVERAGE.rpartition(".")[2]
+        options["trainer.callbacks"] = [
+            alpha if each["class_path"].rpartition(".")[2] == named else dict(each) for each in callbacks
+        ]
     return options

@@ -320,7 +320,7 @@ class TrainingCLI(LightningCLI):
     def _kept(self) -> dict[str, Any]:
         """What `best.ckpt` holds; mapped, not read: the weights are not looked at."""
         assert self.folder is not None
-        return torch.load(self.folder / "best.ckpt", map_location="cpu", weights_only=True, mmap=True)  # type: ignore[no-any-return]
+        return torch.load(self.folder / "best.ckpt", map_location="cpu", weights_only=True, mmap=True)
 
 
 def build(

@@ -19,7 +19,7 @@ from levelfield.storage.atomic import write_atomically
 from levelfield.training.callbacks.retrieval_validation import RetrievalValidation
 from levelfield.training.weight_averaging import averages
 
-VALIDATED = "validated"
+VALIDATED: Literal["validated"] = "validated"
 CANDIDATES = (1.0, 0.75, 0.5, 0.25)  # the first of equals is chosen: the trained weights as they are
 
 Weights = Mapping[str, Tensor]

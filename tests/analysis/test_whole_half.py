@@ -1,0 +1,121 @@
+"""A study until done: how each training ended, who reached the cap, and what the folds choose for the whole half."""
+
+import json
+from pathlib import Path
+from statistics import median_low
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from toy_study import TOY, run_study
+
+from levelfield.analysis.cap import cap_lines
+from levelfield.analysis.status import status, status_lines
+from levelfield.analysis.verify import verify_study
+from levelfield.analysis.whole_half import Training, chosen_by_folds, fixed
+from levelfield.errors import UserError
+from levelfield.experiment import Study
+from levelfield.study.folder import StudyFolder
+from levelfield.study.jobs import RESULT
+from levelfield.study.rows import load_spec
+
+CALLBACKS = [
+    {
+        "class_path": "levelfield.training.callbacks.UntilDone",
+        "init_args": {"first": 2, "every": 4, "patience": 2},
+    },
+    {"class_path": "levelfield.training.callbacks.AverageWithStart"},
+]
+
+
+def study_of(folder: Path, callbacks: list[dict[str, Any]] = CALLBACKS, epochs: int = 3) -> StudyFolder:
+    study = yaml.safe_load(TOY) | {"name": "until_done", "search": {"trials": 0}, "spaces": {}}
+    study["base"][0]["trainer"] |= {"max_epochs": epochs, "callbacks": callbacks}
+    study["base"][0]["model"] |= {"embedder_lr": 0.1}
+    study["methods"] = {"contrastive": study["methods"]["contrastive"]}
+    folder.mkdir()
+    (folder / "until_done.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
+    return run_study(folder / "until_done", load_spec(folder / "until_done.yaml"))
+
+
+@pytest.fixture(scope="module")
+def until_done(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
+    return study_of(tmp_path_factory.mktemp("whole_half") / "study")
+
+
+def endings(study: StudyFolder) -> list[dict[str, Any]]:
+    files = sorted(study.folder.glob(f"jobs/contrastive/run*/fold*/{RESULT}"))
+    return [json.loads(file.read_text())["ending"] for file in files]
+
+
+def test_what_the_trainings_say_of_their_end(until_done: StudyFolder) -> None:
+    """Steps 2, 4 and 6: patience of 2 can end a training at the last of them only, where the first is the best."""
+    found = endings(until_done)
+    assert len(found) == 4
+    for ending in found:
+        assert ending["steps"] == 6
+        assert ending["stopped_by"] == ("patience" if ending["best_step"] == 2 else "cap")
+        assert ending["alpha"] in (0.25, 0.5, 0.75, 1.0)
+    assert verify_study(until_done) == []
+
+
+def test_table_page_and_status_say_who_reached_the_cap(tmp_path: Path) -> None:
+    """Two validations, and a patience of two: no training can be done."""
+    study = study_of(tmp_path / "capped", epochs=2)
+    line = "4 of 4 trainings of the runs reached the cap of 4 steps."
+    assert status(study)["cap"] == [line]
+    assert line in "\n".join(status_lines(study))
+    read = Study(study.folder)
+    assert line in str(read.table())
+    assert line in read.report().read_text()
+
+
+def test_up_to_one_in_twenty_may_reach_the_cap() -> None:
+    class State:
+        results: dict[Any, dict[str, Any]]
+
+    class Folder:
+        state = State()
+
+    class Run:
+        stage = "run"
+
+    def lines(capped: int, of: int, **more: Any) -> list[str]:
+        done = {"steps": 2000, "stopped_by": "patience"}
+        ends = [{"steps": 4000, "stopped_by": "cap"}] * capped + [done] * (of - capped)
+        Folder.state.results = {Run(): {"ending": end} for end in ends} | {Run(): each for each in more.values()}
+        return cap_lines(Folder())  # type: ignore[arg-type]
+
+    assert lines(0, 0) == []
+    assert lines(2, 40) == []
+    assert lines(3, 40) == ["3 of 40 trainings of the runs reached the cap of 4,000 steps."]
+    # Of a fixed length, failed, and of a study of before.
+    assert lines(0, 0, fixed={"ending": {"steps": 6}}, failed={"failure": "nan"}, before={}) == []
+
+
+def test_the_whole_half_takes_what_the_folds_chose(until_done: StudyFolder, run: Any, tmp_path: Path) -> None:
+    found = chosen_by_folds(until_done, "contrastive")
+    ends = endings(until_done)
+    assert found == (median_low(end["best_step"] for end in ends), median_low(end["alpha"] for end in ends))
+    config = until_done.folder / "jobs/contrastive/run0/fold0/config.yaml"
+    callbacks = yaml.safe_load(config.read_text())["trainer"]["callbacks"]
+    options = fixed(Training(3, 0.25), callbacks)  # in the middle of an epoch of two steps
+    words = [word for key, value in options.items() for word in (f"--{key}", json.dumps(value).strip('"'))]
+    code, _, complaint = run("fit", "--config", config, *words, "--output", tmp_path, "--name", "whole")
+    assert code == 0, complaint
+    best = torch.load(tmp_path / "fit/whole/0/best.ckpt", weights_only=True)
+    assert best["global_step"] == 3
+    assert len(best["levelfield"]["data"]["train_classes"]) == 16
+    written = yaml.safe_load((tmp_path / "fit/whole/0/config.yaml").read_text())["trainer"]
+    assert [each["init_args"] for each in written["callbacks"]][-1] == {"alpha": 0.25}
+
+
+def test_nothing_is_chosen_without_an_average_or_a_validation(until_done: StudyFolder, tmp_path: Path) -> None:
+    assert fixed(Training(3, None), CALLBACKS) == {
+        "data.fold": "none",
+        "trainer.max_epochs": -1,
+        "trainer.max_steps": 3,
+    }
+    with pytest.raises(UserError, match="contrastive"):
+        chosen_by_folds(StudyFolder(tmp_path, until_done.spec), "contrastive")
