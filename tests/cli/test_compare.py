@@ -13,7 +13,7 @@ import yaml
 from study_process import StudyProcess
 from tiny_text import own_texts, tiny_text_model
 
-from levelfield.cli.compare import Words, _own_words, _unbroken
+from levelfield.cli.compare import Words, _on_all_classes, _own_words, _unbroken
 from levelfield.data.datasets import Glyphs, ImageFolder, ImageTable
 from levelfield.errors import UserError
 from levelfield.experiment import Study
@@ -86,6 +86,11 @@ def test_broken_images_are_left_out_and_every_rung_is_scored_once(run, tmp_path:
     assert [json.loads(line)["event"] for line in ledger].count("evaluated") == 1
     code, _, complaint = run(*command_of(printed.strip().splitlines()[-1]))
     assert code == 0, complaint
+    for row in ("head_ntxent", "trunk_ntxent", "trunk_ntxent_averaged"):
+        words = _on_all_classes(study, row)
+        code, _, complaint = run(*words[1:], "--output", f"whole_{row}")
+        assert code == 0, complaint
+    assert _on_all_classes(study, "pretrained") == _on_all_classes(study, "trunk_ntxent_pca") == []
     (tmp_path / "my_loss.py").write_text(OWN_LOSS)
     code, _, complaint = run("compare", "letters", *FEW, "--skip-broken", "--add-method", "my_loss.MyLoss")
     assert code == 0, complaint

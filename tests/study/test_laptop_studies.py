@@ -33,8 +33,7 @@ def test_the_protocol_is_the_papers(name: str) -> None:
         data = config["data"]
         assert (data["batch_size"], data["steps_per_epoch"] * config["trainer"]["max_epochs"]) == (32, 200)
         assert data["samples_per_class"] == (1 if first_search(method) in CLASSIFICATION else 4)
-        assert len(spec.space(method)) > 1
-        assert "model.embedder_lr" in spec.space(method)
+        assert spec.space(method)
 
 
 def test_the_later_methods_are_all_but_the_paper_s_and_older_losses() -> None:

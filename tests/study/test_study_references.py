@@ -27,7 +27,7 @@ from levelfield.study.rows import load_spec
 from levelfield.training.build import build
 from levelfield.training.embed import embed
 
-ROWS = ["pretrained", *(f"pretrained[{name}]" for name in ("features", "pca32", "lda", "whitening"))]
+ROWS = ["pretrained", *(f"pretrained[{name}]" for name in ("features", "pca32", "lda", "whitening", "whitening8"))]
 
 
 def test_discriminants_are_scikit_learns_of_centred_features() -> None:
@@ -47,7 +47,8 @@ def test_discriminants_are_scikit_learns_of_centred_features() -> None:
 def studied(toy_file: Path, tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
     folder = tmp_path_factory.mktemp("references")
     file = folder / "study.yaml"
-    asked = "runs: 1\nsearch: {trials: 0}\nmethods: {arcface: null}\nreferences: [features, pca32, lda, whitening]\n"
+    asked = "runs: 1\nsearch: {trials: 0}\nmethods: {arcface: null}\n"
+    asked += "references: [features, pca32, lda, whitening, whitening8]\n"
     file.write_text(f"extends: {toy_file}\n{asked}")
     run_study(folder / "out", load_spec(file, {"trainer.max_epochs": 1}), console=Console(file=io.StringIO()))
     return StudyFolder.begun(folder / "out")
@@ -58,7 +59,7 @@ def test_each_reference_is_a_row_that_is_tested_once(studied: StudyFolder) -> No
     assert [row.method for row in collect_rows(studied) if row.stage == "test"].count("pretrained[lda]") == 3 * 3
     text = repr(study_table(studied))
     assert all(row in text for row in ROWS)
-    assert all(f"pretrained[{kind}]: " in text for kind in ("pca32", "whitening"))
+    assert all(f"pretrained[{kind}]: " in text for kind in ("pca32", "whitening", "whitening8"))
     assert "pretrained[lda]" in write_report(studied).read_text()
     assert len([line for line in read_lines(studied.ledger_file) if line["event"] == EVALUATED]) == 1
     assert verify_study(studied) == []
@@ -96,9 +97,12 @@ def test_a_whitening_scores_what_it_scores_apart(studied: StudyFolder, tmp_path:
     means = np.array([points[labels == label].mean(0) for label in range(labels.max() + 1)])
     whitening = inv(sqrtm(ledoit_wolf(points - means[labels], assume_centered=True)[0]))
     whitened = (val.embeddings.double().numpy() - points.mean(0)) @ whitening
-    expected = retrieval_metrics(normalize(torch.from_numpy(whitened).float()), val.labels, metrics=("map_at_r",))
-    found = studied.state.results[Job("pretrained[whitening]", "run", 0, 1)]["validation"]
-    assert found["map_at_r"] == pytest.approx(expected["map_at_r"], abs=1e-5)
+    directions = np.linalg.svd((points - points.mean(0)) @ whitening, full_matrices=False)[2]
+    for kind, embeddings in (("whitening", whitened), ("whitening8", whitened @ directions[:8].T)):
+        of_all = normalize(torch.from_numpy(embeddings).float())
+        expected = retrieval_metrics(of_all, val.labels, metrics=("map_at_r",))
+        found = studied.state.results[Job(f"pretrained[{kind}]", "run", 0, 1)]["validation"]
+        assert found["map_at_r"] == pytest.approx(expected["map_at_r"], abs=1e-5)
 
 
 def test_references_leave_the_identity_of_methods_and_baseline(toy_file: Path, tmp_path: Path) -> None:

@@ -23,7 +23,9 @@ def kind_of(row: str, spec: StudySpec) -> str:
     if not is_baseline(row):
         return "method"
     kind = spec.reference_of(row)
-    return kind if kind in (FEATURES, LDA, WHITENING) else "pca"
+    if kind.startswith(WHITENING):
+        return WHITENING
+    return kind if kind in (FEATURES, LDA) else "pca"
 
 
 def two_sentences(rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:

@@ -137,7 +137,7 @@ def _write_study(
     """Measure, plan and write the study file; returns what is to be said of it."""
     import numpy as np
 
-    from levelfield.use.ladder import definition, make_plan
+    from levelfield.use.ladder import HEADS, definition, make_plan
 
     index = dataset.read_index()
     tested = int(np.isin(index.labels, dataset.test_classes(index, **split)).sum())
@@ -148,7 +148,7 @@ def _write_study(
     trunks = {
         Path(trunk).stem: stack(trunk, Path(), "--trunk") for trunk in given.trunks or [USUAL_TRUNK[dataset.modality]]
     }
-    protocol = stack("protocol/laptop.yaml", Path(), "compare")
+    protocol = stack(list(HEADS), Path(), "compare")
     workers = options.options.get("workers", cores_here())
     budget = 60 * (given.minutes or MINUTES) * (workers if isinstance(workers, int) else cores_here())
     method = stack("method/ntxent.yaml", Path(), "compare")
@@ -341,7 +341,30 @@ def _conclusion(finished: Study, dataset: "MetricDataset") -> tuple[list[str], l
     trusted = own_packages(yaml.safe_load(checkpoint.with_name(CONFIG).read_bytes()))
     embed = ["levelfield", "predict", "--ckpt_path", str(checkpoint)]
     embed += [word for name in sorted(trusted) for word in ("--trust", name)]
-    return decision_lines(decision, table, study.spec), [
-        f"checkpoint: {checkpoint} (fold 0): {decision.of_fold}",
-        f"next: embed with it: {shlex.join(embed)}",
-    ]
+    lines = [f"checkpoint: {checkpoint} (fold 0): {decision.of_fold}"]
+    if fit := _on_all_classes(finished, decision.row):
+        lines.append(f"or train it on all training classes first: {shlex.join(fit)}")
+    return decision_lines(decision, table, study.spec), [*lines, f"next: embed with it: {shlex.join(embed)}"]
+
+
+def _on_all_classes(finished: Study, row: str) -> list[str]:
+    """The command that trains a row on the whole training half, as long as its folds did best; [] for what has none."""
+    from statistics import median_low
+
+    from levelfield.analysis.whole_half import AVERAGE, chosen_by_folds
+    from levelfield.study.jobs import CONFIG, Job, folds_of
+    from levelfield.study.spec import ALPHA, OF
+
+    study = finished.record()
+    made = study.spec.derived.get(row, {ALPHA: None})
+    if row not in study.spec.methods or ALPHA not in made:
+        return []
+    trained = made.get(OF, row)
+    config = finished.folder / Job(trained, "run", 0, 0).path / CONFIG
+    steps = chosen_by_folds(study, trained).steps
+    fit = ["levelfield", "fit", "--config", str(config), "--data.fold", "none", "--trainer.max_epochs", "-1"]
+    fit += ["--trainer.max_steps", str(steps), "--name", study.folder.name]
+    if OF in made:
+        alpha = median_low(study.state.results[job][ALPHA] for job in folds_of(study.spec, row, 0))
+        fit += ["--trainer.callbacks+", AVERAGE, "--trainer.callbacks.alpha", str(alpha)]
+    return fit

@@ -1,6 +1,7 @@
 """The comparison table of a study on the terminal and in a notebook."""
 
 import io
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,17 @@ from levelfield.analysis.statistics import TOO_FEW_RUNS
 from levelfield.metrics.table import SELECTED_BY, SHOWN_METRICS
 from levelfield.study.folder import StudyFolder
 from levelfield.study.same_study import differing_origins, kept_lines
-from levelfield.study.spec import BASELINE, FEATURES, LDA, ONE_PCA, WHITENING, is_baseline, one_pca, without_value
+from levelfield.study.spec import (
+    BASELINE,
+    FEATURES,
+    LDA,
+    ONE_PCA,
+    TO_SIZE,
+    WHITENING,
+    is_baseline,
+    one_pca,
+    without_value,
+)
 
 COLLAPSED = " (collapsed)"
 TABLE_WIDTH = 120  # where there is no terminal to say it
@@ -160,8 +171,10 @@ def _said(reference: str) -> str:
         LDA: "projected by a linear discriminant analysis of the training classes (shrunk covariances)",
         WHITENING: "whitened by the shrunk covariance within the training classes, at full length",
     }
-    size = f"reduced by a PCA to {reference.removeprefix('pca')} instead, or as many as there are"
-    return f"{BASELINE}[{reference}]: {what.get(reference, size)}."
+    if (match := re.fullmatch(TO_SIZE, reference)) is None:
+        return f"{BASELINE}[{reference}]: {what[reference]}."
+    first = "whitened within the training classes, then " if match[1] == WHITENING else ""
+    return f"{BASELINE}[{reference}]: {first}reduced by a PCA to {match[2]}, or as many as there are."
 
 
 @dataclass(frozen=True, repr=False)

@@ -19,7 +19,7 @@ from torch.nn.functional import normalize
 from levelfield.metrics.pca import PCA
 from levelfield.metrics.whitening import within_class_whitening
 from levelfield.storage.atomic import write_atomically
-from levelfield.study.spec import FEATURES, LDA, PCA_TO, WHITENING
+from levelfield.study.spec import FEATURES, LDA, TO_SIZE, WHITENING
 
 ONE = "one_"  # before the names of the tensors of the projection for all folds together
 
@@ -78,9 +78,14 @@ def fit_projection(
         return linear_discriminants(features, labels, embedding_size)
     if kind == WHITENING:
         return Projection(features.double().mean(0), within_class_whitening(features, labels))
-    match = re.fullmatch(PCA_TO, kind)
-    size = embedding_size if match is None else int(match[1])
-    pca = PCA(min(size, *features.shape)).fit(features)
+    match = re.fullmatch(TO_SIZE, kind)
+    size = min(embedding_size if match is None else int(match[2]), *features.shape)
+    if match is not None and match[1] == WHITENING:
+        whitening_FF = within_class_whitening(features, labels)
+        whitened = PCA(size).fit(features.double() @ whitening_FF)
+        assert whitened.components_DC is not None
+        return Projection(features.double().mean(0), whitening_FF @ whitened.components_DC)
+    pca = PCA(size).fit(features)
     return Projection(pca.mean_D, pca.components_DC)
 
 

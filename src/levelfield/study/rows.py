@@ -330,9 +330,7 @@ def _references(path: Path, given: Any, several_trunks: bool) -> list[str]:
     names = as_list(given or [])
     for name in names:
         if not is_reference(str(name)):
-            raise UserError(
-                f"{path}: no reference {name!r}; there are: features, lda, whitening, and pca512 with any number"
-            )
+            raise UserError(f"{path}: no reference {name!r}; there are: features, lda, whitening, pca512, whitening512")
     if len(set(names)) < len(names) or (names and several_trunks):
         raise UserError(f"{path}: references: one is named twice, or there are several trunks; leave some out")
     return names

@@ -26,7 +26,8 @@ SECTIONS = ("model", "data", "trainer")
 # `data.fold` of a job that trains on all training classes.
 WHOLE_HALF = "none"
 # What the study's untrained rows do to the features of the trunk.
-PCA, FEATURES, LDA, WHITENING, PCA_TO = "pca", "features", "lda", "whitening", r"pca([1-9][0-9]*)"
+PCA, FEATURES, LDA, WHITENING = "pca", "features", "lda", "whitening"
+TO_SIZE = rf"({PCA}|{WHITENING})([1-9][0-9]*)"
 # How a row is derived from a trained one.
 OF, ALPHA, TO, VALIDATED = "of", "alpha", "pca", "validated"
 # These change no number.
@@ -74,7 +75,7 @@ class StudySpec:
         metrics: Test scores besides MAP@R, R-precision and precision@1, as `levelfield.metrics.table` names them.
         sweep: The dotted keys that the study tries several values of: `softmax[64]` and `softmax[128]`.
         references: Untrained rows besides the PCA of the trunk's features: `features`, `lda`, `whitening`,
-            `pca512`.
+            `pca512`, `whitening512`.
         blocks: Blocks that the training classes are cut into, each the validation classes of one fold; None for as many
             as there are folds. With fewer folds only the first blocks are validated.
         derived: Row to what it is made of, without training: `{of: ROW, alpha: 0.5}` is the mean of that row's weights
@@ -324,7 +325,7 @@ def is_baseline(row: str) -> bool:
 
 def is_reference(name: str) -> bool:
     """Whether a study file may name it under `references`."""
-    return name in (FEATURES, LDA, WHITENING) or re.fullmatch(PCA_TO, name) is not None
+    return name in (FEATURES, LDA, WHITENING) or re.fullmatch(TO_SIZE, name) is not None
 
 
 def one_pca(baseline: str) -> str:
