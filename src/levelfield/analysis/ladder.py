@@ -8,7 +8,7 @@ from levelfield.analysis.results import collect_rows
 from levelfield.metrics.table import SELECTED_BY, SHOWN_METRICS
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import folds_of
-from levelfield.study.spec import BASELINE, FEATURES, PCA, StudySpec, is_baseline, value_of
+from levelfield.study.spec import BASELINE, FEATURES, PCA, WHITENING, StudySpec, is_baseline, value_of
 
 PRECISION = "precision_at_1"
 UNTOUCHED = f"{BASELINE}[{FEATURES}]"
@@ -118,4 +118,6 @@ def _in_words(row: str) -> str:
     value = value_of(row) or PCA
     if value.startswith(f"{FEATURES}-"):
         return f"the features of {value.removeprefix(f'{FEATURES}-')}"
-    return f"{'a PCA' if value == PCA else 'a whitening'} of the features"
+    size = value.removeprefix(WHITENING)
+    to = f" to {size} numbers" if size.isdigit() else ""
+    return f"{'a PCA' if value == PCA else 'a whitening'} of the features{to}"
