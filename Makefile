@@ -6,7 +6,7 @@ AXE := node_modules/axe-core/axe.min.js# checks whether the study's page can be 
 .PHONY: help quickstart notebooks axe test test-full test-gpu lint docs
 
 help:
-	@echo "make quickstart  sets up $(VENV) and compares 14 methods on a frozen trunk"
+	@echo "make quickstart  sets up $(VENV) and compares five losses on a frozen trunk"
 	@echo "make notebooks   executes notebooks/ again, and keeps what they show"
 	@echo "make test        the tests, at most 10 minutes on 2 cores"
 	@echo "make test-full   the long ones too, at most an hour"

@@ -312,7 +312,13 @@ def test_it_works(line: str, run: Callable, place: Path, monkeypatch: pytest.Mon
 
     written = ("cli.study_output.write_ranks", "use.export.export")
     # An executor's options are read before it looks for its cluster.
-    for name in ("study.run.run_study", "study.executors.ray._connected", "cli.study_output.print_jobs", *written):
+    for name in (
+        "study.run.run_study",
+        "use.ladder.make_plan",
+        "study.executors.ray._connected",
+        "cli.study_output.print_jobs",
+        *written,
+    ):
         monkeypatch.setattr(f"levelfield.{name}", would_run)
     if "--from outputs/" in line:  # the archive here is of a smaller study than the one of its name
         monkeypatch.setattr("levelfield.cli.study_output.check_archived", lambda *specs: None)

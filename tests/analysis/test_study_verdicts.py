@@ -107,7 +107,7 @@ def rows_of(methods: Sequence[str], runs: int) -> list[ResultRow]:
 
 
 def test_of_many_pairs_each_method_has_one_line_that_names_all_it_is_better_than() -> None:
-    spec = load_spec(find_study("quickstart"))
+    spec = load_spec(find_study("own_images_quick"))
     methods = [method for method in spec.methods if not is_baseline(method)]
     rows = rows_of(methods, spec.runs)
     sentences, (head, *lines, caveat) = verdict_lines(rows, spec), verdict_lines(rows, spec, 90)

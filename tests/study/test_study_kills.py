@@ -40,7 +40,7 @@ def test_kills_and_a_ctrl_c_change_no_byte(toy_file: Path, finished: Path, tmp_p
     process.signal(signal.SIGKILL)
     process.end()
     assert not (jobs / "contrastive/trial1/fold1/result.json").exists()
-    assert (jobs / "arcface/trial1/fold0/result.json").exists()
+    assert (jobs / "contrastive/trial1/fold0/result.json").exists()
 
     # Ctrl-C, while a run's job is being set up or trained.
     process = EngineProcess(toy_file, folder)
@@ -48,7 +48,7 @@ def test_kills_and_a_ctrl_c_change_no_byte(toy_file: Path, finished: Path, tmp_p
     process.signal(signal.SIGINT)
     printed = process.end()
     assert process.exit_code == 130
-    assert numbers(printed.splitlines()[-1])[:2] == [15, 22], "jobs done, of all"
+    assert numbers(printed.splitlines()[-1])[:2] == [16, 22], "jobs done, of all"
 
     # Between a checkpoint and its result.
     process = EngineProcess(toy_file, folder)

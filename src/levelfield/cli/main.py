@@ -19,7 +19,7 @@ levelfield {__version__}: compares deep metric learning methods on a level playi
 
 usage: levelfield COMMAND [OPTIONS]
 
-  compare PATH        which of 14 methods suits your images or texts                  (compare --help)
+  compare PATH        which embedding suits your images or texts, in N minutes        (compare --help)
   study run FILE      compare methods: folds, runs, the test classes once, a table   (study --help)
   fit                 train one method on one fold                                   (fit --help)
   validate, test      score a checkpoint: --ckpt_path best.ckpt                      (validate --help)

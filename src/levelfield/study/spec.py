@@ -25,6 +25,8 @@ COUNTS = {"folds": 4, "runs": 2, "seed": 0, "threads": 2}
 SECTIONS = ("model", "data", "trainer")
 # `data.fold` of a job that trains on all training classes.
 WHOLE_HALF = "none"
+# Keys that a study.yaml need not have: the archives in results/ were made before these.
+OPTIONAL = {"blocks", "derived", "trunks"}
 # What the study's untrained rows do to the features of the trunk.
 PCA, FEATURES, LDA, WHITENING = "pca", "features", "lda", "whitening"
 TO_SIZE = rf"({PCA}|{WHITENING})([1-9][0-9]*)"
@@ -74,13 +76,13 @@ class StudySpec:
         spaces: Row to its search space, dotted keys to ranges; a row without one is not searched.
         metrics: Test scores besides MAP@R, R-precision and precision@1, as `levelfield.metrics.table` names them.
         sweep: The dotted keys that the study tries several values of: `softmax[64]` and `softmax[128]`.
-        references: Untrained rows besides the PCA of the trunk's features: `features`, `lda`, `whitening`,
-            `pca512`, `whitening512`.
         blocks: Blocks that the training classes are cut into, each the validation classes of one fold; None for as many
             as there are folds. With fewer folds only the first blocks are validated.
         derived: Row to what it is made of, without training: `{of: ROW, alpha: 0.5}` is the mean of that row's weights
             and of the ones that it started from, `{of: ROW, pca: 128}` its embeddings through a PCA.
         trunks: Name to the settings of a further trunk, whose features are a row: `pretrained[features-NAME]`.
+        references: Untrained rows besides the PCA of the trunk's features: `features`, `lda`, `whitening`,
+            `pca512`, `whitening512`.
     """
 
     name: str
@@ -93,10 +95,10 @@ class StudySpec:
     spaces: dict[str, Config] = field(default_factory=dict)
     metrics: list[str] = field(default_factory=list)
     sweep: list[str] = field(default_factory=list)
-    references: list[str] = field(default_factory=list)
     blocks: int | None = None
     derived: dict[str, Config] = field(default_factory=dict)
     trunks: dict[str, Config] = field(default_factory=dict)
+    references: list[str] = field(default_factory=list)
 
     @property
     def rows(self) -> list[str]:
@@ -249,8 +251,9 @@ class StudySpec:
         try:
             content = read_yaml(path)
             spec = cls(**{**content, "search": SearchSettings(**content["search"])})
-            known = set(content) <= {each.name for each in fields(cls)}
-            if known and spec.row_hashes and all(re.fullmatch(ROW, row) for row in spec.methods):
+            names = {each.name for each in fields(cls)}
+            whole = names - OPTIONAL <= set(content) <= names
+            if whole and spec.row_hashes and all(re.fullmatch(ROW, row) for row in spec.methods):
                 return spec
         except (TypeError, AttributeError, KeyError, StopIteration):
             pass
