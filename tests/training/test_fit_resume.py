@@ -6,13 +6,20 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.demos.boring_classes import BoringModel, RandomDataset
 from refused import refused
 from signal_at import SignalAt
 from study_process import StudyProcess
 from tiny_fit import TINY
+from torch.utils.data import DataLoader
+
+from levelfield.runtime.signals import Stopped
+from levelfield.training.interruption import interruptible
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -197,3 +204,17 @@ def test_signals_from_outside_stop_a_fit_and_change_no_byte(tmp_path: Path) -> N
         printed = process.wait(120)
         assert process.exit_code == 0, printed
     same(folder, tmp_path / "undisturbed" / FIT / "0")
+
+
+@pytest.mark.parametrize("stop", [Stopped(signal.SIGTERM), KeyboardInterrupt()])
+def test_a_signal_while_the_loaders_start_is_that_signal(stop: BaseException, tmp_path: Path) -> None:
+    """Lightning's teardown asks them how long they are, and fails because they have not started."""
+
+    class NotStarted(DataLoader):
+        def __iter__(self) -> Any:
+            raise stop
+
+    trainer = Trainer(default_root_dir=tmp_path, accelerator="cpu", logger=False, max_epochs=1)
+    loader = NotStarted(RandomDataset(32, 8))
+    with pytest.raises(type(stop)), interruptible(trainer):
+        trainer.fit(BoringModel(), loader)

@@ -28,6 +28,8 @@ def interruptible(trainer: Trainer) -> Iterator[None]:
             raise  # a user's code calls exit
         raise KeyboardInterrupt from None
     except RuntimeError as error:
+        if isinstance(error.__context__, Stopped | KeyboardInterrupt):
+            raise error.__context__ from None  # Lightning cannot tear down loaders that a signal kept from starting
         stopped = next((one.signal for one in trainer.callbacks if isinstance(one, LastCheckpoint)), 0)  # type: ignore[attr-defined]
         if not stopped or "DataLoader worker" not in str(error):
             raise
