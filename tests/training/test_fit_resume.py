@@ -206,6 +206,7 @@ def test_signals_from_outside_stop_a_fit_and_change_no_byte(tmp_path: Path) -> N
     same(folder, tmp_path / "undisturbed" / FIT / "0")
 
 
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
 @pytest.mark.parametrize("stop", [Stopped(signal.SIGTERM), KeyboardInterrupt()])
 def test_a_signal_while_the_loaders_start_is_that_signal(stop: BaseException, tmp_path: Path) -> None:
     """Lightning's teardown asks them how long they are, and fails because they have not started."""
