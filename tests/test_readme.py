@@ -104,7 +104,7 @@ def test_make_quickstart_after_its_installation(tmp_path: Path, run: Callable, m
     code, _, complaint = run(*study[1:], *SMALL)
     assert code == 0, complaint
     subprocess.run([sys.executable, REPOSITORY / picture[1], *picture[2:]], check=True, stdout=subprocess.DEVNULL)
-    assert len(rows(tmp_path / "outputs/quickstart/summary.csv")) == 5 + 3
+    assert len(rows(tmp_path / "outputs/quickstart/summary.csv")) == 5 + 4
     with Image.open("outputs/quickstart_neighbours.png") as drawn:
         assert drawn.width == 1200
 
@@ -127,7 +127,7 @@ def test_a_loss_of_ones_own_beside_the_quickstart_s(my_images: Path, run: Callab
     Path("my_loss.py").write_text(source)
     code, _, complaint = run(*COMMANDS[2][1:], *SMALL, "--data.dataset.num_classes", "48")
     assert code == 0, complaint
-    assert len(rows(my_images.parent / "outputs/quickstart/summary.csv")) == 5 + 3 + 1
+    assert len(rows(my_images.parent / "outputs/quickstart/summary.csv")) == 5 + 4 + 1
 
 
 @pytest.mark.slow

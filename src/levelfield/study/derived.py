@@ -26,7 +26,7 @@ from levelfield.training.frozen_trunk import TRUNKS
 from levelfield.training.learner import MetricLearner
 from levelfield.training.trust import own_packages
 
-ALPHAS = (0.25, 0.5, 0.75, 1.0)
+ALPHAS = (0.75, 0.5, 0.25)  # besides 1
 
 
 def run_derived(task: Task, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -54,12 +54,12 @@ def run_derived(task: Task, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
         learner, alpha = training.model, None
         if ALPHA in task.derived:
             start = copy.deepcopy(learner.trunk.state_dict())
-            alpha = _best_alpha(task.derived[ALPHA], start, trained, training)
+            alpha = _best_alpha(task.derived[ALPHA], start, trained, training, source["validation"])
             learner.trunk.load_state_dict(between(start, trained, alpha))
         else:
             learner.trunk.load_state_dict(trained)
             _set_pca(learner, training)
-        score = _validate(training)
+        score = source["validation"].get(SELECTED_BY) if alpha == 1 else _validate(training)
         # Lightning saves only what a Trainer has run; this embeds no sample.
         training.trainer.predict(learner, datamodule=training.datamodule, return_predictions=False)
         training.trainer.save_checkpoint(task.checkpoint, weights_only=True)
@@ -93,17 +93,23 @@ def _trained(source: Path, training: TrainingCLI) -> dict[str, Any]:
     return learner.trunk.state_dict()
 
 
-def _best_alpha(given: Any, start: dict[str, Any], trained: dict[str, Any], training: TrainingCLI) -> float:
+def _best_alpha(
+    given: Any,
+    start: dict[str, Any],
+    trained: dict[str, Any],
+    training: TrainingCLI,
+    validation: dict[str, float],
+) -> float:
+    """The alpha that validation chooses, or the one that is given; `validation` is the trained weights' score."""
     if given != VALIDATED:
         return float(given)
-    scores = {}
+    if not validation:
+        raise UserError("derived: alpha: validated needs a validation fold; give a number")
+    scores = {1.0: validation[SELECTED_BY]}
     for alpha in ALPHAS:
         training.model.trunk.load_state_dict(between(start, trained, alpha))
-        score = _validate(training)
-        if score is None:
-            raise UserError("derived: alpha: validated needs a validation fold; give a number")
-        scores[alpha] = score
-    return max(scores, key=lambda alpha: (scores[alpha], -alpha))  # of equals the one nearer to the start
+        scores[alpha] = _validate(training) or 0.0
+    return max(scores, key=scores.__getitem__)  # of equals the trained weights as they are
 
 
 def _validate(training: TrainingCLI) -> float | None:
