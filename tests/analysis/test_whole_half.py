@@ -10,10 +10,11 @@ import torch
 import yaml
 from toy_study import TOY, run_study
 
+from levelfield.analysis import whole_half
 from levelfield.analysis.cap import cap_lines
 from levelfield.analysis.status import status, status_lines
 from levelfield.analysis.verify import verify_study
-from levelfield.analysis.whole_half import Training, chosen_by_folds, fixed
+from levelfield.analysis.whole_half import Training, chosen_by_folds
 from levelfield.errors import UserError
 from levelfield.experiment import Study
 from levelfield.study.folder import StudyFolder
@@ -94,15 +95,16 @@ def test_up_to_one_in_twenty_may_reach_the_cap() -> None:
     assert lines(0, 0, fixed={"ending": {"steps": 6}}, failed={"failure": "nan"}, before={}) == []
 
 
-def test_the_whole_half_takes_what_the_folds_chose(until_done: StudyFolder, run: Any, tmp_path: Path) -> None:
+def test_the_whole_half_takes_what_the_folds_chose(
+    until_done: StudyFolder, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = chosen_by_folds(until_done, "contrastive")
     ends = endings(until_done)
     assert found == (median_low(end["best_step"] for end in ends), median_low(end["alpha"] for end in ends))
-    config = until_done.folder / "jobs/contrastive/run0/fold0/config.yaml"
-    callbacks = yaml.safe_load(config.read_text())["trainer"]["callbacks"]
-    options = fixed(Training(3, 0.25), callbacks)  # in the middle of an epoch of two steps
-    words = [word for key, value in options.items() for word in (f"--{key}", json.dumps(value).strip('"'))]
-    code, _, complaint = run("fit", "--config", config, *words, "--output", tmp_path, "--name", "whole")
+    # The third step is in the middle of an epoch of two.
+    monkeypatch.setattr(whole_half, "chosen_by_folds", lambda *given: Training(3, 0.25))
+    words = whole_half.whole_half_command(until_done, "contrastive", until_done.folder)
+    code, _, complaint = run(*words[1:], "--output", tmp_path, "--name", "whole")
     assert code == 0, complaint
     best = torch.load(tmp_path / "fit/whole/0/best.ckpt", weights_only=True)
     assert best["global_step"] == 3
@@ -111,11 +113,6 @@ def test_the_whole_half_takes_what_the_folds_chose(until_done: StudyFolder, run:
     assert [each["init_args"] for each in written["callbacks"]][-1] == {"alpha": 0.25}
 
 
-def test_nothing_is_chosen_without_an_average_or_a_validation(until_done: StudyFolder, tmp_path: Path) -> None:
-    assert fixed(Training(3, None), CALLBACKS) == {
-        "data.fold": "none",
-        "trainer.max_epochs": -1,
-        "trainer.max_steps": 3,
-    }
+def test_nothing_is_chosen_without_a_validation(until_done: StudyFolder, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="contrastive"):
         chosen_by_folds(StudyFolder(tmp_path, until_done.spec), "contrastive")

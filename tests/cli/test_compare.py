@@ -13,13 +13,15 @@ import yaml
 from study_process import StudyProcess
 from tiny_text import own_texts, tiny_text_model
 
-from levelfield.cli.compare import Words, _on_all_classes, _own_words, _unbroken
+from levelfield.analysis.whole_half import whole_half_command
+from levelfield.cli.compare import Words, _own_words, _unbroken
 from levelfield.data.datasets import Glyphs, ImageFolder, ImageTable
 from levelfield.errors import UserError
 from levelfield.experiment import Study
 
 TINY = "model: {trunk: {class_path: levelfield.models.TimmTrunk, init_args: {name: test_resnet, weights: null}}}"
-# A trunk trains in four epochs, a head in as many as it takes: of one step each here.
+# A trunk trains in four epochs, a head in as many as it takes: of one step each here. A busy machine takes its time:
+# with 600 minutes the plan has all folds all the same.
 FEW = (
     "--trunk",
     "tiny.yaml",
@@ -75,7 +77,7 @@ def test_broken_images_are_left_out_and_every_rung_is_scored_once(run, tmp_path:
     assert (code, printed.count("broken.png")) == (2, 2)
     assert "--skip-broken" in complaint
     assert not (tmp_path / "outputs").exists()
-    code, printed, complaint = run("compare", "letters", *FEW, "--skip-broken", "--minutes", "5")
+    code, printed, complaint = run("compare", "letters", *FEW, "--skip-broken", "--minutes", "600")
     assert code == 0, complaint
     study = Study("outputs/compare_letters")
     assert study.record().spec.rows == [*UNTRAINED, *TRAINED, *DERIVED]
@@ -88,10 +90,9 @@ def test_broken_images_are_left_out_and_every_rung_is_scored_once(run, tmp_path:
     code, _, complaint = run(*command_of(printed.strip().splitlines()[-1]))
     assert code == 0, complaint
     for row in ("head_ntxent", "trunk_ntxent", "trunk_ntxent_averaged"):
-        words = _on_all_classes(study, row)
+        words = whole_half_command(study.record(), row, study.folder)
         code, _, complaint = run(*words[1:], "--output", f"whole_{row}")
         assert code == 0, complaint
-    assert _on_all_classes(study, "pretrained") == _on_all_classes(study, "trunk_ntxent_pca") == []
     (tmp_path / "my_loss.py").write_text(OWN_LOSS)
     code, _, complaint = run("compare", "letters", *FEW, "--skip-broken", "--add-method", "my_loss.MyLoss")
     assert code == 0, complaint
@@ -105,7 +106,7 @@ def test_stopped_by_ctrl_c_and_scored_there_it_goes_on_to_the_same_bytes(
 ) -> None:
     """Timings differ from start to start: the plan of the one that is stopped is the plan of both."""
     letters(tmp_path / "letters")
-    words = ["compare", "letters", *FEW, "--minutes", "5", "--output", "outputs/mine"]
+    words = ["compare", "letters", *FEW, "--minutes", "600", "--output", "outputs/mine"]
     process = StudyProcess(words, tmp_path / "log", folder=tmp_path)
     jobs = tmp_path / "outputs/mine/jobs"
     while process.exit_code is None and not (jobs / "head_ntxent/run0/fold1/result.json").exists():

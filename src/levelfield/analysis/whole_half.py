@@ -1,12 +1,15 @@
-"""How to train a method where nothing is validated, by what its trainings on the folds of a study chose."""
+"""How to train a row where nothing is validated, by what its trainings on the folds of a study chose."""
 
-from collections.abc import Mapping, Sequence
+import json
+from pathlib import Path
 from statistics import median_low
 from typing import Any, NamedTuple
 
+from levelfield.core.configuration import read_yaml
 from levelfield.errors import UserError
 from levelfield.study.folder import StudyFolder
-from levelfield.study.jobs import folds_of
+from levelfield.study.jobs import CONFIG, folds_of
+from levelfield.study.spec import ALPHA, OF
 
 AVERAGE = "levelfield.training.callbacks.AverageWithStart"
 
@@ -23,37 +26,51 @@ class Training(NamedTuple):
     alpha: float | None
 
 
-def chosen_by_folds(study: StudyFolder, method: str) -> Training:
+def chosen_by_folds(study: StudyFolder, row: str) -> Training:
     """The lower median, over the folds of all runs, of the best step and of alpha.
 
     A median is a length, and an alpha, that a fold has validated, and one fold that is unlike the others does not move
     it. The most usual alpha of four folds would often be a tie.
 
+    Args:
+        row: A trained row, or one that is derived from it as an average.
+
     Raises:
-        UserError: no training of the method has ended with a checkpoint that was validated.
+        UserError: no training of the row has ended with a checkpoint that was validated.
     """
-    results = study.state.results
-    jobs = [job for run in range(study.spec.runs) for job in folds_of(study.spec, method, run)]
-    endings = [results[job]["ending"] for job in jobs if results.get(job, {}).get("validation")]
-    if not endings:
-        raise UserError(f"{method}: no run of {study.folder} was validated, so that nothing says how long to train it")
-    alphas = [ending["alpha"] for ending in endings if "alpha" in ending]
-    return Training(
-        max(1, median_low(ending["best_step"] for ending in endings)), median_low(alphas) if alphas else None
-    )
+    steps, alphas = [], []
+    for run in range(study.spec.runs):
+        for job in folds_of(study.spec, _trained(study, row), run):
+            result = study.state.results.get(job, {})
+            if result.get("validation"):
+                steps.append(result["ending"]["best_step"])
+                alphas += [result["ending"][ALPHA]] if ALPHA in result["ending"] else []
+        if row in study.spec.derived:
+            results = [study.state.results.get(job, {}) for job in folds_of(study.spec, row, run)]
+            alphas += [result[ALPHA] for result in results if ALPHA in result]
+    if not steps:
+        raise UserError(f"{row}: no run of {study.folder} was validated, so that nothing says how long to train it")
+    return Training(max(1, median_low(steps)), median_low(alphas) if alphas else None)
 
 
-def fixed(training: Training, callbacks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The options of `levelfield fit`, dotted key to value, that train so on the whole half.
+def whole_half_command(study: StudyFolder, row: str, folder: Path) -> list[str]:
+    """The words of `levelfield fit` that train a row on the whole training half.
 
     Args:
-        callbacks: `trainer.callbacks` of a job's config.yaml.
+        row: See `chosen_by_folds`.
+        folder: The study's folder, as a person names it.
     """
-    options: dict[str, Any] = {"data.fold": "none", "trainer.max_epochs": -1, "trainer.max_steps": training.steps}
-    if training.alpha is not None:
-        alpha = {"class_path": AVERAGE, "init_args": {"alpha": training.alpha}}
-        named = AVERAGE.rpartition(".")[2]
-        options["trainer.callbacks"] = [
-            alpha if each["class_path"].rpartition(".")[2] == named else dict(each) for each in callbacks
-        ]
-    return options
+    training = chosen_by_folds(study, row)
+    config = folds_of(study.spec, _trained(study, row), 0)[0].path / CONFIG
+    words = ["levelfield", "fit", "--config", str(folder / config), "--data.fold", "none", "--name", folder.name]
+    words += ["--trainer.max_epochs", "-1", "--trainer.max_steps", str(training.steps)]
+    if training.alpha is None:
+        return words
+    average = {"class_path": AVERAGE, "init_args": {"alpha": training.alpha}}
+    callbacks: list[Any] = read_yaml(study.folder / config)["trainer"]["callbacks"] or []
+    others = [each for each in callbacks if each["class_path"] != AVERAGE]
+    return [*words, "--trainer.callbacks", json.dumps([*others, average])]
+
+
+def _trained(study: StudyFolder, row: str) -> str:
+    return study.spec.derived[row][OF] if row in study.spec.derived else row

@@ -1,4 +1,4 @@
-"""`levelfield compare PATH`: from untouched features to a trained trunk on one's own data, and what to use."""
+"""`levelfield compare PATH`: which embedding suits your data, from untouched features to a trained trunk."""
 
 import csv
 import io
@@ -324,8 +324,9 @@ def _place(dataset: "MetricDataset", key: str) -> str:
 def _conclusion(finished: Study, dataset: "MetricDataset") -> tuple[list[str], list[str]]:
     """The decision with the table of the rungs, and the commands that follow from it."""
     from levelfield.analysis.ladder import decide, decision_lines, rungs
+    from levelfield.analysis.whole_half import whole_half_command
     from levelfield.study.jobs import CHECKPOINT, CONFIG, Job
-    from levelfield.study.spec import is_baseline
+    from levelfield.study.spec import ALPHA, is_baseline
     from levelfield.training.trust import own_packages
 
     study = finished.record()
@@ -342,29 +343,7 @@ def _conclusion(finished: Study, dataset: "MetricDataset") -> tuple[list[str], l
     embed = ["levelfield", "predict", "--ckpt_path", str(checkpoint)]
     embed += [word for name in sorted(trusted) for word in ("--trust", name)]
     lines = [f"checkpoint: {checkpoint} (fold 0): {decision.of_fold}"]
-    if fit := _on_all_classes(finished, decision.row):
+    if study.spec.trains(decision.row) or ALPHA in study.spec.derived.get(decision.row, {}):
+        fit = whole_half_command(study, decision.row, finished.folder)
         lines.append(f"or train it on all training classes first: {shlex.join(fit)}")
     return decision_lines(decision, table, study.spec), [*lines, f"next: embed with it: {shlex.join(embed)}"]
-
-
-def _on_all_classes(finished: Study, row: str) -> list[str]:
-    """The command that trains a row on the whole training half, as long as its folds did best; [] for what has none."""
-    from statistics import median_low
-
-    from levelfield.analysis.whole_half import AVERAGE, chosen_by_folds
-    from levelfield.study.jobs import CONFIG, Job, folds_of
-    from levelfield.study.spec import ALPHA, OF
-
-    study = finished.record()
-    made = study.spec.derived.get(row, {ALPHA: None})
-    if row not in study.spec.methods or ALPHA not in made:
-        return []
-    trained = made.get(OF, row)
-    config = finished.folder / Job(trained, "run", 0, 0).path / CONFIG
-    steps = chosen_by_folds(study, trained).steps
-    fit = ["levelfield", "fit", "--config", str(config), "--data.fold", "none", "--trainer.max_epochs", "-1"]
-    fit += ["--trainer.max_steps", str(steps), "--name", study.folder.name]
-    if OF in made:
-        alpha = median_low(study.state.results[job][ALPHA] for job in folds_of(study.spec, row, 0))
-        fit += ["--trainer.callbacks+", AVERAGE, "--trainer.callbacks.alpha", str(alpha)]
-    return fit

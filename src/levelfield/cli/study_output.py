@@ -99,7 +99,7 @@ def _answer_of(console: Console, study: Study, arguments: argparse.Namespace, ma
         else:
             _print_lines(console, status_lines(study.record()))
     elif arguments.command == "report":
-        _print_study(console, study, anew=True)
+        _print_study(console, study, again=True)
         if arguments.figures is not None:
             _print_lines(console, list(map(str, study.figures(arguments.figures))))
         if arguments.others:
@@ -195,18 +195,18 @@ def _next(study: Study, arguments: argparse.Namespace) -> list[str]:
     return [f"next: your own loss beside these: {shlex.join(again)}"]
 
 
-def _print_study(console: Console, study: Study, anew: bool, table: bool = True) -> None:
-    """The comparison table with what must be said beside it, and where the numbers lie.
+def _print_study(console: Console, study: Study, again: bool, table: bool = True) -> None:
+    """The comparison table with what must be said beside it, and where the numbers are.
 
     Args:
-        anew: Whether to write the tables and the page again, if they are there.
+        again: Whether to write the tables and the page again, if they are there.
         table: Whether to print it, or the places alone.
     """
     if table:
         console.print(study.table())
     record = study.record()
     page = record.report_folder / "index.html"
-    if anew or not page.is_file():
+    if again or not page.is_file():
         study.report()
     verdicts = verdict_lines(collect_rows(record), record.spec, SENTENCES_ON_SCREEN) if table else []
     files = (record.results_file, record.summary_file, page)

@@ -1,8 +1,7 @@
 """The datamodule: balanced training batches and a class-disjoint validation fold; the test classes stay sealed."""
 
-import inspect
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any, Literal
 
@@ -18,7 +17,8 @@ from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.features import Extractor, FeatureSubset, features_of
 from levelfield.data.index import SampleIndex
 from levelfield.data.loading import in_processes, loader, loader_processes
-from levelfield.data.places import dataset_without_ways, root_in_vain
+from levelfield.data.places import root_in_vain
+from levelfield.data.plain_arguments import dataset_spec, plain_arguments
 from levelfield.data.recorded_loader import RecordedLoader
 from levelfield.data.samplers import EvalSampler, MPerClassBatchSampler, TrainingBatchSampler
 from levelfield.data.samplers.base import SamplerFactory
@@ -170,13 +170,13 @@ class MetricDataModule(LightningDataModule):
             unlabelled = replace(index, labels=np.zeros_like(index.labels))
             self.predict_subset = self._subset(self.dataset, unlabelled, np.zeros(1, dtype=index.labels.dtype))
         if not self.hparams:  # made in Python: a checkpoint tells `levelfield validate` and `test` the same arguments
-            self.save_hyperparameters(self._plain_arguments(), logger=False)
+            self.save_hyperparameters(plain_arguments(self, MetricDataModule), logger=False)
         if self._identity is None:
             self._overview = self.dataset.overview(index, split, self.split_seed) + root_in_vain(
                 self.dataset, self.root
             )
             self._identity = {
-                "dataset": self._dataset_spec(),
+                "dataset": dataset_spec(self.dataset, self.root),
                 "fingerprint": self.dataset.once(
                     ("fingerprint", trainval.keys), lambda: self.dataset.fingerprint(trainval)
                 ),
@@ -398,22 +398,3 @@ class MetricDataModule(LightningDataModule):
     ) -> ClassSubset:
         selected = index.select(np.isin(index.labels, classes))
         return ClassSubset(source, selected, self.transform(train), seed=self.seed)
-
-    def _dataset_spec(self) -> dict[str, Any]:
-        """The data set as import path and plain arguments, without the way to its files, which is a machine's own."""
-        kind = type(self.dataset)
-        arguments = {name: getattr(self.dataset, name) for name in inspect.signature(kind).parameters}
-        spec = {"class_path": f"{kind.__module__}.{kind.__qualname__}", "init_args": arguments}
-        return dataset_without_ways(spec, self.root)
-
-    def _plain_arguments(self) -> dict[str, Any]:
-        """The arguments of this datamodule as a configuration holds them, without the root."""
-        names = inspect.signature(MetricDataModule).parameters
-        given = {name: getattr(self, name) for name in names if name != "sampler"}
-        transforms = {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(self.transforms).items()}
-        text = self.dataset.modality == "text"
-        path = f"{self.sampler.__module__}.{getattr(self.sampler, '__qualname__', '<locals>')}"
-        # Nothing that is done with a checkpoint takes training batches: a sampler without a name is left out.
-        named = {} if "<locals>" in path else {"sampler": {"class_path": path}}
-        plain = {**given, "dataset": self._dataset_spec(), "root": None, "transforms": None if text else transforms}
-        return {**plain, **named}

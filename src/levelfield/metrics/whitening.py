@@ -7,6 +7,18 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from levelfield.metrics.pca import PCA
+
+
+def whitened_components(
+    embeddings: Float[Tensor, "items dim"], labels: Int[Tensor, " items"], size: int
+) -> Float[Tensor, "dim size"]:
+    """W V: V are the first `size` principal components of the embeddings x W. float64; errors as below."""
+    whitening_DD = within_class_whitening(embeddings, labels)
+    pca = PCA(size).fit(embeddings.double() @ whitening_DD)
+    assert pca.components_DC is not None
+    return whitening_DD @ pca.components_DC
+
 
 def within_class_whitening(
     embeddings: Float[Tensor, "items dim"], labels: Int[Tensor, " items"]

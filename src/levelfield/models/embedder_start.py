@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from levelfield.errors import UserError
 from levelfield.metrics.pca import PCA
-from levelfield.metrics.whitening import within_class_whitening
+from levelfield.metrics.whitening import whitened_components
 from levelfield.models.embedders import LinearEmbedder
 
 EmbedderInit = Literal["random", "pca", "whitening"]
@@ -54,22 +54,16 @@ def start_embedder(
     if not torch.isfinite(features_NF).all():
         raise UserError(f"{OPTION} {kind}: the trunk's features are not finite; look at its weights and at the samples")
     if kind == "pca":
-        mean_F, components_FC = _principal(features_NF, size)
+        pca = PCA(size).fit(features_NF)
+        assert pca.mean_D is not None
+        assert pca.components_DC is not None
+        mean_F, components_FC = pca.mean_D, pca.components_DC
     else:
         try:
-            whitening_FF = within_class_whitening(features_NF, labels_N)
+            mean_F, components_FC = features_NF.double().mean(0), whitened_components(features_NF, labels_N, size)
         except ValueError as error:
             raise UserError(f"{OPTION} {kind}: {error}; give pca") from error
-        _, components_FC = _principal(features_NF.double() @ whitening_FF, size)
-        mean_F, components_FC = features_NF.double().mean(0), whitening_FF @ components_FC
         # As long as the PCA's on average: cosines stay, and a step of the same rate turns both embedders as far.
         components_FC *= size**0.5 / torch.linalg.matrix_norm(components_FC)
     embedder.linear.weight.copy_(components_FC.T)
     embedder.linear.bias.copy_(-(mean_F @ components_FC))
-
-
-def _principal(points: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    pca = PCA(size).fit(points)
-    assert pca.mean_D is not None
-    assert pca.components_DC is not None
-    return pca.mean_D, pca.components_DC

@@ -8,9 +8,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from levelfield.errors import UserError
 from levelfield.metrics import retrieval_metrics
 from levelfield.metrics.table import SELECTED_BY
@@ -21,12 +18,11 @@ from levelfield.study.jobs import CHECKPOINT, RESULT, Task, failed, read_result,
 from levelfield.study.spec import ALPHA, OF, VALIDATED
 from levelfield.study.training_job import check_sources, fixed_threads, memory_errors
 from levelfield.training.build import TrainingCLI, build
+from levelfield.training.callbacks.average_with_start import CANDIDATES, between
 from levelfield.training.embed import embed
 from levelfield.training.frozen_trunk import TRUNKS
 from levelfield.training.learner import MetricLearner
 from levelfield.training.trust import own_packages
-
-ALPHAS = (0.75, 0.5, 0.25)  # besides 1
 
 
 def run_derived(task: Task, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -74,15 +70,6 @@ def run_derived(task: Task, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
     return write_result(task, found, earlier)
 
 
-def between(start: dict[str, Any], trained: dict[str, Any], alpha: float) -> dict[str, Any]:
-    """`alpha * trained + (1 - alpha) * start`; what is no weight, such as batch norm's counters, is the trained one."""
-    mixed = dict(trained)
-    for name, weight in trained.items():
-        if isinstance(weight, Tensor) and weight.is_floating_point():
-            mixed[name] = torch.lerp(start[name], weight, alpha)
-    return mixed
-
-
 def _trained(source: Path, training: TrainingCLI) -> dict[str, Any]:
     learner = MetricLearner.load_from_checkpoint(source / CHECKPOINT, trust=own_packages(training.config_dump))
     if any(True for _ in learner.embedder.parameters()):
@@ -106,7 +93,7 @@ def _best_alpha(
     if not validation:
         raise UserError("derived: alpha: validated needs a validation fold; give a number")
     scores = {1.0: validation[SELECTED_BY]}
-    for alpha in ALPHAS:
+    for alpha in CANDIDATES[1:]:
         training.model.trunk.load_state_dict(between(start, trained, alpha))
         scores[alpha] = _validate(training) or 0.0
     return max(scores, key=scores.__getitem__)  # of equals the trained weights as they are

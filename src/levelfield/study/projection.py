@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from levelfield.metrics.pca import PCA
-from levelfield.metrics.whitening import within_class_whitening
+from levelfield.metrics.whitening import whitened_components, within_class_whitening
 from levelfield.storage.atomic import write_atomically
 from levelfield.study.spec import FEATURES, LDA, TO_SIZE, WHITENING
 
@@ -81,10 +81,7 @@ def fit_projection(
     match = re.fullmatch(TO_SIZE, kind)
     size = min(embedding_size if match is None else int(match[2]), *features.shape)
     if match is not None and match[1] == WHITENING:
-        whitening_FF = within_class_whitening(features, labels)
-        whitened = PCA(size).fit(features.double() @ whitening_FF)
-        assert whitened.components_DC is not None
-        return Projection(features.double().mean(0), whitening_FF @ whitened.components_DC)
+        return Projection(features.double().mean(0), whitened_components(features, labels, size))
     pca = PCA(size).fit(features)
     return Projection(pca.mean_D, pca.components_DC)
 

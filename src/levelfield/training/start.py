@@ -18,7 +18,7 @@ def start(learner: Any, datamodule: Any) -> None:
     All processes of a training see all training samples, so that they start alike.
 
     Raises:
-        UserError: loaders of one's own, or features that have no such projection.
+        UserError: the loaders are not a MetricDataModule's, or the features have no such projection.
     """
     losses = [each for each in learner.loss.modules() if isinstance(each, ClassificationLoss)]
     losses = [each for each in losses if each.starts_at_class_means]

@@ -81,7 +81,7 @@ class Lengths:
     """What fits into the time.
 
     Attributes:
-        size: Side of a training crop in pixels; None for texts.
+        size: Side of a training crop in pixels; None for texts, and where a file or an option says it.
         folds: Folds that are validated.
         steps: Of a training of the trunk; 0 leaves these out.
     """
@@ -129,7 +129,7 @@ def choose(
     Args:
         costs: At the size `measured`.
         usual: Steps that are worth their time.
-        sizes: Sides that may be chosen; empty for texts.
+        sizes: Sides that may be chosen; empty where there is no choice.
     """
     size, here = None, costs
     for size in sorted(sizes, reverse=True):
@@ -172,11 +172,11 @@ def make_plan(
     trained = len(index.keys) - tested
     counts = Counts(round(trained * (1 - 1 / blocks)), round(trained / blocks), tested)
     with fixed_threads(1), tempfile.TemporaryDirectory() as folder:
-        at_measured = merge(merge(base, first), with_size(measured))
+        at_measured = merge(merge(base, with_size(measured)), first)
         costs = _measure(at_measured, blocks, Path(folder))
         budget -= costs.sample * sum((len(trunks) - 1) * part for part in (trained, tested))
         lengths = choose(costs, counts, blocks, usual, USABLE * budget, sizes, measured or 1)
-        settings = {name: merge(merge(base, each), with_size(lengths.size)) for name, each in trunks.items()}
+        settings = {name: merge(merge(base, with_size(lengths.size)), each) for name, each in trunks.items()}
         scores = {name: _scores(each, lengths.folds, blocks, Path(folder)) for name, each in settings.items()}
     trunk = max(scores, key=lambda name: scores[name][0][FEATURES])
     found, num_features, size = scores[trunk]
@@ -208,7 +208,7 @@ def definition(name: str, modality: str, data: Config, trunks: Mapping[str, Conf
     derived: dict[str, Any] = {}
     if lengths.steps:
         for loss in (PAIR, CLASSES):
-            own = trunk_settings(modality, loss, lengths.steps)
+            own = trunk_settings(modality, lengths.steps)
             own["model"] |= {"embedding_size": plan.num_features}
             methods[f"trunk_{loss}"] = [f"method/{loss}.yaml", own]
         for loss in (PAIR, CLASSES):
@@ -218,7 +218,7 @@ def definition(name: str, modality: str, data: Config, trunks: Mapping[str, Conf
     head = {"embedder_init": plan.start, "embedding_size": plan.embedding_size}
     return {
         "name": name,
-        "base": [*HEADS, data, trunks[plan.trunk], with_size(lengths.size), {"model": head}],
+        "base": [*HEADS, data, with_size(lengths.size), trunks[plan.trunk], {"model": head}],
         "methods": methods,
         **({"derived": derived} if derived else {}),
         "references": ["features", "whitening", f"whitening{plan.embedding_size}"],
@@ -230,7 +230,7 @@ def definition(name: str, modality: str, data: Config, trunks: Mapping[str, Conf
     }
 
 
-def trunk_settings(modality: str, loss: str, steps: int) -> Config:
+def trunk_settings(modality: str, steps: int) -> Config:
     """What a training of the whole trunk lays over that of a head."""
     return {
         "model": {
@@ -245,7 +245,7 @@ def trunk_settings(modality: str, loss: str, steps: int) -> Config:
 
 
 def with_size(size: int | None) -> Config:
-    """The settings of training crops of `size` pixels; none for texts."""
+    """The settings of training crops of `size` pixels, below those of a trunk that says its own; none for None."""
     if size is None:
         return {}
     return {"data": {"transforms": {"crop_size": size, "resize": round(size * 8 / 7)}}}
@@ -253,11 +253,8 @@ def with_size(size: int | None) -> Config:
 
 def _sizes(dataset: "MetricDataset", index: "SampleIndex", config: Config) -> tuple[tuple[int, ...], int | None, str]:
     """Sides that crops may have, the one to measure at, and why no larger one."""
-    if dataset.modality == "text":
-        return (), None, ""
-    own = config["data"].get("transforms", {}).get("crop_size")
-    if own is not None:  # the trunk's file, or an option, says it
-        return (own,), own, f"{own} px are asked for"
+    if dataset.modality == "text" or config["data"].get("transforms", {}).get("crop_size") is not None:
+        return (), None, ""  # the trunk's file, or an option, says it
     positions = torch.linspace(0, len(index.keys) - 1, min(LOOKED_AT, len(index.keys))).long().tolist()
     sides = []
     for position in positions:

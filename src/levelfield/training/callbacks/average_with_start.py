@@ -25,6 +25,19 @@ CANDIDATES = (1.0, 0.75, 0.5, 0.25)  # the first of equals is chosen: the traine
 Weights = Mapping[str, Tensor]
 
 
+def between(start: Mapping[str, Any], trained: Mapping[str, Any], alpha: float) -> dict[str, Any]:
+    """`alpha * trained + (1 - alpha) * start`; what is no weight, such as batch norm's counters, is the trained one.
+
+    Rounding would move weights that have not changed, so these stay.
+    """
+    mixed = dict(trained)
+    for name, weight in trained.items():
+        if isinstance(weight, Tensor) and weight.is_floating_point():
+            one = start[name].to(weight.device)
+            mixed[name] = torch.where(one == weight, weight, torch.lerp(one, weight, alpha))
+    return mixed
+
+
 class AverageWithStart(Callback):
     """Keeps `alpha * trained + (1 - alpha) * start` (WiSE-FT, Wortsman et al. 2022, arXiv 2109.01903).
 
@@ -137,9 +150,9 @@ class AverageWithStart(Callback):
 
     def _put(self, learner: LightningModule, alpha: float, trained: Weights) -> None:
         assert self._start is not None
+        mixed = between(self._start, trained, alpha)
         for name, weight in _averaged(learner).items():
-            one, other = self._start[name].to(weight.device), trained[name].to(weight.device)
-            weight.copy_(torch.where(one == other, other, torch.lerp(one, other, alpha)))
+            weight.copy_(mixed[name])
 
     def _replace_weights(self, kept: ModelCheckpoint, learner: LightningModule) -> None:
         """Put the chosen average into the best epoch's checkpoint; a fit goes on from there with the trained ones."""
