@@ -203,6 +203,7 @@ def test_with_too_few_classes_it_says_what_can_be_done(run, tmp_path: Path) -> N
         (["--minutes", "2"], "PATH"),
         (["x", "--trunk"], "--trunk"),
         (["x", "--minutes", "soon"], "--minutes"),
+        (["x", "--minuts", "2"], "'--minutes'"),
         (["x", "--minutes=0"], "--minutes"),
         (["x", "--model.trunk", "mine.Trunk"], "--model.trunk"),
         (["x", "--folds", "2"], "--folds"),

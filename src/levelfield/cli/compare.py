@@ -14,7 +14,7 @@ import yaml
 from levelfield.cli import study
 from levelfield.cli.study_output import Ending
 from levelfield.core.configuration import Config, merge, set_dotted, stack
-from levelfield.errors import UserError
+from levelfield.errors import UserError, nearest
 from levelfield.experiment import Study
 from levelfield.runtime.processes import cores_here
 from levelfield.storage.atomic import write_atomically
@@ -55,6 +55,7 @@ settings of the data such as --data.transforms.crop_size 96.
 """
 MINUTES = 30.0
 MOST_NAMED = 20
+OWN = ("--minutes", "--trunk", "--skip-broken")
 USUAL_TRUNK = {"image": "trunk/efficientnet_lite0.yaml", "text": "trunk/minilm.yaml"}
 
 
@@ -166,6 +167,9 @@ def _own_words(argv: Sequence[str]) -> Words:
         raise UserError(f"levelfield compare {path}: give the PATH of your data first")
     own = ("--trunk=", "--minutes=")
     words = [part for word in words for part in (word.split("=", 1) if word.startswith(own) else [word])]
+    for word in words:  # `study run`, which reads the rest, does not know these
+        if word.startswith("--") and word not in OWN and (meant := nearest(word, OWN, cutoff=0.8)):
+            raise UserError(f"no such option {word!r}{meant}")
     trunks: list[str] = []
     while "--trunk" in words:
         at = words.index("--trunk")
@@ -293,7 +297,7 @@ def _openable(path: str, dataset: "MetricDataset", index: "SampleIndex", skip_br
     print("\n".join(named), end="\n" * bool(named))
     if broken and not skip_broken:
         raise UserError(
-            f"{len(broken):,} of {len(index.keys):,} images of {path} cannot be opened; mend them, or leave them "
+            f"{len(broken):,} of {len(index.keys):,} images of {path} cannot be opened; replace them, or leave them "
             "out: --skip-broken"
         )
     if broken:
