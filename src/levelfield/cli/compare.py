@@ -168,7 +168,7 @@ def _own_words(argv: Sequence[str]) -> Words:
     own = ("--trunk=", "--minutes=")
     words = [part for word in words for part in (word.split("=", 1) if word.startswith(own) else [word])]
     for word in words:  # `study run`, which reads the rest, does not know these
-        if word.startswith("--") and word not in OWN and (meant := nearest(word, OWN, cutoff=0.8)):
+        if word.startswith("--") and word not in OWN and (meant := nearest(word, OWN, "", cutoff=0.8)):
             raise UserError(f"no such option {word!r}{meant}")
     trunks: list[str] = []
     while "--trunk" in words:
