@@ -16,7 +16,7 @@ from scipy.stats.qmc import Sobol
 
 from levelfield.core.configuration import read_yaml
 from levelfield.errors import UserError
-from levelfield.study.search_space import Range, read_space
+from levelfield.study.search_space import Range, configured, read_space
 from levelfield.study.suggest import Trial, at_bound, best_trial, suggest
 
 METHODS = sorted((Path(__file__).parents[2] / "configs" / "method").glob("*.yaml"))
@@ -90,6 +90,32 @@ def test_the_first_five_are_sobol_points_in_each_range_s_scale() -> None:
         assert (quarters == np.arange(4)[:, None]).all()
         assert all(isinstance(point["model.loss.init_args.num_bins"], int) for point in points)
     assert points[0] != suggest(SPACE, [], 0, 7, "arcface") != suggest(SPACE, [], 0, 8, "arcface")
+
+
+@pytest.mark.parametrize("sampler", ["gp", "tpe", "random"])
+def test_the_first_trial_is_the_method_s_own_setting_where_it_lies_in_the_space(sampler: str) -> None:
+    space = read_space(
+        {
+            "model.loss.scale": {"low": 1, "high": 100, "scale": "log"},
+            "model.loss.init_args.margin": {"low": 0, "high": 1},
+            "model.embedder_lr": {"low": 0.1, "high": 1},
+            "data.batch_size": {"values": {16: {"data.samples_per_class": 2}, 32: {"data.samples_per_class": 4}}},
+        },
+        "s.yaml",
+    )
+    config = {
+        "model": {"loss": {"class_path": "L", "init_args": {"scale": 64.0, "margin": 7.0}}},
+        "data": {"batch_size": 32, "samples_per_class": 4},
+    }
+    own = configured(space, config)
+    first = suggest(space, [], 0, 0, "arcface", sampler, own)
+    assert first["model.loss.scale"] == 64.0
+    assert (first["data.batch_size"], first["data.samples_per_class"]) == (32, 4)
+    # Outside the space, and not said: as without an own setting.
+    without = suggest(space, [], 0, 0, "arcface", sampler)
+    for key in ("model.loss.init_args.margin", "model.embedder_lr"):
+        assert first[key] == without[key]
+    assert suggest(space, [], 1, 0, "arcface", sampler, own) == suggest(space, [], 1, 0, "arcface", sampler)
 
 
 def test_sobol_points_do_not_depend_on_how_many_are_drawn() -> None:

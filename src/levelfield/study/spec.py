@@ -16,7 +16,7 @@ from levelfield.core.configuration import Config, flatten, init_args, merge, rea
 from levelfield.core.source_identity import DEFAULTS
 from levelfield.errors import UserError
 from levelfield.storage.without_trackers import without_trackers
-from levelfield.study.search_space import Space, read_space
+from levelfield.study.search_space import Space, configured, read_space
 
 STUDY = "study.yaml"
 BASELINE = "pretrained"
@@ -131,6 +131,10 @@ class StudySpec:
     def space(self, row: str) -> Space:
         """What is searched of a row."""
         return read_space(self.spaces.get(row, {}), f"spaces of {self.name}: {row}")
+
+    def own_setting(self, row: str) -> Config:
+        """What a row's configuration itself gives to the arguments that are searched, which the first trial tries."""
+        return configured(self.space(row), self.methods.get(row, {}))
 
     # The untrained rows.
 

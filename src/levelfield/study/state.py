@@ -94,8 +94,9 @@ class StudyState:
 
     def suggest_arguments(self, job: Job) -> tuple[Any, ...]:
         """The arguments of `suggest` for the trial of a job that is ready."""
-        earlier = self._trials[job.method][: self._trials_before(job)]
-        return self.spec.space(job.method), earlier, job.number, self.spec.seed, job.method, self.spec.search.sampler
+        spec, row = self.spec, job.method
+        earlier = self._trials[row][: self._trials_before(job)]
+        return spec.space(row), earlier, job.number, spec.seed, row, spec.search.sampler, spec.own_setting(row)
 
     def trials(self, row: str) -> list[Trial]:
         """The trials of a row that have ended, up to the first that has not."""
@@ -126,4 +127,4 @@ class StudyState:
 def first_config(spec: StudySpec, row: str) -> Config:
     """The configuration of the first job of a row: a trial where it is searched."""
     job = Job(row, "trial" if spec.trials(row) else "run", 0, 0)
-    return job_config(spec, job, suggest(spec.space(row), [], 0, spec.seed, row, spec.search.sampler))
+    return job_config(spec, job, suggest(*StudyState(spec, {}).suggest_arguments(job)))

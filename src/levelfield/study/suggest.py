@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from levelfield.seeds import seed_of
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     import optuna
 
 SAMPLERS = ("gp", "tpe", "random")
-# Quasi-random trials before a model of the scores is trusted.
+# Trials before a model of the scores is trusted.
 FIRST_POINTS = 5
 # A value this close to a bound, as a fraction of the range, may mean that the best lies beyond it.
 NEAR_BOUND = 0.01
@@ -43,14 +44,21 @@ class Trial:
 
 
 def suggest(
-    space: Space, finished: Sequence[Trial], number: int, seed: int, method: str, sampler: str = "gp"
+    space: Space,
+    finished: Sequence[Trial],
+    number: int,
+    seed: int,
+    method: str,
+    sampler: str = "gp",
+    own: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """What trial `number` of a method tries.
 
-    The first five trials are scrambled Sobol points, then the sampler decides (`random` from the first trial on). It is
-    told the trials in `finished`; those before `number` that are missing there, the earlier ones of the same batch, it
-    is told as running, which keeps the trials of a batch apart. A failed trial counts as the lower quartile
-    of the values so far: low enough to keep the search away, and no outlier that would spoil the model of the others.
+    The first trial has the method's own setting, so a search ends at that or better on the validation folds. The next
+    four are scrambled Sobol points, then the sampler decides (`random` from the second trial on). It is told the
+    trials in `finished`; those before `number` that are missing there, the earlier ones of the same batch, it is told
+    as running, which keeps the trials of a batch apart. A failed trial counts as the lower quartile of the values so
+    far: low enough to keep the search away, and no outlier that would spoil the model of the others.
 
     Args:
         space: What is searched; an empty one suggests nothing.
@@ -58,6 +66,8 @@ def suggest(
         seed: The study's.
         method: Its name in the study; two names of one loss search differently.
         sampler: `gp` (Gaussian process, expected improvement), `tpe` or `random`.
+        own: The method's own setting, dotted key to value. A value outside its range, or a key that is missing, is
+            that of a Sobol point.
 
     Returns:
         Dotted key to value, the same for the same arguments in any process; tied keys and what follows from a choice
@@ -71,22 +81,29 @@ def suggest(
     if not space:
         return {}
     # A space is the same whatever the order of its lines.
-    found = _suggest(dict(sorted(space.items())), finished, number, seed, method, sampler)
+    found = _suggest(dict(sorted(space.items())), finished, number, seed, method, sampler, own)
     return settings(space, found)
 
 
 def _suggest(
-    space: Space, finished: Sequence[Trial], number: int, seed: int, method: str, sampler: str
+    space: Space,
+    finished: Sequence[Trial],
+    number: int,
+    seed: int,
+    method: str,
+    sampler: str,
+    own: Mapping[str, Any],
 ) -> dict[str, float]:
+    first = coordinates(space, own)
     if sampler == "random":
-        return _random_point(space, number, seed, method)
+        return _random_point(space, number, seed, method) | (first if number == 0 else {})
     ended = sorted(finished, key=lambda trial: trial.number)
     told = [(coordinates(space, parameters), value) for parameters, value in _told_values(ended)]
     known = {trial.number for trial in ended}
     running: list[dict[str, float]] = []
     for trial_number in (*(earlier for earlier in range(number) if earlier not in known), number):
         if trial_number < FIRST_POINTS or not told:
-            running.append(_sobol_point(space, trial_number, seed, method))
+            running.append(_sobol_point(space, trial_number, seed, method) | (first if trial_number == 0 else {}))
         else:
             running.append(_ask(space, told, running, seed_of("search", seed, method, trial_number, bits=32), sampler))
     return running[-1]
