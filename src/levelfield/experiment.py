@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TextIO
 
 from rich.console import Console
 
+from levelfield.analysis.conclusion import verdict
 from levelfield.analysis.integrity import changed_files
 from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows, summarise, write_tables
 from levelfield.analysis.status import status_lines
@@ -161,9 +162,14 @@ class Study:
             write_study_cards(self.asked)
         return self
 
-    def table(self) -> StudyTable:
-        """The comparison table with its footnotes."""
-        return study_table(self.record())
+    def table(self, brief: bool = False) -> StudyTable:
+        """The comparison table with its footnotes; `brief` for a screen: MAP@R and P@1 of separated embeddings."""
+        return study_table(self.record(), brief)
+
+    def conclusion(self) -> list[str]:
+        """The best method, whether training pays, and how many methods end above each untrained row, in sentences."""
+        study = self.record()
+        return verdict(collect_rows(study), study.spec)
 
     def verdicts(self) -> list[str]:
         """What the paired comparisons of separated MAP@R say; the page has the other metrics and every interval."""

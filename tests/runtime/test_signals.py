@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -98,3 +100,28 @@ def test_a_signal_that_comes_while_an_object_is_deleted_is_not_lost() -> None:
 
     with pytest.raises(Stopped), handling(stop_at_once):
         work()
+
+
+def test_ctrl_c_within_a_destructor_stops_after_all() -> None:
+    """Python prints a KeyboardInterrupt there and goes on."""
+    program = """
+import os, signal
+from levelfield.runtime.signals import keeping_ctrl_c
+
+class Closing:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(1000):
+            pass
+
+with keeping_ctrl_c() as check:
+    closing = Closing()
+    del closing
+    print("goes on", flush=True)
+    check()
+    print("never")
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ended.stdout == "goes on\n"
+    assert ended.stderr.endswith("KeyboardInterrupt\n")
+    assert ended.returncode == -signal.SIGINT

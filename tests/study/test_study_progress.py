@@ -101,4 +101,5 @@ def test_a_terminal_has_a_bar_with_the_time_left() -> None:
         progress.line("contrastive run 0: tried again")
     assert "3/5" in output.getvalue()
     assert "2 min" in output.getvalue()
+    assert f"toy: {SLOW[1].method}" in output.getvalue()
     assert "contrastive run 0: tried again" in output.getvalue()

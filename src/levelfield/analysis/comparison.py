@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from types import MappingProxyType
 
 import numpy as np
 
@@ -62,6 +63,7 @@ def compare_all(
     metric: str = SELECTED_BY,
     embedding: str = "separated",
     baselines: Mapping[str, str] | str = BASELINE,
+    halves: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Comparison]:
     """All comparisons of a study: pairs of methods, each method over the baseline, two searches of one method.
 
@@ -73,6 +75,7 @@ def compare_all(
     Args:
         methods: The study's methods in order; the baseline is added where it has scores.
         baselines: The row without training that all methods are compared with, or that of each.
+        halves: `StudySpec.halves`; methods that are tested on different classes are no pair.
 
     Returns:
         Pairs, then methods over the baseline, then second searches, each in the order of `methods`; two methods without
@@ -86,7 +89,7 @@ def compare_all(
     if embedding == "concatenated":
         opponents = {m: one_pca(name) if one_pca(name) in scores else name for m, name in opponents.items()}
     families = {
-        PAIR: list(combinations(first_searches, 2)),
+        PAIR: [(a, b) for a, b in combinations(first_searches, 2) if halves.get(a) == halves.get(b)],
         OVER_BASELINE: [(method, opponents[method]) for method in trained],
         SECOND_SEARCH: [(b, a) for a, b in combinations(methods, 2) if first_search(a) == first_search(b)],
     }

@@ -1,4 +1,4 @@
-"""The verdict of a study in two sentences: which method is best, and whether training pays."""
+"""The verdict of a study in a few sentences: which method is best, and whether training pays."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,9 +6,9 @@ from levelfield.analysis.comparison import OVER_BASELINE, PAIR, compare_all
 from levelfield.analysis.results import ResultRow, SummaryRow, summarise
 from levelfield.analysis.verdicts import amount, p_in_words
 from levelfield.metrics.table import SELECTED_BY
-from levelfield.study.spec import FEATURES, LDA, WHITENING, StudySpec, first_search, is_baseline
+from levelfield.study.spec import StudySpec, first_search, is_baseline
 
-MOST_NAMED = 4  # of the methods that cannot be told from the best one
+MOST_NAMED = 4  # of the methods that cannot be told from the best one, and of the untrained rows
 
 
 def best_method(rows: Sequence[ResultRow], spec: StudySpec) -> str:
@@ -18,21 +18,10 @@ def best_method(rows: Sequence[ResultRow], spec: StudySpec) -> str:
     return max((row for row in tested if row.method in trained), key=lambda row: row.mean).method
 
 
-def kind_of(row: str, spec: StudySpec) -> str:
-    """What a row embeds with: `features`, `pca`, `lda`, `whitening`, or `method` for a trained one."""
-    if not is_baseline(row):
-        return "method"
-    kind = spec.reference_of(row)
-    if kind.startswith(WHITENING):
-        return WHITENING
-    return kind if kind in (FEATURES, LDA) else "pca"
+def verdict(rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:
+    """Which method is best and which cannot be told from it, whether training pays, and above which untrained rows.
 
-
-def two_sentences(rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:
-    """The verdict: which method is best and which cannot be told from it, then whether training pays.
-
-    The opponent is the trunk without training: the best row of its features as they are or reduced by a PCA. Another
-    row without training that is better than all methods is named.
+    The opponent of training is the best of all rows without it, those that learn from the classes included.
     """
     trained = _trained(spec)
     means = {row.method: row for row in summarise(rows) if (row.embedding, row.metric) == ("separated", SELECTED_BY)}
@@ -43,7 +32,8 @@ def two_sentences(rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:
     interval = "" if means[best].ci95 is None else f" ± {100 * (means[best].ci95 or 0):.1f}"
     first = f"On unseen classes {best} has {'the highest ' if len(tested) > 1 else ''}MAP@R, "
     first += f"{100 * means[best].mean:.1f}{interval} percent"
-    pairs = [each for each in compare_all(rows, trained) if each.kind == PAIR and best in (each.method, each.other)]
+    found = compare_all(rows, trained, halves=spec.halves)
+    pairs = [each for each in found if each.kind == PAIR and best in (each.method, each.other)]
     level = [each.other if each.method == best else each.method for each in pairs if not each.shown]
     if pairs and all(each.p is None for each in pairs):
         first += ", with too few runs to say that this is no chance"
@@ -54,25 +44,32 @@ def two_sentences(rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:
         if better := len(pairs) - len(level):
             first += f"; it is shown to be better than {better} of {len(pairs)} others, and"
         first += f"{'' if better else ';'} no difference from {named} is shown"
-    opponent = _highest(means, [method for method in means if kind_of(method, spec) in ("features", "pca")])
-    if opponent is None:
-        return [f"{first}."]
-    found = [each for each in compare_all(rows, trained, baselines=opponent) if each.kind == OVER_BASELINE]
-    over = next((each for each in found if each.method == best), None)
-    if over is None:  # a fold of the opponent is missing
-        return [f"{first}."]
+    same = [row for row in means if is_baseline(row) and spec.halves.get(row) == spec.halves.get(best)]
+    untrained = sorted(same, key=lambda row: -means[row].mean)
+    return [f"{first}.", *_against(untrained, best, rows, spec), *_counts(untrained, tested, means)]
+
+
+def _against(untrained: Sequence[str], best: str, rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:
+    """Whether training pays, over the best row without it; nothing where that misses a fold."""
+    if not untrained:
+        return []
+    found = compare_all(rows, _trained(spec), baselines=untrained[0])
+    over = next((each for each in found if each.kind == OVER_BASELINE and each.method == best), None)
+    if over is None:
+        return []
     pays = "Training pays" if over.difference > 0 else "Training does not pay"
     gain, comma, interval = amount(over).partition(",")
-    second = f"{pays if over.shown else 'Training is not shown to pay'}: {gain} over {opponent}{comma}{interval}"
-    second += f" ({p_in_words(over.p_holm)})" if over.p_holm is not None else ""
-    reference = _highest(means, [method for method in means if is_baseline(method)])
-    if reference is not None and means[reference].mean > max(means[opponent].mean, means[best].mean):
-        second += f"; yet {reference}, which is not trained either, has {100 * means[reference].mean:.1f} percent"
-    return [f"{first}.", f"{second}."]
+    said = f"{pays if over.shown else 'Training is not shown to pay'}: {gain} over {untrained[0]}{comma}{interval}"
+    return [f"{said} ({p_in_words(over.p_holm)})." if over.p_holm is not None else f"{said}."]
 
 
-def _highest(means: Mapping[str, SummaryRow], methods: Sequence[str]) -> str | None:
-    return max(methods, key=lambda method: means[method].mean, default=None)
+def _counts(untrained: Sequence[str], tested: Sequence[str], means: Mapping[str, SummaryRow]) -> list[str]:
+    """How many methods end above each of the best rows without training."""
+    if not untrained or len(tested) == 1:
+        return []
+    above = {row: sum(means[method].mean > means[row].mean for method in tested) for row in untrained[:MOST_NAMED]}
+    each = [f"{number} above {row} ({100 * means[row].mean:.1f})" for row, number in above.items()]
+    return [f"Of {len(tested)} methods {_listed(each)}."]
 
 
 def _all_others(number: int) -> str:

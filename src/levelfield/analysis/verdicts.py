@@ -65,7 +65,7 @@ def verdict_lines(rows: Sequence[ResultRow], spec: StudySpec, most_sentences: in
     Args:
         most_sentences: Of pairs that are shown to differ; of more there is a line a method: what it is better than.
     """
-    comparisons = compare_all(rows, list(spec.methods), baselines=spec.baselines)
+    comparisons = compare_all(rows, list(spec.methods), baselines=spec.baselines, halves=spec.halves)
     sentences = dict(zip(comparisons, all_in_words(comparisons), strict=True))
     pairs = [comparison for comparison in comparisons if comparison.kind == PAIR]
     shown = [sentences[comparison] for comparison in pairs if comparison.shown]

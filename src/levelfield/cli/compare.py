@@ -110,7 +110,7 @@ def main(argv: Sequence[str]) -> int:
     if not options.options and options.executor == "local":
         words += ["--executor.workers", str(cores_here())]
     conclude = partial(_conclusion, dataset=dataset)
-    return study.main(["run", str(file), *words], Ending(["levelfield", "compare", *argv], conclude, table=False))
+    return study.main(["run", str(file), *words], Ending(["levelfield", "compare", *argv], conclude))
 
 
 def _check_option(key: str, path: str) -> None:

@@ -42,13 +42,11 @@ class Ending(NamedTuple):
 
     Attributes:
         again: The words that continue it after a stop.
-        conclude: Gives the lines above a finished study's table, and those below it.
-        table: Whether the study's own table and sentences are printed too.
+        conclude: Gives the lines above the places of a finished study's files, and those below them.
     """
 
     again: Sequence[str]
     conclude: Callable[[Study], tuple[list[str], list[str]]]
-    table: bool = True
 
 
 def answer(arguments: argparse.Namespace, ending: Ending | None) -> int:
@@ -179,8 +177,10 @@ def _run(
             raise  # the command line says by which signal, and has SLURM requeue the job
         return 130
     above, below = ending.conclude(study) if ending is not None else ([], _next(study, arguments))
+    if ending is None:
+        _print_brief(console, study)
     _print_lines(console, above)
-    _print_study(console, study, study.asked.had_work, table=ending is None or ending.table)
+    _print_places(console, study, study.asked.had_work)
     if machine is not None:
         rows = [asdict(row) for row in summarise(collect_rows(study.asked))]
         print(json.dumps({"event": "summary", "rows": rows}), file=machine, flush=True)
@@ -195,23 +195,29 @@ def _next(study: Study, arguments: argparse.Namespace) -> list[str]:
     return [f"next: your own loss beside these: {shlex.join(again)}"]
 
 
-def _print_study(console: Console, study: Study, again: bool, table: bool = True) -> None:
-    """The comparison table with what must be said beside it, and where the numbers are.
+def _print_study(console: Console, study: Study, again: bool) -> None:
+    """The comparison table with what must be said beside it and every comparison, and where the numbers are."""
+    record = study.record()
+    console.print(study.table())
+    verdicts = verdict_lines(collect_rows(record), record.spec, SENTENCES_ON_SCREEN)
+    _print_lines(console, [*search_lines(record), *verdicts])
+    _print_places(console, study, again)
 
-    Args:
-        again: Whether to write the tables and the page again, if they are there.
-        table: Whether to print it, or the places alone.
-    """
-    if table:
-        console.print(study.table())
+
+def _print_brief(console: Console, study: Study) -> None:
+    """What fits a screen: the table without the folds' embeddings side by side, and the conclusion."""
+    console.print(study.table(brief=True))
+    _print_lines(console, [*search_lines(study.record()), *study.conclusion()])
+
+
+def _print_places(console: Console, study: Study, again: bool) -> None:
+    """Where the tables and the page are, which are written again if asked or missing."""
     record = study.record()
     page = record.report_folder / "index.html"
     if again or not page.is_file():
         study.report()
-    verdicts = verdict_lines(collect_rows(record), record.spec, SENTENCES_ON_SCREEN) if table else []
     files = (record.results_file, record.summary_file, page)
-    places = ", ".join(str(study.folder / file.relative_to(record.folder)) for file in files)
-    _print_lines(console, [*(search_lines(record) if table else []), *verdicts, places])
+    _print_lines(console, [", ".join(str(study.folder / file.relative_to(record.folder)) for file in files)])
 
 
 def _print_lines(console: Console, lines: Sequence[str]) -> None:

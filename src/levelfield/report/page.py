@@ -7,7 +7,7 @@ from typing import Any
 
 from levelfield.analysis.cap import cap_lines
 from levelfield.analysis.comparison import OVER_BASELINE, PAIR, SECOND_SEARCH, compare_all
-from levelfield.analysis.conclusion import two_sentences
+from levelfield.analysis.conclusion import verdict
 from levelfield.analysis.conditions import collapsed, differing_conditions
 from levelfield.analysis.integrity import changed_files, gap_lines
 from levelfield.analysis.results import EMBEDDING_KINDS, ResultRow, SummaryRow, collect_rows, embedding_kinds, summarise
@@ -105,7 +105,7 @@ def _contents(study: StudyFolder, rows: Sequence[ResultRow], changed: Mapping[Pa
     return {
         "name": spec.name,
         "compared": compared(study),
-        "verdict": two_sentences(rows, spec),
+        "verdict": verdict(rows, spec),
         "columns": columns,
         "table": table,
         "notes": [
@@ -161,7 +161,7 @@ def _verdicts(spec: StudySpec, rows: Sequence[ResultRow]) -> list[dict[str, Any]
     for metric, title in SHOWN_METRICS.items():
         sentences: dict[tuple[str, str], list[str]] = defaultdict(list)
         for embedding in EMBEDDING_KINDS:
-            comparisons = compare_all(rows, list(spec.methods), metric, embedding, spec.baselines)
+            comparisons = compare_all(rows, list(spec.methods), metric, embedding, spec.baselines, spec.halves)
             for comparison, sentence in zip(comparisons, all_in_words(comparisons), strict=True):
                 sentences[comparison.kind, embedding].append(sentence)
         kinds = []

@@ -34,6 +34,7 @@ from levelfield.study.spec import (
 )
 
 COLLAPSED = " (collapsed)"
+BRIEF_METRICS = (SELECTED_BY, "precision_at_1")
 TABLE_WIDTH = 120  # where there is no terminal to say it
 
 
@@ -59,6 +60,7 @@ def score_lines(
     test: Sequence[SummaryRow],
     validation: Sequence[SummaryRow],
     kinds: Sequence[str] = EMBEDDING_KINDS,
+    metrics: Sequence[str] = tuple(SHOWN_METRICS),
 ) -> dict[str, list[ScoreLine]]:
     """The rows of each kind of embedding; the validation scores stand beside the separated test scores.
 
@@ -74,7 +76,7 @@ def score_lines(
             pairs = (name for method in methods for name in (method, one_pca(method)))
             shown = [name for name in dict.fromkeys(pairs) if name in methods or name in by_one_pca]
         for method in shown:
-            tested = [scores.get((method, embedding, metric)) for metric in SHOWN_METRICS]
+            tested = [scores.get((method, embedding, metric)) for metric in metrics]
             beside = validated.get(method)
             runs = next((row.n for row in [*tested, beside] if row is not None), 0)
             said_beside = percent(beside) if embedding == "separated" else ""
@@ -89,6 +91,7 @@ def comparison_table(
     validation: Sequence[SummaryRow],
     kinds: Sequence[str] = EMBEDDING_KINDS,
     collapsed: Collection[str] = (),
+    metrics: Sequence[str] = tuple(SHOWN_METRICS),
 ) -> Table:
     """Test scores in percent, one row a method, separated above concatenated; it fits a terminal of 80 columns.
 
@@ -97,13 +100,15 @@ def comparison_table(
         validation: Scores on the validation folds, shown beside the separated test scores.
         kinds: `separated` and `concatenated`, or the former alone.
         collapsed: Methods whose embeddings have collapsed.
+        metrics: Shown, in this order.
     """
     table = Table(title=Text(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
     table.add_column("", no_wrap=True)
-    for heading in (*SHOWN_METRICS.values(), "validation\nMAP@R", "runs"):
+    for heading in (*(SHOWN_METRICS[metric] for metric in metrics), "validation\nMAP@R", "runs"):
         table.add_column(heading, justify="right", vertical="bottom")
-    for embedding, lines in score_lines(methods, test, validation, kinds).items():
-        table.add_row(Text(embedding, style="bold"))
+    for embedding, lines in score_lines(methods, test, validation, kinds, metrics).items():
+        if len(kinds) > 1:
+            table.add_row(Text(embedding, style="bold"))
         for line in lines:
             cells = (*line.scores, line.validation, str(line.runs))
             name = Text(f"  {line.method}{COLLAPSED * (line.method in collapsed)}")
@@ -118,6 +123,7 @@ def footnotes(
     conditions: Sequence[str],
     references: Sequence[str] = (),
     with_one_pca: bool = False,
+    brief: bool = False,
 ) -> list[str]:
     """What a reader must know to believe the table.
 
@@ -127,25 +133,25 @@ def footnotes(
         conditions: In what the methods differ besides the method.
         references: What else the baseline's features are read by.
         with_one_pca: Whether there is a row of the baseline by one PCA.
+        brief: Without a line for each row that nothing trains.
     """
     interval = "± is half a 95% t-interval over the runs" if runs >= 3 else TOO_FEW_RUNS
     trained, kinds = (
         f"of {folds} folds",
-        "separated: mean of the folds' scores; concatenated: the folds' embeddings side by side, normalised again.",
+        ["separated: mean of the folds' scores; concatenated: the folds' embeddings side by side, normalised again."],
     )
     if folds == 1:
         trained = "on the whole training half"
-        kinds = "separated: the last checkpoint of a run's one training; nothing was validated."
-    notes = [
-        f"Percent, mean of {runs} run{'s' * (runs != 1)} {trained}; {interval}.",
-        kinds,
-        f"{BASELINE}: the trunk's features without training, reduced by a PCA of the training classes.",
-        *([f"{ONE_PCA}: these features by one PCA to folds x size, as in the Reality Check."] if with_one_pca else []),
-        *map(_said, references),
-        evaluated(evaluations),
-    ]
-    notes += [f"Unequal conditions: {sentence}." for sentence in conditions]
-    return notes
+        kinds = ["separated: the last checkpoint of a run's one training; nothing was validated."]
+    notes = [f"Percent, mean of {runs} run{'s' * (runs != 1)} {trained}; {interval}."]
+    if not brief:
+        notes += [
+            *kinds,
+            f"{BASELINE}: the trunk's features without training, reduced by a PCA of the training classes.",
+        ]
+        notes += [f"{ONE_PCA}: these features by one PCA to folds x size, as in the Reality Check."] * with_one_pca
+        notes += map(_said, references)
+    return [*notes, evaluated(evaluations), *(f"Unequal conditions: {sentence}." for sentence in conditions)]
 
 
 def evaluated(evaluations: Sequence[Mapping[str, Any]]) -> str:
@@ -202,15 +208,19 @@ def origin_lines(study: StudyFolder) -> list[str]:
     return [*kept_lines(study), *differing_origins(study)]
 
 
-def study_table(study: StudyFolder) -> StudyTable:
-    """What a study has scored so far."""
+def study_table(study: StudyFolder, brief: bool = False) -> StudyTable:
+    """What a study has scored so far.
+
+    Args:
+        brief: Without concatenated embeddings and R-precision, and with fewer notes, for a screen of 80 columns.
+    """
     spec, rows = study.spec, collect_rows(study)
     validation, warnings = summarise(rows, stage="run"), collapsed(study)
-    table = comparison_table(spec.name, spec.rows, summarise(rows), validation, embedding_kinds(spec), warnings)
+    kinds, metrics = (EMBEDDING_KINDS[:1], BRIEF_METRICS) if brief else (embedding_kinds(spec), tuple(SHOWN_METRICS))
+    table = comparison_table(spec.name, spec.rows, summarise(rows), validation, kinds, warnings, metrics)
     by_one_pca = any(without_value(row.method) == ONE_PCA for row in rows)
-    notes = footnotes(
-        spec.runs, spec.folds, study.evaluations(), differing_conditions(spec), spec.references, by_one_pca
-    )
+    conditions = differing_conditions(spec)
+    notes = footnotes(spec.runs, spec.folds, study.evaluations(), conditions, spec.references, by_one_pca, brief)
     return StudyTable(
         table, [*notes, *warnings.values(), *cap_lines(study), *origin_lines(study), *gap_lines(changed_files(study))]
     )

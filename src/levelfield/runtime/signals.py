@@ -1,4 +1,4 @@
-"""The one owner of SIGTERM, SIGUSR1 and SIGUSR2, by which a cluster announces that a job will end.
+"""Who has SIGTERM, SIGUSR1 and SIGUSR2, by which a cluster announces the end of a job, and the Ctrl-C of a study.
 
 Outside of a training they end the program at once. A training ends its step and writes its last state first. Either
 way the exit code is 75, and the same command goes on: a study by itself, a fit with `--resume`.
@@ -111,3 +111,31 @@ def requeue(stop: Stopped) -> str:
     if ended.returncode:
         return f"job {job} could not be requeued: {' '.join(ended.stderr.split()) or f'exit code {ended.returncode}'}"
     return f"job {job} is requeued"
+
+
+@contextmanager
+def keeping_ctrl_c() -> Iterator[Callable[[], None]]:
+    """Python drops a KeyboardInterrupt that strikes within a destructor: what this yields raises it after all.
+
+    Raises:
+        KeyboardInterrupt: from the function that is yielded, where Ctrl-C has struck.
+    """
+    struck = threading.Event()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        struck.set()
+        signal.default_int_handler(number, frame)
+
+    def check() -> None:
+        if struck.is_set():
+            raise KeyboardInterrupt
+
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield check
+        return
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield check
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -64,7 +64,7 @@ class Progress:
             left = TextColumn("{task.fields[left]}")
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), left)
             self._bar = Bar(*columns, console=console, transient=True, refresh_per_second=2)
-            self._task = self._bar.add_task(state.spec.name, total=len(state.jobs), completed=self._done(), left="")
+            self._task = self._bar.add_task(self._row(), total=len(state.jobs), completed=self._done(), left="")
 
     def __enter__(self) -> "Progress":
         if self._bar is not None:
@@ -85,7 +85,8 @@ class Progress:
             counts = {"done": self._done(), "jobs": self._done() + len(to_do), "seconds_left": left if to_do else None}
             self._write({"event": "job", **asdict(job), **_numbers(result), **counts})
         elif self._bar is not None:
-            self._bar.update(self._task, completed=self._done(), total=self._done() + len(to_do), left=in_words)
+            total = self._done() + len(to_do)
+            self._bar.update(self._task, description=self._row(), completed=self._done(), total=total, left=in_words)
         elif time.monotonic() - self._last_line >= SECONDS_A_LINE or not to_do:
             self._last_line = time.monotonic()
             rest = f"; {in_words}" if in_words else ""
@@ -105,6 +106,10 @@ class Progress:
             self._write({"event": "note", "note": text})
         else:
             self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def _row(self) -> str:
+        """The study and the row that it works at: the first that is not done."""
+        return f"{self.state.spec.name}{''.join(f': {job.method}' for job in self.state.to_do[:1])}"
 
     def _done(self) -> int:
         return len(self.state.results)

@@ -194,7 +194,7 @@ class _Jobs:
     def add(self, unit: Unit, value: Any) -> None:
         del self.units[unit.name]
         if unit.function is _suggest:
-            (_, _, number, _, row, _) = unit.arguments[0]
+            _, _, number, _, row, *_ = unit.arguments[0]
             self.state.suggested[row, number] = value
             return
         for result in value if isinstance(value, list) else [value]:

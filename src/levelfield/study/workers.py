@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 from levelfield.errors import OutOfMemory, UserError, refused_file
-from levelfield.runtime.signals import Stopped
+from levelfield.runtime.signals import Stopped, keeping_ctrl_c
 
 # Deaths of processes over one unit until it is given up; over any units, one after the other, until the study ends.
 DEATHS, DEATHS_IN_A_ROW = 3, 9
@@ -177,7 +177,8 @@ def do_all(work: Work, slots: Slots, line: Callable[[str], Any], given_up: Given
     Raises:
         UserError: a mistake, at once, or workers that die whatever they do.
     """
-    _Desk(work, slots, line, given_up).run()
+    with keeping_ctrl_c() as check:
+        _Desk(work, slots, line, given_up).run(check)
 
 
 class _Desk:
@@ -192,9 +193,10 @@ class _Desk:
         self.deaths: Counter[str] = Counter()
         self.deaths_in_a_row = 0
 
-    def run(self) -> None:
+    def run(self, check: Callable[[], None]) -> None:
         waited = 0.0
         while True:
+            check()
             usable = [slot for slot in self.free if self.slots.ready(slot)]
             for slot, unit in zip(usable, self._next(len(usable)), strict=False):
                 self._submit(slot, unit)

@@ -20,8 +20,9 @@ LOOKS = {SHOWN: (BLUE, "o", BLUE), NOT_SHOWN: (INK, "o", "white"), SEARCHES: (VE
 
 
 def _draw(results: Results) -> "Figure | None":
-    methods = list(results.study.spec.methods)
-    found = [c for embedding in EMBEDDING_KINDS for c in compare_all(results.rows, methods, embedding=embedding)]
+    spec = results.study.spec
+    methods, halves = list(spec.methods), spec.halves
+    found = [c for kind in EMBEDDING_KINDS for c in compare_all(results.rows, methods, embedding=kind, halves=halves)]
     comparisons = [c for c in found if c.kind != OVER_BASELINE]
     return differences_figure(comparisons) if comparisons else None
 

@@ -1,11 +1,13 @@
-"""The verdict of a study in two sentences, from rows of which the answer is known."""
+"""The verdict of a study in a few sentences, from rows of which the answer is known."""
 
 from dataclasses import replace
 
 import pytest
 
-from levelfield.analysis.conclusion import two_sentences
+from levelfield.analysis.comparison import PAIR, compare_all
+from levelfield.analysis.conclusion import verdict
 from levelfield.analysis.results import ResultRow
+from levelfield.core.configuration import merge
 from levelfield.study.spec import StudySpec
 
 SPREAD = (-0.002, -0.001, 0.0, 0.001, 0.002)  # mean 0; t(4) = 2.776: half an interval of 0.196 points
@@ -31,7 +33,8 @@ def three(spec: StudySpec) -> StudySpec:
 
 
 def test_the_best_method_what_cannot_be_told_from_it_and_whether_training_pays(three: StudySpec) -> None:
-    first, second = two_sentences(rows_of({"arcface": 0.4, "contrastive": 0.3, "triplet": 0.4005}), three)
+    first, second, third = verdict(rows_of({"arcface": 0.4, "contrastive": 0.3, "triplet": 0.4005}), three)
+    assert third == "Of 3 methods 3 above pretrained (20.0)."
     assert first == (
         "On unseen classes triplet has the highest MAP@R, 40.0 ± 0.2 percent; it is shown to be better than 1 of 2 "
         "others, and no difference from arcface is shown."
@@ -40,31 +43,44 @@ def test_the_best_method_what_cannot_be_told_from_it_and_whether_training_pays(t
     assert second.startswith("Training pays: +20.0 points MAP@R over pretrained, 95% interval +19.9 to +20.2 (Holm's p")
 
 
-def test_training_that_makes_it_worse_and_a_reference_that_is_better(three: StudySpec) -> None:
-    rows = [*rows_of({"arcface": 0.15, "contrastive": 0.1, "triplet": 0.1}), row("pretrained[lda]", 0, 0.25)]
-    first, second = two_sentences(rows, three)
+def test_training_that_makes_it_worse_than_the_best_row_without(three: StudySpec) -> None:
+    rows = [*rows_of({"arcface": 0.24, "contrastive": 0.1, "triplet": 0.1}), row("pretrained[lda]", 0, 0.25)]
+    first, second, third = verdict(rows, three)
     assert first.endswith("and is shown to be better than all 2 others.")
-    assert second.startswith("Training does not pay: -5.0 points")
-    assert second.endswith("; yet pretrained[lda], which is not trained either, has 25.0 percent.")
+    assert second.startswith("Training does not pay: -1.0 points MAP@R over pretrained[lda]")
+    assert third == "Of 3 methods 0 above pretrained[lda] (25.0) and 1 above pretrained (20.0)."
 
 
-def test_training_is_compared_with_the_features_where_they_are_above_their_pca(three: StudySpec) -> None:
-    rows = [*rows_of({"arcface": 0.4, "contrastive": 0.3, "triplet": 0.2}), row("pretrained[features]", 0, 0.35)]
-    second = two_sentences(rows, three)[1]
-    assert second.startswith("Training pays: +5.0 points MAP@R over pretrained[features]")
+def test_rows_of_another_split_are_neither_compared_nor_an_opponent(three: StudySpec) -> None:
+    config = {**three.methods["arcface"]}
+    methods = {f"{name}[{seed}]": config for name in ("arcface", "contrastive") for seed in (0, 1)}
+    halved = {
+        name: merge(each, {"data": {"split": "random", "split_seed": int(name[-2])}}) for name, each in methods.items()
+    }
+    swept = replace(three, methods=halved, references=[])
+    means = {"arcface[0]": 0.3, "contrastive[0]": 0.25, "arcface[1]": 0.4, "contrastive[1]": 0.35}
+    first, *_ = verdict(rows_of(means), swept)
+    assert first.startswith("On unseen classes arcface[1] has the highest MAP@R, 40.0 ± 0.2 percent, and is shown")
+    assert first.endswith("better than the other.")
+    pairs = [
+        (each.method, each.other)
+        for each in compare_all(rows_of(means), list(halved), halves=swept.halves)
+        if each.kind == PAIR
+    ]
+    assert pairs == [("arcface[0]", "contrastive[0]"), ("arcface[1]", "contrastive[1]")]
 
 
 def test_too_few_runs_and_no_opening(three: StudySpec) -> None:
-    first, second = two_sentences(rows_of({"arcface": 0.4, "contrastive": 0.3, "triplet": 0.2}, runs=1), three)
+    first, second, *_ = verdict(rows_of({"arcface": 0.4, "contrastive": 0.3, "triplet": 0.2}, runs=1), three)
     assert first.endswith("with too few runs to say that this is no chance.")
     assert second == "Training is not shown to pay: +19.8 points MAP@R over pretrained."
-    assert two_sentences([], three) == ["Nothing can be said of unseen classes yet: no method has test scores."]
+    assert verdict([], three) == ["Nothing can be said of unseen classes yet: no method has test scores."]
 
 
 def test_a_second_search_is_no_method_of_its_own(three: StudySpec) -> None:
     twice = replace(three, methods={**three.methods, "arcface@2": three.methods["arcface"]})
     rows = rows_of({"arcface": 0.4, "contrastive": 0.3, "triplet": 0.2, "arcface@2": 0.5})
-    first, second = two_sentences(rows, twice)
+    first, second, *_ = verdict(rows, twice)
     assert first.startswith("On unseen classes arcface has the highest MAP@R, 40.0")
     assert first.endswith("better than all 2 others.")
     assert second.startswith("Training pays: +20.0 points")
