@@ -107,7 +107,7 @@ def test_a_method_without_a_recommended_setting_has_none_in_its_paper() -> None:
     assert METHODS.keys() - RECOMMENDED.keys() == unknown
 
 
-@pytest.mark.parametrize("base", ["protocol/laptop.yaml", "trainer/quick.yaml"])
+@pytest.mark.parametrize("base", ["protocol/laptop.yaml", "protocol/heads.yaml", "trainer/quick.yaml"])
 def test_the_head_s_rate_is_searched_beside_every_method_s_own_space(base: str) -> None:
     search = yaml.safe_load((REPOSITORY / "configs" / base).read_text())["search"]
     assert search == {"model.embedder_lr": {"low": 1e-5, "high": 0.01, "scale": "log"}}

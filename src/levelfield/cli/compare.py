@@ -149,11 +149,11 @@ def _write_study(
     trunks = {
         Path(trunk).stem: stack(trunk, Path(), "--trunk") for trunk in given.trunks or [USUAL_TRUNK[dataset.modality]]
     }
-    protocol = stack(list(HEADS), Path(), "compare")
+    protocol = stack(HEADS, Path(), "compare")
     workers = options.options.get("workers", cores_here())
     budget = 60 * (given.minutes or MINUTES) * (workers if isinstance(workers, int) else cores_here())
     method = stack("method/ntxent.yaml", Path(), "compare")
-    base = merge(merge(protocol, data), {"model": method["model"]})
+    base = merge(merge(protocol, data), {"model": {**method["model"], "embedder_init": "random"}})  # to measure with
     plan = make_plan(dataset, index, tested, base, trunks, blocks, budget)
     content = definition(name, dataset.modality, data, trunks, plan)
     write_atomically(file, yaml.safe_dump(content, sort_keys=False).encode())
@@ -208,7 +208,7 @@ def _blocks(path: str, dataset: "MetricDataset", split: Config) -> int:
         return blocks
     kind, key = _of(dataset)
     files = [f"configs/data/{kind}.yaml", f"configs/{USUAL_TRUNK[dataset.modality]}"]
-    files += ["configs/protocol/laptop.yaml", "configs/method/contrastive.yaml"]
+    files += ["configs/protocol/heads.yaml", "configs/method/contrastive.yaml"]
     words = [part for file in files for part in ("--config", file)]
     fit = shlex.join(["levelfield", "fit", *words, f"--data.dataset.{key}", path, "--data.fold", "none"])
     raise UserError(

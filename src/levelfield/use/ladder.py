@@ -48,7 +48,7 @@ VALIDATIONS = 4  # of a training of the trunk
 HEAD_SECONDS = 25.0  # most that a head takes
 EMBEDDING_SIZE = 128
 STARTS: tuple[EmbedderInit, ...] = ("pca", "whitening")
-HEADS = ("protocol/laptop.yaml", "protocol/until_done.yaml")  # how the heads are trained
+HEADS = "protocol/heads.yaml"  # how the heads are trained
 PAIR, CLASSES = "ntxent", "normalized_softmax"
 MEASURED_STEPS, MEASURED_BATCHES = 3, 2
 USABLE = 0.85  # of the time, for processes need some to start
@@ -218,7 +218,7 @@ def definition(name: str, modality: str, data: Config, trunks: Mapping[str, Conf
     head = {"embedder_init": plan.start, "embedding_size": plan.embedding_size}
     return {
         "name": name,
-        "base": [*HEADS, data, with_size(lengths.size), trunks[plan.trunk], {"model": head}],
+        "base": [HEADS, data, with_size(lengths.size), trunks[plan.trunk], {"model": head}],
         "methods": methods,
         **({"derived": derived} if derived else {}),
         "references": ["features", "whitening", f"whitening{plan.embedding_size}"],
