@@ -190,7 +190,7 @@ class StudySpec:
         trunk = (value_of(row) or "").removeprefix(f"{FEATURES}-")
         if trunk not in self.trunks or not is_baseline(row):
             return config
-        return merge(merge(config, self.trunks[trunk]), {"model": {"embedder_init": "random"}})  # features alone are read
+        return merge(merge(config, self.trunks[trunk]), {"model": {"embedder_init": "random"}})
 
     def reference_of(self, row: str) -> str:
         """What an untrained row does to the features, as under `references`, or `pca` (to the methods' size)."""
