@@ -1,20 +1,14 @@
 """scripts/questions.py: its tables, from the kept CSV files by another way."""
 
 import csv
-import importlib.util
+import importlib
 import io
 import tarfile
 from collections import defaultdict
 from statistics import fmean
 
+import pytest
 from tiny_fit import REPOSITORY
-
-
-def questions():
-    spec = importlib.util.spec_from_file_location("questions", REPOSITORY / "scripts/questions.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def scores(name: str) -> dict[tuple[str, int], float]:
@@ -27,8 +21,11 @@ def scores(name: str) -> dict[tuple[str, int], float]:
     return {key: fmean(values) for key, values in found.items()}
 
 
-def test_pair_less_class_and_the_count_above_the_features_follow_from_the_archives() -> None:
-    module = questions()
+def test_pair_less_class_and_the_count_above_the_features_follow_from_the_archives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(REPOSITORY / "scripts"))
+    module = importlib.import_module("questions")
     printed = module.answers()
     found = scores("banking77")
     pairs = [fmean(found[loss, run] for loss in module.PAIRS) for run in range(10)]
