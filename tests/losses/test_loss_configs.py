@@ -48,6 +48,7 @@ def test_a_configuration_builds_its_loss_and_its_space_names_arguments(file):
         "normalize",
         "distance",
         "embedder",
+        "embedder_init",
     }
     cls = getattr(losses, model["loss"]["class_path"].rpartition(".")[2])
     with_classes = needs_classes(cls)

@@ -73,6 +73,8 @@ def test_the_page_s_study_compares_it(desk, run):
     Path("mine.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
     code, printed, complaint = run("study", "run", "mine.yaml")
     assert code == 0, complaint
+    assert "noisy" in printed
+    _, printed, _ = run("study", "report", "outputs/mine")
     assert "noisy: model.learner is 'my_learner.NoisyLearner'" in printed
     weights = []
     for method, kind in (("plain", "MetricLearner"), ("noisy", "NoisyLearner")):
