@@ -63,16 +63,16 @@ def refuse_below(smallest: float, section: str, **given: float | None) -> None:
 
 
 def nearest(name: object, names: Iterable[str], otherwise: str | None = None, cutoff: float = 0.5) -> str:
-    """The end of a message on a misspelt name: `; did you mean 'x'?`.
+    """The end of a message on a misspelt name, whose case may be wrong too: `; did you mean 'x'?`.
 
     Args:
         otherwise: Said where nothing is near; by default all that there is.
         cutoff: How near, of 1 for the same.
     """
-    known = list(names)
-    if close := get_close_matches(str(name), known, n=1, cutoff=cutoff):
-        return f"; did you mean {close[0]!r}?"
-    return f"; there are: {', '.join(known)}" if otherwise is None else otherwise
+    known = {each.lower(): each for each in names}
+    if close := get_close_matches(str(name).lower(), known, n=1, cutoff=cutoff):
+        return f"; did you mean {known[close[0]]!r}?"
+    return f"; there are: {', '.join(known.values())}" if otherwise is None else otherwise
 
 
 def refused_file(error: OSError, path: Path | str | None = None) -> FileRefused | None:
