@@ -10,7 +10,6 @@ from levelfield.core.configuration import Config, as_list, merge, parse_value, r
 from levelfield.errors import UserError, nearest
 
 SECTIONS = ("model", "data", "trainer")
-OF_A_STUDY = ("search", "metrics")  # a method's file and a protocol have these for a study
 Settings = Sequence[tuple[str, str]]
 
 
@@ -97,7 +96,7 @@ def _names_class(option: str, text: str) -> bool:
 
 
 def configuration(files: Sequence[str], settings: Settings) -> Config:
-    """One mapping of `--config` files, without what they say to a study, and of the settings laid over them.
+    """One mapping of `--config` files and of the settings laid over them.
 
     A number stays text: only the type of its argument says whether it is one.
 
@@ -106,8 +105,7 @@ def configuration(files: Sequence[str], settings: Settings) -> Config:
     """
     merged: Config = {}
     for name in files:
-        content = read_named(name, "--config")
-        merged = merge(merged, {key: value for key, value in content.items() if key not in OF_A_STUDY})
+        merged = merge(merged, read_named(name, "--config"))
     for key, text in settings:
         value = read_yaml(Path(text)) if key in SECTIONS else parse_value(text)
         merged = set_dotted(merged, key, value if isinstance(value, dict | list) or text == "null" else text)

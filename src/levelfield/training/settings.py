@@ -40,6 +40,8 @@ DEFAULTS: Config = {
     },
     "model": {"trunk": DEFAULT_TRUNK},
 }
+# A method's file and a protocol have these for a study.
+OF_A_STUDY = ("search", "metrics")
 COMMANDS = ("fit", "validate", "test", "predict")
 # The learner supplies these to a loss that has them.
 SUPPLIED = ("num_classes", "embedding_size")
@@ -62,10 +64,10 @@ CAUSES = (
     r"Importing '(?P<denied>[\w.]+)' is not allowed",
     r"(?:Group '(?P<group>[\w.]+)' does not accept o|O)ption '(?P<unknown>[\w.]+)'",
     r"arguments are required: (?P<missing>[\w., ]+)",
-    r"Multiple subclasses with name (?P<several>\w+)\. .*?: (?P<paths>[\w., ]+)",
     r"Expected a dot import path string: (?P<name>\S+)",
     r"(?:path |Expected ')(?P<path>[\w.]+)'? (?:does not correspond|to be) .*subclass of (?:<class ')?(?P<base>\w+)",
     r"Expected an? (?P<types>.+?)\. Got value: ?(?P<value>.*?)(?:\. Got value: .*)?$",
+    r"Multiple subclasses with name (?P<several>\w+)\. .*?: (?P<paths>[\w., ]+)",
     r"(?:Got|Given) value: (?P<given>.+?)(?:\. Got value: .*)?$",
 )
 
@@ -147,7 +149,8 @@ def parse_training(learner: type, config: Config, command: str | None = None) ->
         UserError: A key, class or value that is not accepted.
     """
     parser = training_parser(learner, command)
-    parsed = parse(parser, merge(DEFAULTS, config))
+    of_training = {key: value for key, value in config.items() if key not in OF_A_STUDY}
+    parsed = parse(parser, merge(DEFAULTS, of_training))
     of_dataset = parsed.data.dataset.get("init_args", Namespace())
     if "root" in of_dataset and of_dataset.root is None:
         of_dataset.root = parsed.data.root
