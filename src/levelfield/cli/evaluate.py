@@ -64,7 +64,7 @@ def _read(args: list[str]) -> argparse.Namespace:
     Raises:
         UserError: An option that only `fit` or another command uses, or no checkpoint.
     """
-    options = Options("", COMMANDS, settings=())
+    options = Options(commands=COMMANDS, settings=())
     options.add_argument("-c", "--config", action="append", default=[])
     options.add_argument("--print_config", action="store_true")
     options.add_argument("--ckpt_path", action="append", default=[])

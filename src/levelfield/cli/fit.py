@@ -8,7 +8,6 @@ import torch
 from jsonargparse import Namespace
 from lightning.pytorch import Callback
 
-from levelfield.cli.fit_help import fit_help
 from levelfield.cli.options import Options, configuration
 from levelfield.core.configuration import Config
 from levelfield.core.source_identity import sources
@@ -37,7 +36,7 @@ LINKED = ("model.seed", "data.seed")
 
 def main(argv: list[str]) -> int:
     """Run `levelfield fit` with `argv` (what follows `fit`) and return the exit code."""
-    options = Options(fit_help(), settings=SETTINGS)
+    options = Options(settings=SETTINGS)
     options.add_argument("-c", "--config", action="append", default=[])
     options.add_argument("--print_config", action="store_true")
     options.add_argument("--resume", action="store_true")

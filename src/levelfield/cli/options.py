@@ -17,7 +17,7 @@ class Options(argparse.ArgumentParser):
     """A command's own options, whose mistakes are UserErrors of one line.
 
     Args:
-        page: What `--help` prints.
+        page: What `--help` prints; nothing where `cli/main.py` prints it before torch is imported.
         commands: The values of the first word, if the command has commands of its own.
         settings: Options without a dot that are settings of a training; None for a command that takes no settings, not
             even dotted ones (`--trainer.max_epochs 3`).
@@ -26,7 +26,7 @@ class Options(argparse.ArgumentParser):
 
     def __init__(
         self,
-        page: str,
+        page: str = "",
         commands: Sequence[str] = (),
         settings: Sequence[str] | None = None,
         settings_used_by: Sequence[str] = (),
@@ -139,7 +139,9 @@ def _add(found: Config, key: str, value: Any) -> None:
         if appended.endswith("+") and key.startswith(f"{appended[:-1]}."):
             found[appended] = set_dotted(found[appended], key.removeprefix(f"{appended[:-1]}."), value)
             return
-    found[key] = value
+    for earlier in (key, f"{key}+"):
+        found.pop(earlier, None)
+    found[key] = value  # last: it is laid over what was set below it before
 
 
 def without_options(words: Sequence[str], options: Mapping[str, int]) -> list[str]:
