@@ -69,10 +69,11 @@ def nearest(name: object, names: Iterable[str], otherwise: str | None = None, cu
         otherwise: Said where nothing is near; by default all that there is.
         cutoff: How near, of 1 for the same.
     """
-    known = {each.lower(): each for each in names}
-    if close := get_close_matches(str(name).lower(), known, n=1, cutoff=cutoff):
-        return f"; did you mean {known[close[0]]!r}?"
-    return f"; there are: {', '.join(known.values())}" if otherwise is None else otherwise
+    known = list(names)
+    in_small_letters = {each.lower(): each for each in known}
+    if close := get_close_matches(str(name).lower(), in_small_letters, n=1, cutoff=cutoff):
+        return f"; did you mean {in_small_letters[close[0]]!r}?"
+    return f"; there are: {', '.join(known)}" if otherwise is None else otherwise
 
 
 def refused_file(error: OSError, path: Path | str | None = None) -> FileRefused | None:

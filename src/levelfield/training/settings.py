@@ -240,7 +240,9 @@ def _check_arguments(kind: type, kwargs: Mapping[str, Any]) -> None:
         typed = known is not None and known.annotation is not inspect.Parameter.empty
         if value is None and known is not None and not typed and known.default is inspect.Parameter.empty:
             raise UserError(f"{kind.__name__}: the argument '{name}' is required (for a loss: --model.loss.{name})")
-        named = [*classes_named(value), *([value] if not typed and CLASS_PATH.fullmatch(str(value)) else [])]
+        named = [*classes_named(value)]
+        if not typed and isinstance(value, str) and CLASS_PATH.fullmatch(value):
+            named.append(value)
         if named:
             raise UserError(
                 f"'{named[0]}' is not built: {kind.__name__} does not say that its argument '{name}' takes a class; "
