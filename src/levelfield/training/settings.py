@@ -163,9 +163,9 @@ def parse(parser: ArgumentParser, config: Config) -> Namespace:
     Raises:
         UserError: A key, class or value that is not accepted.
     """
-    known = parser.get_defaults(skip_validation=True)
     for key, value in flatten(config):
-        if value == {} and key.count(".") < 2 and key not in known:  # which jsonargparse would drop
+        is_empty = value == {} and key.count(".") < 2  # which jsonargparse would drop
+        if is_empty and key not in parser.get_defaults(skip_validation=True):
             raise UserError(_no_such_option(key, parser))
     try:
         with restricted():
