@@ -58,6 +58,11 @@ def takes(function: Callable, *names: str) -> bool:
     return set(names) <= set(inspect.signature(function).parameters)
 
 
+def source(module: Any) -> str:
+    """A module's source: settings.py may have replaced its functions."""
+    return inspect.getsource(module)
+
+
 def sets(kind: type, name: str) -> bool:
     return f"self.{name}" in inspect.getsource(kind.__init__)
 
@@ -141,7 +146,7 @@ PARTS = {
     "_typehints": Part(
         "jsonargparse",
         "another class keeps no arguments of the class that a signature has by default",
-        lambda: takes(_typehints.discard_init_args_on_class_path_change, "parser_or_action", "prev_val", "value"),
+        lambda: "\ndef discard_init_args_on_class_path_change(parser_or_action, prev_val, value" in source(_typehints),
     ),
 }
 
