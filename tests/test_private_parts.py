@@ -85,8 +85,13 @@ PARTS = {
     ),
     "_common": Part(
         "jsonargparse",
-        "what may be imported while a checkpoint is read; `set_parsing_settings` cannot be taken back",
-        lambda: {"import_path_verdicts", "import_paths_enforced"} <= set(_common.parsing_settings),
+        "what may be imported while a checkpoint is read, for `set_parsing_settings` cannot be taken back; and "
+        "`--print_config` of what is not complete",
+        lambda: (
+            {"import_path_verdicts", "import_paths_enforced"} <= set(_common.parsing_settings)
+            and callable(_common.parser_context)
+            and hasattr(_common, "lenient_check")
+        ),
     ),
     "_data_fetcher": Part(
         "lightning",

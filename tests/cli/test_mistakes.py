@@ -4,7 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 from refused import refused
+
+from levelfield.core.configuration import set_dotted
 
 GLYPHS = ["--config", "data/glyphs.yaml", "--config", "trunk/tiny.yaml"]
 FIT = [*GLYPHS, "--model.loss", "ArcFaceLoss"]
@@ -88,6 +91,20 @@ def test_a_mistake_is_one_line_with_the_key_and_the_nearest_name(words, expected
     in_loss = "argument.yaml" in words
     refused(run("fit", *(GLYPHS if in_loss else FIT), *words), *expected)
     assert not list(tmp_path.glob("outputs/fit/*/*"))
+
+
+def test_a_configuration_is_printed_before_it_is_complete_and_is_a_file_for_config(run, tmp_path):
+    code, printed, complaint = run("fit", "--data.dataset", "ImageTable", "--data.root", "all", "--print_config")
+    assert code == 0, complaint
+    found = yaml.safe_load(printed)
+    assert (found["model"]["loss"], found["data"]["dataset"]["init_args"]["table"]) == (None, None)
+    assert found["trainer"]["max_epochs"] == 10
+    (tmp_path / "printed.yaml").write_text(printed)
+    words = ["--model.loss", "ArcFaceLoss", "--data.dataset.table", "all.csv", "--print_config"]
+    code, again, complaint = run("fit", "--config", "printed.yaml", *words)
+    assert code == 0, complaint
+    assert yaml.safe_load(again)["data"] == set_dotted(found["data"], "dataset.table", "all.csv")
+    refused(run("fit", "--modle.loss", "x", "--print_config"), "--modle.loss", "'--model.loss'")
 
 
 @pytest.mark.parametrize(("words", "missing"), [(GLYPHS, "--model.loss"), (FIT[4:], "--data.dataset")])

@@ -51,7 +51,7 @@ def main(args: list[str]) -> int:
     given = _read(args)
     evaluation = Evaluation(given, configuration(given.config, given.settings))
     if given.print_config:
-        print(evaluation.parser.dump(evaluation.config, skip_unset=False), end="")
+        print(evaluation.printed(), end="")
         return 0
     evaluation.build()
     {"validate": evaluation.validate, "test": evaluation.test, "predict": evaluation.predict}[given.command]()

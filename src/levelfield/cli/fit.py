@@ -43,9 +43,9 @@ def main(argv: list[str]) -> int:
     given = options.read(argv)
     for key in {key for key, _ in given.settings} & set(LINKED):
         raise UserError(f"no such option '--{key}': give --seed_everything")
-    fit = Fit(configuration(given.config, given.settings), given.resume)
+    fit = Fit(configuration(given.config, given.settings), given.resume, complete=not given.print_config)
     if given.print_config:
-        print(fit.parser.dump(fit.config, skip_unset=False), end="")
+        print(fit.printed(), end="")
         return 0
     fit.build()
     fit.run()
@@ -60,10 +60,10 @@ class Fit(Training):
     _claim: Claim
     _last: LastCheckpoint
 
-    def __init__(self, config: Config, resume: bool) -> None:
+    def __init__(self, config: Config, resume: bool, complete: bool = True) -> None:
         self._started = time.monotonic()
         self._resume = resume
-        super().__init__(config, command="fit")
+        super().__init__(config, command="fit", complete=complete)
 
     def build(self) -> None:
         """Claim a folder and make the parts; on a process that another one started, in that one's folder."""

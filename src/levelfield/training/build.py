@@ -62,6 +62,7 @@ class Training:
         trunks: Where a frozen trunk is kept once for several trainings; None has each checkpoint hold its own.
         kept: Gives the parts that trainings share, the trunk as well, of one that is only looked at.
         command: `fit`, `validate`, `test` or `predict`; None for a job of a study.
+        complete: Whether a learner without a loss, say, is refused: it cannot be built, but printed.
 
     Raises:
         UserError: A key, class or value that is not accepted.
@@ -83,6 +84,7 @@ class Training:
         trunks: Path | None = None,
         kept: KeptParts | None = None,
         command: str | None = None,
+        complete: bool = True,
     ) -> None:
         self.folder = folder
         self.command = command
@@ -96,10 +98,14 @@ class Training:
         model = config.get("model")
         named = model.get("learner") if isinstance(model, Mapping) else None
         self._model_class = learner_class(named, MetricLearner)
-        self.parser, self.config = parse_training(self._model_class, config, command)
+        self.parser, self.config = parse_training(self._model_class, config, command, complete)
         seed = self.config.seed_everything
         if not 0 <= seed <= MOST_SEED:
             raise UserError(f"--seed_everything {seed}: give 0 to {MOST_SEED}")
+
+    def printed(self) -> str:
+        """The configuration with all defaults, as `--print_config` prints it and `--config` takes it."""
+        return self.parser.dump(self.config, skip_unset=False, skip_validation=True)
 
     def build(self) -> None:
         """Make the parts; nothing is written yet.

@@ -17,7 +17,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
-from jsonargparse import ArgumentError, ArgumentParser, Namespace, _typehints, set_parsing_settings
+from jsonargparse import ArgumentError, ArgumentParser, Namespace, _common, _typehints, set_parsing_settings
 
 from levelfield.core.configuration import Config, flatten, merge, texts
 from levelfield.errors import UserError, nearest
@@ -142,22 +142,27 @@ def restricted() -> Iterator[None]:
 # From a configuration to objects.
 
 
-def parse_training(learner: type, config: Config, command: str | None = None) -> tuple[ArgumentParser, Namespace]:
+def parse_training(
+    learner: type, config: Config, command: str | None = None, complete: bool = True
+) -> tuple[ArgumentParser, Namespace]:
     """The parser of a training and its settings, with all defaults.
+
+    Args:
+        complete: Whether what has no default is required.
 
     Raises:
         UserError: A key, class or value that is not accepted.
     """
     parser = training_parser(learner, command)
     of_training = {key: value for key, value in config.items() if key not in OF_A_STUDY}
-    parsed = parse(parser, merge(DEFAULTS, of_training))
-    of_dataset = parsed.data.dataset.get("init_args", Namespace())
+    parsed = parse(parser, merge(DEFAULTS, of_training), complete)
+    of_dataset = (parsed.data.dataset or Namespace()).get("init_args", Namespace())
     if "root" in of_dataset and of_dataset.root is None:
         of_dataset.root = parsed.data.root
     return parser, parsed
 
 
-def parse(parser: ArgumentParser, config: Config) -> Namespace:
+def parse(parser: ArgumentParser, config: Config, complete: bool = True) -> Namespace:
     """The settings of a merged configuration, with all defaults and whole class paths.
 
     Raises:
@@ -168,7 +173,7 @@ def parse(parser: ArgumentParser, config: Config) -> Namespace:
         if is_empty and key not in parser.get_defaults(skip_validation=True):
             raise UserError(_no_such_option(key, parser))
     try:
-        with restricted():
+        with restricted(), _common.parser_context(lenient_check=not complete):
             parsed = parser.parse_object(copy.deepcopy(config))  # it changes lists in place
     except (UserError, OSError):
         raise
