@@ -17,6 +17,9 @@ FILES = {
     "empty.yaml": "model: {los: {}}\n",
     "trainer.yaml": "seed_everything: 1\ntrainer: {max_epoch: 2}\n",
     "argument.yaml": "model: {loss: {class_path: ArcFaceLoss, init_args: {magin: 2}}}\n",
+    "beside.yaml": "model: {loss: {class_path: ArcFaceLoss, margin: 2}}\n",
+    "number.yaml": "trainer: 3\n",
+    "learner.yaml": "model: {learner: 3}\n",
     "seed.yaml": "seed_everything: many\n",
     "twice.yaml": "model: {loss: ArcFaceLoss}\ndata: {fold: 0}\nmodel: {embedding_size: 8}\n",
     "list.yaml": "- model\n",
@@ -46,6 +49,9 @@ MISTAKES = [
     (["--config", "empty.yaml"], ["model.los", "'--model.loss'"]),
     (["--config=trainer.yaml"], ["trainer.max_epoch", "'--trainer.max_epochs'"]),
     (["--config", "argument.yaml"], ["--model.loss", "'magin'", "'margin'"]),
+    (["--config", "beside.yaml"], ["ArcFaceLoss", "'margin'", "init_args"]),
+    (["--config", "number.yaml"], ["--trainer 3"]),
+    (["--config", "learner.yaml"], ["--model 3"]),
     # No such class or file.
     (["--model.loss", "ArcFaceLos"], ["--model.loss", "'ArcFaceLoss'"]),
     (["--model.adapter", "lora"], ["--model.adapter", "'LoRA'"]),
@@ -88,7 +94,7 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("words", "expected"), MISTAKES, ids=[" ".join(words) for words, _ in MISTAKES])
 def test_a_mistake_is_one_line_with_the_key_and_the_nearest_name(words, expected, run, tmp_path):
-    in_loss = "argument.yaml" in words
+    in_loss = bool({"argument.yaml", "beside.yaml"} & set(words))
     refused(run("fit", *(GLYPHS if in_loss else FIT), *words), *expected)
     assert not list(tmp_path.glob("outputs/fit/*/*"))
 

@@ -6,10 +6,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from levelfield.core.configuration import Config, as_list, merge, parse_value, read_named, read_yaml, set_dotted
+from levelfield.core.configuration import (
+    SECTIONS,
+    Config,
+    as_list,
+    merge,
+    parse_value,
+    read_named,
+    read_yaml,
+    set_dotted,
+)
 from levelfield.errors import UserError, nearest
 
-SECTIONS = ("model", "data", "trainer")
 Settings = Sequence[tuple[str, str]]
 
 

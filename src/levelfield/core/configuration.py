@@ -13,6 +13,7 @@ from levelfield.errors import UserError, nearest
 
 Config = dict[str, Any]
 
+SECTIONS = ("model", "data", "trainer")
 CLASS_KEYS = ("class_path", "init_args", "dict_kwargs")
 MOST_VALUES = 1_000_000
 PACKAGE = Path(levelfield.__file__).parent

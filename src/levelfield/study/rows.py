@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from levelfield.core.configuration import Config, as_list, merge, set_dotted, stack
+from levelfield.core.configuration import SECTIONS, Config, as_list, merge, set_dotted, stack
 from levelfield.errors import UserError, nearest
 from levelfield.metrics.table import METRICS, named
 from levelfield.study.search_space import read_space
@@ -19,7 +19,6 @@ from levelfield.study.spec import (
     NAME,
     OF,
     ONE_PCA,
-    SECTIONS,
     TO,
     VALIDATED,
     SearchSettings,

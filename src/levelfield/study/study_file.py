@@ -5,9 +5,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from levelfield.core.configuration import Config, as_list, find_configuration, read_yaml, shipped_files
+from levelfield.core.configuration import SECTIONS, Config, as_list, find_configuration, read_yaml, shipped_files
 from levelfield.errors import UserError, nearest
-from levelfield.study.spec import COUNTS, SECTIONS, STUDY
+from levelfield.study.spec import COUNTS, STUDY
 
 KEYS = (
     *("name", "base", "overrides", "methods", "sweep", "search", "spaces", "second_searches", "references", "metrics"),

@@ -97,7 +97,7 @@ class Training:
         silence_expected_notices()
         model = config.get("model")
         named = model.get("learner") if isinstance(model, Mapping) else None
-        self._model_class = learner_class(named, MetricLearner)
+        self._model_class = learner_class(None if named is None else str(named), MetricLearner)
         self.parser, self.config = parse_training(self._model_class, config, command, complete)
         seed = self.config.seed_everything
         if not 0 <= seed <= MOST_SEED:

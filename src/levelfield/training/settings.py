@@ -19,7 +19,7 @@ from typing import Any
 
 from jsonargparse import ArgumentError, ArgumentParser, Namespace, _common, _typehints, set_parsing_settings
 
-from levelfield.core.configuration import Config, flatten, merge, texts
+from levelfield.core.configuration import CLASS_KEYS, SECTIONS, Config, flatten, merge, texts
 from levelfield.errors import UserError, nearest
 from levelfield.runtime.import_path import why_not_importable
 
@@ -155,6 +155,9 @@ def parse_training(
     """
     parser = training_parser(learner, command)
     of_training = {key: value for key, value in config.items() if key not in OF_A_STUDY}
+    for section in SECTIONS:
+        if not isinstance(of_training.get(section), Mapping | None):
+            raise UserError(f"--{section} {of_training[section]!r}: give the section's settings")
     parsed = parse(parser, merge(DEFAULTS, of_training), complete)
     of_dataset = (parsed.data.dataset or Namespace()).get("init_args", Namespace())
     if "root" in of_dataset and of_dataset.root is None:
@@ -172,6 +175,9 @@ def parse(parser: ArgumentParser, config: Config, complete: bool = True) -> Name
         is_empty = value == {} and key.count(".") < 2  # which jsonargparse would drop
         if is_empty and key not in parser.get_defaults(skip_validation=True):
             raise UserError(_no_such_option(key, parser))
+    for part in _classes(config):
+        for key in part.keys() - set(CLASS_KEYS):
+            raise UserError(f"{part['class_path']}: '{key}' is beside class_path; give arguments below init_args")
     try:
         with restricted(), _common.parser_context(lenient_check=not complete):
             parsed = parser.parse_object(copy.deepcopy(config))  # it changes lists in place
@@ -257,11 +263,15 @@ def _check_arguments(kind: type, kwargs: Mapping[str, Any]) -> None:
 
 def classes_named(value: Any) -> Iterator[Any]:
     """The value of each `class_path` anywhere in a configuration."""
+    return (part["class_path"] for part in _classes(value))
+
+
+def _classes(value: Any) -> Iterator[dict[str, Any]]:
     value = vars(value) if isinstance(value, Namespace) else value
     if isinstance(value, dict) and "class_path" in value:
-        yield value["class_path"]
+        yield value
     for part in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
-        yield from classes_named(part)
+        yield from _classes(part)
 
 
 # Mistakes.
