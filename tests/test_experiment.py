@@ -100,3 +100,14 @@ def test_the_package_shows_its_face_and_loads_it_when_used() -> None:
         assert getattr(levelfield, name) is not None
     assert levelfield.losses.ArcFaceLoss
     assert not hasattr(levelfield, "no_such_name")
+
+
+def test_it_runs_where_the_executor_says_or_refuses(toy_file: Path, tmp_path: Path) -> None:
+    study = Study(toy_file, output=tmp_path / "out")
+    with pytest.raises(UserError, match=r"--executor loca: no such executor.*local"):
+        study.run(2, "loca")
+    with pytest.raises(UserError, match=r"executor.adress"):
+        study.run(2, options={"adress": "auto"})
+    with pytest.raises(UserError, match=r"--executor.workers 0"):
+        study.run(0)
+    assert not (tmp_path / "out").exists()

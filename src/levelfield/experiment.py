@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import astuple, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Self, TextIO
 
 from rich.console import Console
@@ -28,8 +29,6 @@ from levelfield.study.study_file import find_study
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from levelfield.study.workers import Slots
 
 
 class Study:
@@ -106,9 +105,10 @@ class Study:
 
     def run(
         self,
-        workers: int | Literal["auto"] = 1,
+        workers: int | Literal["auto"] | None = 1,
+        executor: str = "local",
         *,
-        slots: "Slots | None" = None,
+        options: Mapping[str, Any] = MappingProxyType({}),
         recompute: Collection[str] = (),
         keep: Collection[str] = (),
         reopen_test: str | None = None,
@@ -121,8 +121,9 @@ class Study:
         """Do all jobs that are to do, score the runs on the test classes, and write `results.csv` and `summary.csv`.
 
         Args:
-            workers: Processes of this machine that do the jobs; 1 is this one.
-            slots: Where the jobs are done, where `workers` does not say it: `levelfield.study.executors.make_slots`.
+            workers: Jobs side by side, `--executor.workers`; 1 of `local` is this process, None the executor's default.
+            executor: Where the jobs run, as after `--executor`: `local`, `ray` or the import path of a class.
+            options: The executor's others, such as `{"devices": [0, 1]}` for `--executor.devices '[0, 1]'`.
             recompute: Methods whose stale results are computed again.
             keep: Methods whose results stay though a source has changed; reports say so.
             reopen_test: Why the runs are scored on the test classes once more; it is kept and shown.
@@ -144,7 +145,7 @@ class Study:
 
         self.asked = run_study(
             self.asked,
-            slots or make_slots(self.asked.spec, options={"workers": workers}),
+            make_slots(self.asked.spec, executor, {**options, **({} if workers is None else {"workers": workers})}),
             console,
             recompute=recompute,
             keep=keep,

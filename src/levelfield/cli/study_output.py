@@ -27,7 +27,6 @@ from levelfield.report.table import TABLE_WIDTH
 from levelfield.runtime.signals import Stopped
 from levelfield.study.archive import SUFFIX, is_archive, unpack_study
 from levelfield.study.dry_run import print_jobs
-from levelfield.study.executors import make_slots
 from levelfield.study.same_study import check_archived, with_rows_of
 from levelfield.study.study_file import find_study
 
@@ -156,7 +155,9 @@ def _run(
     _print_lines(console, [str(study)])
     try:
         study.run(
-            slots=make_slots(study.asked.spec, arguments.executor, arguments.options),
+            None,
+            arguments.executor,
+            options=arguments.options,
             recompute=arguments.recompute,
             keep=arguments.keep,
             reopen_test=arguments.reopen_test,

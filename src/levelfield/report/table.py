@@ -212,14 +212,20 @@ def study_table(study: StudyFolder, brief: bool = False) -> StudyTable:
     """What a study has scored so far.
 
     Args:
-        brief: Without concatenated embeddings and R-precision, and with fewer notes, for a screen of 80 columns.
+        brief: For a screen: without concatenated embeddings, R-precision and most notes, methods by their MAP@R.
     """
     spec, rows = study.spec, collect_rows(study)
-    validation, warnings = summarise(rows, stage="run"), collapsed(study)
-    kinds, metrics = (EMBEDDING_KINDS[:1], BRIEF_METRICS) if brief else (embedding_kinds(spec), tuple(SHOWN_METRICS))
-    table = comparison_table(spec.name, spec.rows, summarise(rows), validation, kinds, warnings, metrics)
+    test, validation, warnings = summarise(rows), summarise(rows, stage="run"), collapsed(study)
+    kinds, metrics, shown = embedding_kinds(spec), tuple(SHOWN_METRICS), list(spec.rows)
+    if brief:
+        kinds, metrics = EMBEDDING_KINDS[:1], BRIEF_METRICS
+        means = {row.method: row.mean for row in test if (row.embedding, row.metric) == (kinds[0], SELECTED_BY)}
+        untrained = [row for row in spec.rows if is_baseline(row)]
+        trained = [row for row in spec.rows if not is_baseline(row)]
+        shown = [*untrained, *sorted(trained, key=lambda row: -means.get(row, 0.0))]
+    table = comparison_table(spec.name, shown, test, validation, kinds, warnings, metrics)
     by_one_pca = any(without_value(row.method) == ONE_PCA for row in rows)
-    conditions = differing_conditions(spec)
+    conditions = [] if brief else differing_conditions(spec)
     notes = footnotes(spec.runs, spec.folds, study.evaluations(), conditions, spec.references, by_one_pca, brief)
     return StudyTable(
         table, [*notes, *warnings.values(), *cap_lines(study), *origin_lines(study), *gap_lines(changed_files(study))]

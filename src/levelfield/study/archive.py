@@ -111,7 +111,8 @@ def unpack_study(archive: Path, folder: Path, check: Callable[[StudySpec], None]
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".unpacking") as aside:
         whole = Path(aside, "study")
         for name, content in _members(archive):
-            write_atomically(whole / name, content)
+            (whole / name).parent.mkdir(parents=True, exist_ok=True)
+            (whole / name).write_bytes(content)
         for needed in (STUDY, LEDGER, ARCHIVED):
             if not (whole / needed).is_file():
                 raise UserError(f"{archive} is no archive of a study: it has no {needed}")

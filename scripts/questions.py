@@ -1,0 +1,257 @@
+"""Answers to the questions of results/questions.md, from the archives in results/.
+
+python scripts/questions.py
+
+A study that is not kept yet is left out, and the tables say so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import get_type_hints
+
+from scipy.stats import kendalltau
+
+from levelfield.analysis.comparison import PAIR, SECOND_SEARCH, compare_all, scores_of
+from levelfield.analysis.results import ResultRow
+from levelfield.analysis.selection import selected
+from levelfield.analysis.statistics import t_interval
+from levelfield.study.archive import unpack_study
+from levelfield.study.folder import StudyFolder
+
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+SETS = {
+    "grocery_store": "Grocery Store",
+    "banking77": "Banking77",
+    "clinc150": "CLINC150",
+    "glyphs": "Glyphs",
+    "omniglot": "Omniglot",
+}
+PAIRS = ("contrastive", "triplet_margin", "ntxent", "multi_similarity")
+CLASSES = ("proxy_nca", "normalized_softmax", "cosface", "arcface")
+LOSSES = (*PAIRS, *CLASSES)
+TRUNK = ("ntxent", "multi_similarity", "normalized_softmax", "arcface")
+# Cell to what a study's folder is called.
+CELLS = {
+    "200 steps, random": "{}",
+    "200 steps, PCA": "{}_pca",
+    "until done, random": "converged_{}_random",
+    "until done, PCA": "converged_{}_pca",
+}
+DONE, BEST = "until done, random", "until done, PCA"
+FEATURES = "pretrained[features]"
+MAP, P1 = "map_at_r", "precision_at_1"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What an archive in results/ holds: test scores, and of a converged study what its trainings ended at."""
+
+    archive: Path
+    rows: list[ResultRow]
+
+    def runs(self, method: str, metric: str = MAP) -> list[float]:
+        """The mean over folds of each run's test score, in percent; empty for a method that is not there."""
+        found = scores_of(self.rows, metric, "separated", "test").get(method, {})
+        return [100 * fmean(folds.values()) for _, folds in sorted(found.items())]
+
+    def mean(self, method: str, metric: str = MAP) -> float:
+        return fmean(self.runs(method, metric))
+
+    def ends(self) -> tuple[int, int, list[str]]:
+        """Trainings of the runs that reached the cap, all trainings of the runs, and settings at a bound."""
+        with tempfile.TemporaryDirectory() as aside:
+            unpack_study(self.archive, Path(aside, "study"))
+            study = StudyFolder.begun(Path(aside, "study"))
+            results = [result for job, result in study.state.results.items() if job.stage == "run"]
+            ends = [by for result in results if (by := result.get("ending", {}).get("stopped_by"))]
+            bounds = [f"`{row}`: {advice}" for row, each in selected(study).items() for advice in each.advice]
+            return ends.count("cap"), len(ends), bounds
+
+
+@cache
+def kept(name: str) -> Kept | None:
+    """A study of results/, None where there is none."""
+    archive = RESULTS / name / "archive.tar.xz"
+    if not archive.is_file():
+        return None
+    with tarfile.open(archive) as members:
+        file = members.extractfile("results.csv")
+        assert file is not None
+        lines = list(csv.DictReader(io.TextIOWrapper(file, newline="")))
+    types = get_type_hints(ResultRow)
+    read = {int | None: lambda text: int(text) if text else None, float: float, str: str}
+    return Kept(
+        archive, [ResultRow(**{name: read[types[name]](text) for name, text in line.items()}) for line in lines]
+    )
+
+
+def cells(data: str) -> Iterator[tuple[str, Kept]]:
+    """The cells of a set that are kept."""
+    for cell, name in CELLS.items():
+        study = kept(name.format(data))
+        if study is not None:
+            yield cell, study
+
+
+def interval(values: Sequence[float]) -> str:
+    """`+0.4 ± 0.2`, half a 95% t-interval; the mean alone for fewer than three."""
+    half = t_interval(values)
+    return f"{fmean(values):+.1f}" + ("" if half is None else f" ± {half:.1f}")
+
+
+def table(head: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
+    lines = [["", *head], ["---"] * (len(head) + 1), *([name, *cells] for name, cells in rows.items())]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def by_cell(what: str, say: Callable[[str, Kept], str]) -> str:
+    """A table of sets and cells; `say` gives the text of a set and a cell's study."""
+    rows = {}
+    for data, title in SETS.items():
+        found = dict(cells(data))
+        rows[title] = [say(data, found[cell]) if cell in found else "not run" for cell in CELLS]
+    return f"{what}\n\n{table(list(CELLS), rows)}"
+
+
+def pair_less_class(study: Kept) -> list[float]:
+    """Of each run: the mean of the four pair losses less that of the four with class weights, points of MAP@R."""
+    runs = {loss: study.runs(loss) for loss in LOSSES}
+    numbers = range(len(runs[PAIRS[0]]))
+    return [fmean(runs[loss][n] for loss in PAIRS) - fmean(runs[loss][n] for loss in CLASSES) for n in numbers]
+
+
+def above_features(data: str, study: Kept, metric: str) -> int:
+    features = kept(data)  # the trunk, split and samples of all cells of a set are the same
+    assert features is not None
+    return sum(study.mean(loss, metric) > features.mean(FEATURES, metric) for loss in LOSSES)
+
+
+def spread(study: Kept) -> float:
+    """Standard deviation between the eight losses' means, points."""
+    return stdev(study.mean(loss) for loss in LOSSES)
+
+
+def beats_contrastive() -> str:
+    rows = {}
+    for loss in LOSSES[1:]:
+        said = []
+        for data in SETS:
+            study = kept(CELLS[BEST].format(data))
+            if study is None:
+                said.append("not run")
+                continue
+            pairs = [each for each in compare_all(study.rows, list(LOSSES)) if each.kind == PAIR]
+            (over,) = (each for each in pairs if {each.method, each.other} == {"contrastive", loss})
+            gain = over.difference if over.method == loss else -over.difference
+            said.append(f"{100 * gain:+.1f}" + (" shown" if over.shown else ""))
+        rows[f"`{loss}`"] = said
+    return table(list(SETS.values()), rows)
+
+
+def changes() -> str:
+    """What start and length change, against the spread between losses."""
+    rows = {}
+    for data, title in SETS.items():
+        found = dict(cells(data))
+        said = []
+        for before, after in ((DONE, BEST), ("200 steps, random", DONE), ("200 steps, PCA", BEST)):
+            if before in found and after in found:
+                each = [found[after].mean(loss) - found[before].mean(loss) for loss in LOSSES]
+                said.append(f"{fmean(each):+.1f} ({min(each):+.1f} to {max(each):+.1f})")
+            else:
+                said.append("not run")
+        said += [f"{spread(found[cell]):.1f}" if cell in found else "not run" for cell in ("200 steps, random", BEST)]
+        rows[title] = said
+    head = ["PCA less random, until done", "until done less 200 steps, random", "the same, PCA"]
+    return table([*head, "between losses, 200 steps, random", "between losses, until done, PCA"], rows)
+
+
+def search_noise() -> str:
+    rows = {}
+    for data in ("glyphs", "grocery_store"):
+        study = kept(f"converged_{data}_pca_again")
+        if study is None:
+            continue
+        names = sorted({row.method for row in study.rows if not row.method.startswith("pretrained")})
+        found = [each for each in compare_all(study.rows, names) if each.kind == SECOND_SEARCH]
+        rows[SETS[data]] = [", ".join(f"{each.other} {100 * each.difference:+.1f}" for each in found)]
+    return table(["second search less first"], rows) if rows else "not run"
+
+
+def trained_trunk() -> str:
+    rows = {}
+    for data, title in SETS.items():
+        study, head = kept(f"trunk_{data}"), kept(CELLS[BEST].format(data))
+        if study is None:
+            continue
+        order = [study.mean(loss) for loss in TRUNK]
+        said = [f"{study.mean(FEATURES):.1f} / {study.mean(FEATURES, P1):.1f}"]
+        said += [f"{study.mean(loss):.1f} / {study.mean(loss, P1):.1f}" for loss in TRUNK]
+        said.append(interval([study.mean(f"{loss}_averaged") - study.mean(loss) for loss in TRUNK]))
+        said.append(f"{stdev(order):.1f}")
+        tau = None if head is None else kendalltau([head.mean(loss) for loss in TRUNK], order).statistic
+        rows[title] = [*said, "not run" if tau is None else f"{tau:+.2f}"]
+    head_row = [
+        "features",
+        *(f"`{loss}`" for loss in TRUNK),
+        "averaged less trained",
+        "between losses",
+        "tau with the heads",
+    ]
+    return table(head_row, rows) if rows else "not run"
+
+
+def caps_and_bounds() -> str:
+    lines = []
+    for data, title in SETS.items():
+        for cell in (DONE, BEST):
+            study = kept(CELLS[cell].format(data))
+            if study is not None:
+                at_cap, trainings, bounds = study.ends()
+                lines.append(f"- {title}, {cell}: {at_cap} of {trainings} trainings reached the cap.")
+                lines += [f"  - {advice.partition(' of its space')[0]}" for advice in bounds]
+    return "\n".join(lines)
+
+
+def answers() -> str:
+    """All tables, in the order of the questions."""
+    less = "1. The mean of the four pair losses less that of the four class-weight losses"
+    signs = by_cell(
+        f"{less}, points of MAP@R ± half a 95% interval over runs", lambda _, each: interval(pair_less_class(each))
+    )
+    counts = by_cell(
+        "3. Losses, of eight, above the untrained features in MAP@R / in P@1",
+        lambda data, each: f"{above_features(data, each, MAP)} / {above_features(data, each, P1)}",
+    )
+    over = "2. Over contrastive, until done from the PCA, points of MAP@R; `shown` by Holm's correction over 28 pairs"
+    change = "4. Mean change over the eight losses (smallest to largest), and standard deviation between them, points"
+    parts = [
+        signs,
+        f"{over}\n\n{beats_contrastive()}",
+        counts,
+        f"{change}\n\n{changes()}",
+        f"5. Two searches of one loss, points of MAP@R\n\n{search_noise()}",
+        f"7 and 8. The trunk trained, MAP@R / P@1 in percent\n\n{trained_trunk()}",
+        f"Trainings at the cap, and settings at a bound of their space\n\n{caps_and_bounds()}",
+    ]
+    return "\n\n".join(parts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.parse_args()
+    print(answers())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""scripts/questions.py: its tables, from the kept CSV files by another way."""
+
+import csv
+import importlib
+import io
+import tarfile
+from collections import defaultdict
+from statistics import fmean
+
+import pytest
+from tiny_fit import REPOSITORY
+
+
+def scores(name: str) -> dict[tuple[str, int], float]:
+    """Method and run to the mean over folds of separated test MAP@R, in percent."""
+    found = defaultdict(list)
+    with tarfile.open(REPOSITORY / "results" / name / "archive.tar.xz") as archive:
+        for row in csv.DictReader(io.TextIOWrapper(archive.extractfile("results.csv"), newline="")):
+            if (row["stage"], row["embedding"], row["metric"]) == ("test", "separated", "map_at_r"):
+                found[row["method"], int(row["run"])].append(100 * float(row["value"]))
+    return {key: fmean(values) for key, values in found.items()}
+
+
+def test_pair_less_class_and_the_count_above_the_features_follow_from_the_archives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(REPOSITORY / "scripts"))
+    module = importlib.import_module("questions")
+    printed = module.answers()
+    found = scores("banking77")
+    pairs = [fmean(found[loss, run] for loss in module.PAIRS) for run in range(10)]
+    classes = [fmean(found[loss, run] for loss in module.CLASSES) for run in range(10)]
+    difference = fmean(pairs) - fmean(classes)
+    row = next(line for line in printed.splitlines() if line.startswith("| Banking77 |"))
+    assert row.split("|")[2].split()[0] == f"{difference:+.1f}"
+    above = sum(
+        fmean(found[loss, run] for run in range(10)) > found["pretrained[features]", 0] for loss in module.LOSSES
+    )
+    counts = [line for line in printed.splitlines() if line.startswith("| Banking77 |")][1]
+    assert counts.split("|")[2].split()[0] == str(above)
