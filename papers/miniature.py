@@ -4,9 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from levelfield.core.configuration import Config, flatten, init_args, read_yaml
+from levelfield.core.configuration import Config, find_configuration, flatten, init_args, read_yaml
 from levelfield.errors import UserError
-from levelfield.runtime.shipped import find_configuration
 from levelfield.storage.atomic import write_atomically
 from levelfield.study.spec import STUDY, SearchSettings, StudySpec, value_of, without_value
 

@@ -29,9 +29,9 @@ from levelfield.data.datamodule import MetricDataModule
 from levelfield.losses import ContrastiveLoss
 from levelfield.metrics import retrieval_metrics
 from levelfield.models import TimmTrunk
-from levelfield.training.build import DEFAULT_TRUNK
 from levelfield.training.embed import EmbeddedSet, embed
 from levelfield.training.learner import MetricLearner
+from levelfield.training.settings import DEFAULT_TRUNK
 
 LETTERS = "ěķőşūź"
 FACE = "DejaVuSerif"

@@ -27,10 +27,10 @@ from tiny_text import DISTILBERT, tiny_text_model
 
 import levelfield
 from levelfield.cli.main import main
+from levelfield.core.configuration import Loader
 from levelfield.errors import UserError
 from levelfield.losses import ContrastiveLoss
 from levelfield.models import TransformersTrunk
-from levelfield.runtime.yaml_once import OnceLoader
 from levelfield.study.archive import unpack_study
 from levelfield.training.learner import MetricLearner
 from levelfield.use.encoder import Encoder
@@ -554,7 +554,7 @@ BOMBS = {
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_yaml_that_grows(bomb, checkpoint, place, run) -> None:
     with pytest.raises(yaml.YAMLError):
-        yaml.load(BOMBS[bomb], OnceLoader)
+        yaml.load(BOMBS[bomb], Loader)
     torch.save(checkpoint, place / "it.ckpt")
     (place / "config.yaml").write_text(BOMBS[bomb])
     code, _, complaint = run("validate", "--ckpt_path", place / "it.ckpt")

@@ -63,15 +63,16 @@ def refuse_below(smallest: float, section: str, **given: float | None) -> None:
 
 
 def nearest(name: object, names: Iterable[str], otherwise: str | None = None, cutoff: float = 0.5) -> str:
-    """The end of a message on a misspelt name: `; did you mean 'x'?`.
+    """The end of a message on a misspelt name, whose case may be wrong too: `; did you mean 'x'?`.
 
     Args:
         otherwise: Said where nothing is near; by default all that there is.
         cutoff: How near, of 1 for the same.
     """
     known = list(names)
-    if close := get_close_matches(str(name), known, n=1, cutoff=cutoff):
-        return f"; did you mean {close[0]!r}?"
+    in_small_letters = {each.lower(): each for each in known}
+    if close := get_close_matches(str(name).lower(), in_small_letters, n=1, cutoff=cutoff):
+        return f"; did you mean {in_small_letters[close[0]]!r}?"
     return f"; there are: {', '.join(known)}" if otherwise is None else otherwise
 
 

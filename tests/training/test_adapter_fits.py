@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("quiet")
 VIT = {"name": "test_vit", "weights": None, "arguments": {"depth": 2, "img_size": 32}}
 OPTIONS = [
     *("--model.trunk.name", "test_vit", "--model.trunk.arguments", "{depth: 2, img_size: 32}"),
-    *("--model.loss", "ContrastiveLoss", "--model.adapter", "lora", "--model.adapter.rank", "2"),
+    *("--model.loss", "ContrastiveLoss", "--model.adapter", "LoRA", "--model.adapter.rank", "2"),
 ]
 
 

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from levelfield.core.configuration import read_yaml
+from levelfield.core.configuration import SECTIONS, read_yaml
 from levelfield.storage.file_hash import file_hash
 from levelfield.study.jobs import CONFIG, RESULT, Job, read_result
-from levelfield.study.spec import SECTIONS
 
 
 def class_name(value: Any) -> str:

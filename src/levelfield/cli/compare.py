@@ -3,18 +3,18 @@
 import csv
 import io
 import shlex
+from argparse import Namespace
 from collections.abc import Sequence, Set
 from functools import partial
-from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from levelfield.cli import study
-from levelfield.cli.study_output import Ending
+from levelfield.cli.study import parse, study_options
+from levelfield.cli.study_output import Ending, answer
 from levelfield.core.configuration import Config, merge, set_dotted, stack
-from levelfield.errors import UserError, nearest
+from levelfield.errors import UserError
 from levelfield.experiment import Study
 from levelfield.runtime.processes import cores_here
 from levelfield.storage.atomic import write_atomically
@@ -55,18 +55,7 @@ settings of the data such as --data.transforms.crop_size 96.
 """
 MINUTES = 30.0
 MOST_NAMED = 20
-OWN = ("--minutes", "--trunk", "--skip-broken")
 USUAL_TRUNK = {"image": "trunk/efficientnet_lite0.yaml", "text": "trunk/minilm.yaml"}
-
-
-class Words(NamedTuple):
-    """The words of `compare` that are not of `study run`."""
-
-    path: str
-    words: list[str]
-    trunks: list[str]
-    minutes: float | None
-    skip_broken: bool
 
 
 def main(argv: Sequence[str]) -> int:
@@ -78,39 +67,53 @@ def main(argv: Sequence[str]) -> int:
     if not argv or {"-h", "--help"} & set(argv):
         print(HELP, end="")
         return 0
-    given = _own_words(argv)
-    options = study.parse(["run", given.path, *given.words])
-    for key in options.overrides:
-        _check_option(key, given.path)
+    if argv[0].startswith("--"):
+        raise UserError(f"levelfield compare {argv[0]}: give the PATH of your data first")
+    given = _read(argv)
+    path = given.file
+    for key in given.overrides:
+        _check_option(key, path)
     from levelfield.data.own import own_dataset  # with torch, which the help does not need
 
-    root = options.overrides.get("data.root")
-    dataset = own_dataset(given.path, root)
+    dataset = own_dataset(path, given.overrides.get("data.root"))
     if dataset is None:
-        raise UserError(
-            f"{given.path} is neither a folder with a folder a class nor a .csv or .parquet table; give one"
-        )
+        raise UserError(f"{path} is neither a folder with a folder a class nor a .csv or .parquet table; give one")
     if given.skip_broken and dataset.modality == "text":
-        print(f"note: --skip-broken is passed over: {given.path} holds texts, and no images")
-    name = f"compare_{Path(given.path).resolve().stem}"
-    folder = options.output or Path("outputs", name)
+        print(f"note: --skip-broken is passed over: {path} holds texts, and no images")
+    name = f"compare_{Path(path).resolve().stem}"
+    folder = given.output or Path("outputs", name)
     file = folder.with_suffix(".yaml")
     has_begun = (folder / STUDY).is_file() and file.is_file()
-    split = _split(dataset, options.overrides)
-    blocks = _blocks(given.path, dataset, split)
-    dataset = _unbroken(given.path, dataset, split, given.skip_broken, file, has_begun)
+    split = _split(dataset, given.overrides)
+    blocks = _blocks(path, dataset, split)
+    dataset = _unbroken(path, dataset, split, given.skip_broken, file, has_begun)
     if has_begun:
         if given.minutes is not None:
             print(f"note: --minutes is passed over: {file} has the lengths that the comparison began with")
     else:
-        lines = _write_study(file, name, dataset, split, blocks, given, options)
-        if not options.json:
+        lines = _write_study(file, name, dataset, split, blocks, given)
+        if not given.json:
             print("\n".join(lines), flush=True)
-    words = list(given.words)
-    if not options.options and options.executor == "local":
-        words += ["--executor.workers", str(cores_here())]
-    conclude = partial(_conclusion, dataset=dataset)
-    return study.main(["run", str(file), *words], Ending(["levelfield", "compare", *argv], conclude))
+    given.file = str(file)
+    if not given.options and given.executor == "local":
+        given.options = {"workers": cores_here()}
+    return answer(given, Ending(["levelfield", "compare", *argv], partial(_conclusion, dataset=dataset)))
+
+
+def _read(argv: Sequence[str]) -> Namespace:
+    """What the words of `compare` ask for: those of `study run`, with a data set in the place of a study file.
+
+    Raises:
+        UserError: A misspelt option, or a value that is not accepted.
+    """
+    options = study_options()
+    options.add_argument("--minutes", type=float)
+    options.add_argument("--trunk", nargs="+", action="extend", default=[])
+    options.add_argument("--skip-broken", action="store_true")
+    given = parse(["run", *argv], options)
+    if given.minutes is not None and not given.minutes > 0:
+        raise UserError("--minutes: give a number of minutes above 0")
+    return given
 
 
 def _check_option(key: str, path: str) -> None:
@@ -133,7 +136,7 @@ def _split(dataset: "MetricDataset", overrides: Config) -> Config:
 
 
 def _write_study(
-    file: Path, name: str, dataset: "MetricDataset", split: Config, blocks: int, given: Words, options: Any
+    file: Path, name: str, dataset: "MetricDataset", split: Config, blocks: int, given: Namespace
 ) -> Sequence[str]:
     """Measure, plan and write the study file; returns what is to be said of it."""
     import numpy as np
@@ -142,15 +145,15 @@ def _write_study(
 
     index = dataset.read_index()
     tested = int(np.isin(index.labels, dataset.test_classes(index, **split)).sum())
-    data: Config = {"data": {**_own_data(dataset, options.overrides.get("data.root")), **split}}
-    for key, value in options.overrides.items():
+    data: Config = {"data": {**_own_data(dataset, given.overrides.get("data.root")), **split}}
+    for key, value in given.overrides.items():
         if key.startswith("data."):
             data = set_dotted(data, key, value)
     trunks = {
-        Path(trunk).stem: stack(trunk, Path(), "--trunk") for trunk in given.trunks or [USUAL_TRUNK[dataset.modality]]
+        Path(trunk).stem: stack(trunk, Path(), "--trunk") for trunk in given.trunk or [USUAL_TRUNK[dataset.modality]]
     }
     protocol = stack(HEADS, Path(), "compare")
-    workers = options.options.get("workers", cores_here())
+    workers = given.options.get("workers", cores_here())
     budget = 60 * (given.minutes or MINUTES) * (workers if isinstance(workers, int) else cores_here())
     method = stack("method/ntxent.yaml", Path(), "compare")
     base = merge(merge(protocol, data), {"model": {**method["model"], "embedder_init": "random"}})  # to measure with
@@ -158,38 +161,6 @@ def _write_study(
     content = definition(name, dataset.modality, data, trunks, plan)
     write_atomically(file, yaml.safe_dump(content, sort_keys=False).encode())
     return plan.lines
-
-
-def _own_words(argv: Sequence[str]) -> Words:
-    """The words of `compare`, apart from those of `study run`."""
-    path, words = argv[0], list(argv[1:])
-    if path.startswith("--"):
-        raise UserError(f"levelfield compare {path}: give the PATH of your data first")
-    own = ("--trunk=", "--minutes=")
-    words = [part for word in words for part in (word.split("=", 1) if word.startswith(own) else [word])]
-    for word in words:  # `study run`, which reads the rest, does not know these
-        if word.startswith("--") and word not in OWN and (meant := nearest(word, OWN, "", cutoff=0.8)):
-            raise UserError(f"no such option {word!r}{meant}")
-    trunks: list[str] = []
-    while "--trunk" in words:
-        at = words.index("--trunk")
-        named = list(takewhile(lambda word: not word.startswith("--"), words[at + 1 :]))
-        if not named:
-            raise UserError("--trunk: name one or more files, such as configs/trunk/convnext_tiny.yaml")
-        trunks += named
-        del words[at : at + 1 + len(named)]
-    minutes = None
-    if "--minutes" in words:
-        at = words.index("--minutes")
-        try:
-            minutes = float(words[at + 1])
-        except (IndexError, ValueError):
-            minutes = -1.0
-        if not minutes > 0:
-            raise UserError("--minutes: give a number of minutes above 0")
-        del words[at : at + 2]
-    skip_broken = "--skip-broken" in words
-    return Words(path, [word for word in words if word != "--skip-broken"], trunks, minutes, skip_broken)
 
 
 def _blocks(path: str, dataset: "MetricDataset", split: Config) -> int:

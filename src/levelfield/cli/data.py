@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
 from rich.progress import Progress as RichProgress
 
-from levelfield.cli.command_parser import CommandParser
+from levelfield.cli.options import Options
 from levelfield.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -50,11 +50,11 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         UserError: a misspelt command, name or option.
     """
-    parser = CommandParser(HELP, ("list", "verify", "prepare"))
-    parser.add_argument("names", nargs="*", default=[])
-    parser.add_argument("--root", "--data.root")
-    parser.add_option("--archive", used_by=("prepare",), action="append", default=[])
-    arguments = parser.parse_args(_names_first(argv) or ["--help"])
+    options = Options(HELP, ("list", "verify", "prepare"))
+    options.add_argument("names", nargs="*", default=[])
+    options.add_argument("--root", "--data.root")
+    options.add_option("--archive", used_by=("prepare",), action="append", default=[])
+    arguments = options.read(_names_first(argv) or ["--help"])
     if arguments.archive and len(arguments.names) != 1:
         raise UserError("--archive goes with one NAME: levelfield data prepare NAME --archive FILE")
     if arguments.command != "prepare" and arguments.root and not Path(arguments.root).is_dir():

@@ -1,16 +1,17 @@
 """`validate`, `test` and `predict`: everything comes from the checkpoint, and what contradicts it is refused."""
 
+import argparse
 import inspect
-import tempfile
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import yaml
 from lightning.pytorch import Callback, LightningModule, Trainer
 from safetensors.torch import save
 
+from levelfield.cli.options import Options, configuration
+from levelfield.core.configuration import Config, merge, texts
 from levelfield.core.ledger import EVALUATED, LEDGER, read_lines
 from levelfield.data.places import check_is_there, dataset_found_again, root_in_vain
 from levelfield.errors import UserError
@@ -19,19 +20,20 @@ from levelfield.metrics.table import SHOWN_METRICS
 from levelfield.storage.atomic import write_atomically
 from levelfield.storage.without_places import without_places
 from levelfield.training.batches import gather_rows
-from levelfield.training.build import TrainingCLI
+from levelfield.training.build import Training
 from levelfield.training.callbacks import RecordOpening
 from levelfield.training.checkpoint import data_config, learner_config, read_checkpoint
 from levelfield.training.contradictions import refuse_other_data, refuse_other_model, refuse_other_settings
 from levelfield.training.learner import MetricLearner
 from levelfield.training.own_learner import learner_class
 from levelfield.training.run_folder import is_first_process
-from levelfield.training.trust import named_by_options
-from levelfield.training.words import texts_in
+from levelfield.training.settings import plain
+from levelfield.training.trust import named_by_configuration
 
 if TYPE_CHECKING:
     from levelfield.use.further import Further
 
+COMMANDS = ("validate", "test", "predict")
 # Where and how a Trainer computes. All else that it takes is for training.
 OF_EVALUATION = {
     *("accelerator", "strategy", "devices", "num_nodes", "precision", "deterministic", "benchmark", "inference_mode"),
@@ -42,25 +44,61 @@ OF_FIT = (
     *("name", "output", "resume", "checkpoint_seconds", "seed_everything", "weights_only", "model.trunk.weights"),
     *(f"trainer.{key}" for key in sorted({*inspect.signature(Trainer).parameters} - OF_EVALUATION)),
 )
-OF_TEST = ("reopen_test", "open_set", "hierarchy", "rerank")
 
 
 def main(args: list[str]) -> int:
-    """Runs `levelfield validate|test|predict` with `args`, the command the first of them; returns the exit code."""
-    EvaluationCLI(args)
+    """Run `levelfield validate|test|predict` with `args`, the command the first of them; returns the exit code."""
+    given = _read(args)
+    evaluation = Evaluation(given, configuration(given.config, given.settings))
+    if given.print_config:
+        print(evaluation.printed(), end="")
+        return 0
+    evaluation.build()
+    {"validate": evaluation.validate, "test": evaluation.test, "predict": evaluation.predict}[given.command]()
     return 0
 
 
-class EvaluationCLI(TrainingCLI):
-    """The command line of a checkpoint that was trained before.
+def _read(args: list[str]) -> argparse.Namespace:
+    """The options of a command.
 
     Raises:
-        UserError: no checkpoint, or options that contradict it.
+        UserError: An option that only `fit` or another command uses, or no checkpoint.
+    """
+    options = Options(commands=COMMANDS, settings=())
+    options.add_argument("-c", "--config", action="append", default=[])
+    options.add_argument("--print_config", action="store_true")
+    options.add_argument("--ckpt_path", action="append", default=[])
+    options.add_argument("--trust", action="append", default=[])
+    options.add_option("--reopen-test", "--reopen_test", used_by=("test",))
+    options.add_option("--open-set", "--open_set", used_by=("test",), action="store_true")
+    options.add_option("--hierarchy", used_by=("test",), action="store_true")
+    options.add_option("--rerank", used_by=("test",), action="append", default=[])
+    for option in (word.partition("=")[0] for word in args if word.startswith("--")):
+        key = option.removeprefix("--").replace(".init_args.", ".")
+        if any(f"{key}.".startswith(f"{other}.") for other in OF_FIT):
+            raise UserError(f"{option} is an option of fit: {args[0]} takes all from the checkpoint; leave it out")
+    given = options.read(args)
+    if not given.ckpt_path:
+        raise UserError(f"levelfield {args[0]} needs --ckpt_path FILE, the best.ckpt of a fit")
+    if len(given.ckpt_path) > 1:
+        raise UserError("--ckpt_path is given twice: leave one out")
+    return given
+
+
+class Evaluation(Training):
+    """A checkpoint that was trained before, with its data.
+
+    Args:
+        given: The options of the command.
+        asked: The settings beside the checkpoint's.
+
+    Raises:
+        UserError: No checkpoint, or settings that contradict it.
     """
 
-    def __init__(self, args: list[str]) -> None:
-        _refuse_other_commands(args)
-        self.checkpoint_path = _checkpoint_path(args)
+    def __init__(self, given: argparse.Namespace, asked: Config) -> None:
+        self.given = given
+        self.checkpoint_path = Path(given.ckpt_path[0])
         self.checkpoint = read_checkpoint(self.checkpoint_path)
         identified = isinstance(self.checkpoint["levelfield"].get("data"), dict)
         if "datamodule_hyper_parameters" not in self.checkpoint or not identified:
@@ -68,29 +106,22 @@ class EvaluationCLI(TrainingCLI):
                 f"'{self.checkpoint_path}' was fitted with loaders of one's own, which it cannot name: in Python, "
                 "Trainer().test(MetricLearner.load_from_checkpoint(...), loader)"
             )
-        self._trust, args = _trusted(args, self.checkpoint)
+        self._trust = _trusted(given.trust, asked, self.checkpoint)
         kind_of = partial(learner_class, base=MetricLearner)
-        config = {
+        stored = {
             "model": learner_config(self.checkpoint, self.checkpoint_path, kind_of, self._trust).arguments,
             "data": data_config(self.checkpoint, self.checkpoint_path, self._trust),
         }
         beside = self.checkpoint_path.with_name("config.yaml")
-        config["data"]["dataset"] = dataset_found_again(config["data"]["dataset"], beside)
-        self._expected = config
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "checkpoint.yaml"
-            file.write_text(yaml.safe_dump(config))
-            super().__init__(args=[args[0], "--config", str(file), *args[1:]])
+        stored["data"]["dataset"] = dataset_found_again(stored["data"]["dataset"], beside)
+        super().__init__(merge(stored, asked), command=given.command)
+        found = plain(self.parser, self.config)
+        refuse_other_model(stored["model"], without_places(found["model"]), self.checkpoint_path)
+        refuse_other_settings(stored["data"], found["data"], self.checkpoint_path)
 
-    def link_seeds(self, parser: Any) -> None:
-        """Not linked: the seeds are the checkpoint's, whatever `seed_everything` would have given."""
-
-    def before_instantiate_classes(self) -> None:
-        given = self.plain_config()
-        refuse_other_model(self._expected["model"], without_places(given["model"]), self.checkpoint_path)
-        refuse_other_settings(self._expected["data"], given["data"], self.checkpoint_path)
-
-    def after_instantiate_classes(self) -> None:
+    def build(self) -> None:
+        """Make the parts, with the checkpoint's weights."""
+        super().build()
         self.model = MetricLearner.load_from_checkpoint(self.checkpoint_path, trust=self._trust)
         check_is_there(self.datamodule.dataset, self.datamodule.root)
         refuse_other_data(self.checkpoint["levelfield"]["data"], self.datamodule.identity(), self.checkpoint_path)
@@ -98,18 +129,17 @@ class EvaluationCLI(TrainingCLI):
             lines = root_in_vain(self.datamodule.dataset, self.datamodule.root)
             print("".join(f"note: {line}\n" for line in lines), end="")
 
-    def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
-        kwargs = super()._prepare_subcommand_kwargs(subcommand)
-        kwargs["ckpt_path"] = None  # its weights are in the model already
-        return kwargs
+    def validate(self) -> None:
+        """Score the checkpoint's validation fold."""
+        self.trainer.validate(self.model, datamodule=self.datamodule)
 
-    def test(self, **kwargs: Any) -> None:
-        """Evaluates on the test classes. The ledger has a line of it before any test label is used."""
+    def test(self) -> None:
+        """Evaluate on the test classes. The ledger has a line of it before any test label is used."""
         further = self._further()
-        record = RecordOpening(reopen=self.config.test.reopen_test, by="levelfield test")
+        record = RecordOpening(reopen=self.given.reopen_test, by="levelfield test")
         kept = EmbeddedTest()
         self.trainer.callbacks += [record, kept]  # type: ignore[attr-defined]
-        self.trainer.test(**kwargs)
+        self.trainer.test(self.model, datamodule=self.datamodule)
         if record.evaluation is not None and is_first_process():
             print(record.summary())
             lines = read_lines(record.folder / LEDGER)
@@ -137,37 +167,17 @@ class EvaluationCLI(TrainingCLI):
     def _further(self) -> "Further":
         from levelfield.use.further import Further, rerankings
 
-        given = self.config.test
-        further = Further(given.hierarchy, given.open_set, rerankings(given.rerank or ()))
+        given = self.given
+        further = Further(given.hierarchy, given.open_set, rerankings(given.rerank))
         further.check(self.model.distance, self.datamodule.dataset)
         return further
 
-    def predict(self, **kwargs: Any) -> None:
-        """Embeds every sample of the data set, without a label, into `embeddings.safetensors` beside the checkpoint."""
+    def predict(self) -> None:
+        """Embed every sample of the data set, without a label, into `embeddings.safetensors` beside the checkpoint."""
         path = self.checkpoint_path.parent / "embeddings.safetensors"
         self.trainer.callbacks.append(EmbeddingWriter(path))  # type: ignore[attr-defined]
-        self.trainer.predict(**{**kwargs, "return_predictions": False})
+        self.trainer.predict(self.model, datamodule=self.datamodule, return_predictions=False)
         print(f"embeddings and the samples' keys: {path}")
-
-    def add_arguments_to_parser(self, parser: Any) -> None:
-        super().add_arguments_to_parser(parser)
-        parser.add_argument(
-            "--reopen_test",
-            "--reopen-test",
-            type=str | None,
-            default=None,
-            help="Why the test classes are evaluated again; kept in the ledger.",
-        )
-        parser.add_argument(
-            "--open_set",
-            "--open-set",
-            action="store_true",
-            help="Whether one threshold tells pairs of one class from pairs of two.",
-        )
-        parser.add_argument(
-            "--hierarchy", action="store_true", help="How many of the nearest are at least of the same coarse class."
-        )
-        parser.add_argument("--rerank", action="append", help="A way to rank anew, with scores of its own.")
 
 
 class EmbeddingWriter(Callback):
@@ -222,41 +232,11 @@ class EmbeddedTest(Callback):
         self.embeddings, self.labels = embeddings[first].float(), labels[first]
 
 
-def _refuse_other_commands(args: list[str]) -> None:
-    """Raises UserError for an option that only `fit` or `test` uses."""
-    for option in (word.partition("=")[0] for word in args if word.startswith("--")):
-        key = option.removeprefix("--").replace(".init_args.", ".")
-        if any(f"{key}.".startswith(f"{other}.") for other in OF_FIT):
-            raise UserError(f"{option} is an option of fit: {args[0]} takes all from the checkpoint; leave it out")
-        if key.replace("-", "_") in OF_TEST and args[0] != "test":
-            raise UserError(f"{option} is an option of test: {args[0]} does not use it; leave it out")
-
-
-def _trusted(args: list[str], checkpoint: dict[str, Any]) -> tuple[set[str], list[str]]:
-    """What the command line lets the checkpoint use, by `--trust` or as a class that it names, and the other words."""
-    words, names, left = iter(args), set(), []
-    for word in words:
-        option, equals, value = word.partition("=")
-        if option == "--trust":
-            names.add(value if equals else next(words, ""))
-        else:
-            left.append(word)
-    stored = {
-        f"{text}."
-        for part in ("hyper_parameters", "datamodule_hyper_parameters")
-        for _, text in texts_in(checkpoint[part])
-    }
-    for name in sorted(names):
+def _trusted(names: list[str], asked: Config, checkpoint: dict[str, Any]) -> set[str]:
+    """What the command line lets the checkpoint use: by `--trust`, or as a class that it names itself."""
+    parts = ("hyper_parameters", "datamodule_hyper_parameters")
+    stored = {f"{text}." for part in parts for _, text in texts(checkpoint[part])}
+    for name in sorted(set(names)):
         if not any(text.startswith(f"{name}.") for text in stored):
             print(f"note: --trust {name} is passed over: the checkpoint names nothing of it")
-    return names | named_by_options(args), left
-
-
-def _checkpoint_path(args: list[str]) -> Path:
-    given = [position for position, word in enumerate(args) if word.partition("=")[0] == "--ckpt_path"]
-    if not given:
-        raise UserError(f"levelfield {args[0]} needs --ckpt_path FILE, the best.ckpt of a fit")
-    if len(given) > 1:
-        raise UserError("--ckpt_path is given twice: leave one out")
-    value = args[given[0]].partition("=")[2]
-    return Path(value or "".join(args[given[0] + 1 : given[0] + 2]))
+    return set(names) | named_by_configuration(asked)

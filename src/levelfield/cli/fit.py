@@ -3,74 +3,75 @@
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from jsonargparse import Namespace
 from lightning.pytorch import Callback
-from lightning.pytorch.cli import LightningCLI
 
+from levelfield.cli.options import Options, configuration
+from levelfield.core.configuration import Config
 from levelfield.core.source_identity import sources
 from levelfield.errors import UserError
 from levelfield.runtime.launchers import launched_nodes, launched_together
 from levelfield.runtime.signals import Stopped
 from levelfield.storage.without_places import without_places
-from levelfield.training.build import TrainingCLI
+from levelfield.training.build import Training
 from levelfield.training.callbacks.asked_rates import AskedRates, asked_rates
 from levelfield.training.callbacks.last_checkpoint import LastCheckpoint
 from levelfield.training.callbacks.validate_first import BEFORE_TRAINING
 from levelfield.training.checkpoint import read_checkpoint
 from levelfield.training.checkpoint_content import check_callbacks
 from levelfield.training.contradictions import refuse_finished, refuse_other_architecture, refuse_other_folds
-from levelfield.training.instantiation import refuse_nested
 from levelfield.training.interruption import interruptible
 from levelfield.training.run_claim import BEST, LAST, Claim, claim, learns_from_group
 from levelfield.training.run_folder import default_name, is_first_process
+from levelfield.training.settings import plain
 from levelfield.training.trust import own_packages
+
+# Options without a dot that are settings: a file can have them too.
+SETTINGS = ("seed_everything", "name", "output", "checkpoint_seconds", "ckpt_path", "weights_only")
+# `seed_everything` sets these; a printed configuration has them.
+LINKED = ("model.seed", "data.seed")
 
 
 def main(argv: list[str]) -> int:
-    """Runs `levelfield fit` with `argv` (what follows `fit`); returns the exit code."""
-    cli = FitCLI(["fit", *argv])
-    if cli.trainer.is_global_zero and cli.trainer.state.finished:
-        print(cli.datamodule.summary())
-        if cli.datamodule.notes:
-            print(f"note: {cli.datamodule.notes}")
-        trusted = "".join(f" --trust {name}" for name in sorted(own_packages(cli.config_dump)))
-        if cli.kept_last:
-            print(f"trained for {cli.best_epoch + 1} epochs, the last one kept: {cli.folder}/best.ckpt")
-            print(f"next: levelfield predict --ckpt_path {cli.folder}/best.ckpt{trusted}")
-            return 0
-        if not cli.validated:
-            print("nothing was validated or kept: no best.ckpt")
-            return 0
-        when = "before the first step" if cli.best_epoch == BEFORE_TRAINING else f"in epoch {cli.best_epoch}"
-        print(f"best validation MAP@R {cli.best_score:.4f} {when}: {cli.folder}/best.ckpt")
-        print(f"next: levelfield validate --ckpt_path {cli.folder}/best.ckpt{trusted}")
+    """Run `levelfield fit` with `argv` (what follows `fit`) and return the exit code."""
+    options = Options(settings=SETTINGS)
+    options.add_argument("-c", "--config", action="append", default=[])
+    options.add_argument("--print_config", action="store_true")
+    options.add_argument("--resume", action="store_true")
+    given = options.read(argv)
+    for key in {key for key, _ in given.settings} & set(LINKED):
+        raise UserError(f"no such option '--{key}': give --seed_everything")
+    fit = Fit(configuration(given.config, given.settings), given.resume, complete=not given.print_config)
+    if given.print_config:
+        print(fit.printed(), end="")
+        return 0
+    fit.build()
+    fit.run()
+    if fit.trainer.is_global_zero and fit.trainer.state.finished:
+        print("\n".join(fit.conclusion()))
     return 0
 
 
-class FitCLI(TrainingCLI):
+class Fit(Training):
     """A training that claims a folder below `--output`, and goes on there or from a checkpoint."""
 
     _claim: Claim
     _last: LastCheckpoint
 
-    def __init__(self, args: list[str]) -> None:
+    def __init__(self, config: Config, resume: bool, complete: bool = True) -> None:
         self._started = time.monotonic()
-        super().__init__(args)
+        self._resume = resume
+        super().__init__(config, command="fit", complete=complete)
 
-    @staticmethod
-    def subcommands() -> dict[str, set[str]]:
-        return {"fit": LightningCLI.subcommands()["fit"]}  # to make the parsers of the others takes time
-
-    def instantiate_classes(self) -> None:
-        section = self.config.fit
-        refuse_nested(section)
-        _refuse_unusable(section)
-        self._claim_folder(Path(section.output) / "fit" / (section.name or default_name(section)), section.resume)
+    def build(self) -> None:
+        """Claim a folder and make the parts; on a process that another one started, in that one's folder."""
+        config = self.config
+        _refuse_unusable(config, self._resume)
+        self._claim_folder(Path(config.output) / "fit" / (config.name or default_name(config)))
         try:
-            super().instantiate_classes()
+            super().build()
             self._refuse_other_number()
             if learns_from_group(self.trainer):
                 with torch.random.fork_rng(devices=[]):  # Lightning seeds anew there
@@ -79,7 +80,7 @@ class FitCLI(TrainingCLI):
                 if not is_first_process():
                     self._claim = Claim(*words)
                     self.folder = self._claim.folder
-                    self.trainer = self.instantiate_trainer()
+                    self.trainer = self.make_trainer()
         except BaseException:
             self._release()
             raise
@@ -102,10 +103,10 @@ class FitCLI(TrainingCLI):
                 f"{self.trainer.num_nodes}"
             )
 
-    def _claim_folder(self, parent: Path, go_on: bool) -> None:
+    def _claim_folder(self, parent: Path) -> None:
         """The first process claims a folder, and tells those that it starts itself; others learn it from the group."""
         if is_first_process():
-            self._claim = claim(parent, self.plain_config(), go_on)
+            self._claim = claim(parent, plain(self.parser, self.config), self._resume)
             self._claim.tell()
         else:
             self._claim = Claim.told() or Claim(parent / "unknown")
@@ -116,13 +117,13 @@ class FitCLI(TrainingCLI):
             self._claim.release()
 
     def with_callbacks_of_command(self, callbacks: list[Callback]) -> list[Callback]:
-        section = self.config.fit
-        if section.ckpt_path is not None:
-            callbacks = [*callbacks, self._rates_beside(section.ckpt_path)]
-        if section.trainer.enable_checkpointing is False:
+        config = self.config
+        if config.ckpt_path is not None:
+            callbacks = [*callbacks, self._rates_beside(config.ckpt_path)]
+        if config.trainer.enable_checkpointing is False:
             return callbacks
         identity = partial(self.identity, self.config_dump, sources(self.config_dump))
-        self._last = LastCheckpoint(self._claim.folder, identity, section.checkpoint_seconds, self._started)
+        self._last = LastCheckpoint(self._claim.folder, identity, config.checkpoint_seconds, self._started)
         return [self._last.first, *callbacks, self._last]
 
     def _rates_beside(self, path: Path) -> AskedRates:
@@ -141,33 +142,28 @@ class FitCLI(TrainingCLI):
         refuse_finished(checkpoint, trainer["max_epochs"], trainer["max_steps"], path)
         return asked_rates(stored, asked)
 
-    def before_fit(self) -> None:
-        if self._claim.state != "new":
-            return
-        self.write_config()
-        if is_first_process():
-            print("\n".join([*self.datamodule.overview(), f"trunk: {self.model.trunk.summary()}"]))
-            if self.config.fit.resume:
-                parent = self._claim.folder.parent
-                print(f"note: nothing to go on with: no fit of these settings was stopped in {parent}")
-
-    def fit(self, **kwargs: Any) -> None:
+    def run(self) -> None:
         """Trainer.fit, on from `last.ckpt` if this fit was stopped; nothing if it is finished.
 
         Raises:
             KeyboardInterrupt: Ctrl-C, which Lightning would turn into an exit.
-            Stopped: a signal came; the last state is written.
+            Stopped: A signal came; the last state is written.
             UserError: `last.ckpt` is of other data or code, or damaged.
         """
+        if self._claim.state == "new":
+            self._begin()
         if self._claim.state == "finished":
             if is_first_process():
                 print(f"{self.folder} is finished: nothing to do (another one begins without --resume)")
             return
+        checkpoint: str | Path | None = self.config.ckpt_path
         try:
             if self._claim.state == "unfinished":
-                kwargs["ckpt_path"] = self._state_to_go_on_from()
+                checkpoint = self._state_to_go_on_from()
             with interruptible(self.trainer):
-                self.trainer.fit(**kwargs)
+                self.trainer.fit(
+                    self.model, datamodule=self.datamodule, ckpt_path=checkpoint, weights_only=self.config.weights_only
+                )
         except KeyboardInterrupt:
             best = self._claim.folder / BEST
             kept = [f"best so far: {best}"] * best.exists()
@@ -178,15 +174,39 @@ class FitCLI(TrainingCLI):
         except RuntimeError as error:
             if str(error).startswith("Early stopping conditioned on metric"):
                 raise UserError(f"--trainer.callbacks: {error}") from error
-            if "loading state_dict" not in str(error) or kwargs.get("ckpt_path") is None:
+            if "loading state_dict" not in str(error) or checkpoint is None:
                 raise
             line = " ".join(str(error).split())
-            raise UserError(f"'{kwargs['ckpt_path']}' has weights of other shapes: {line[:200]}") from error
+            raise UserError(f"'{checkpoint}' has weights of other shapes: {line[:200]}") from error
         else:
             if is_first_process():
                 self._claim.finish()
         finally:
             self._release()
+
+    def _begin(self) -> None:
+        self.write_config()
+        if is_first_process():
+            print("\n".join([*self.datamodule.overview(), f"trunk: {self.model.trunk.summary()}"]))
+            if self._resume:
+                parent = self._claim.folder.parent
+                print(f"note: nothing to go on with: no fit of these settings was stopped in {parent}")
+
+    def conclusion(self) -> list[str]:
+        """What a finished fit says: its batches, its best score, and the next command."""
+        lines = [self.datamodule.summary()]
+        if self.datamodule.notes:
+            lines.append(f"note: {self.datamodule.notes}")
+        trusted = "".join(f" --trust {name}" for name in sorted(own_packages(self.config_dump)))
+        best = f"{self.folder}/{BEST}"
+        if self.kept_last:
+            next_command = f"next: levelfield predict --ckpt_path {best}{trusted}"
+            return [*lines, f"trained for {self.best_epoch + 1} epochs, the last one kept: {best}", next_command]
+        if not self.validated:
+            return [*lines, f"nothing was validated or kept: no {BEST}"]
+        when = "before the first step" if self.best_epoch == BEFORE_TRAINING else f"in epoch {self.best_epoch}"
+        score = f"best validation MAP@R {self.best_score:.4f} {when}: {best}"
+        return [*lines, score, f"next: levelfield validate --ckpt_path {best}{trusted}"]
 
     def _how_to_go_on(self) -> list[str]:
         kept = (self._claim.folder / LAST).exists()
@@ -206,12 +226,12 @@ class FitCLI(TrainingCLI):
         return self._last.path
 
 
-def _refuse_unusable(section: Namespace) -> None:
-    """Raises UserError if what a fit was told of its folder and its last state cannot be done."""
-    name, seconds = section.name, section.checkpoint_seconds
+def _refuse_unusable(config: Namespace, resume: bool) -> None:
+    """Raise UserError if a fit cannot do what was asked of its folder and its last state."""
+    name, seconds = config.name, config.checkpoint_seconds
     if name is not None and (not name or Path(name).is_absolute() or ".." in Path(name).parts):
-        raise UserError(f"--name {name or repr('')}: give a folder's name, for it lies in {section.output}/fit")
+        raise UserError(f"--name {name or repr('')}: give a folder's name, for it lies in {config.output}/fit")
     if not 0 <= seconds < float("inf"):
         raise UserError(f"--checkpoint_seconds {seconds:g}: give seconds, 0 or more")
-    if section.resume and section.trainer.enable_checkpointing is False:
+    if resume and config.trainer.enable_checkpointing is False:
         raise UserError("--resume goes on from last.ckpt, which --trainer.enable_checkpointing false does not keep")

@@ -4,9 +4,9 @@ import os
 import sys
 import traceback
 from importlib import import_module
-from pathlib import Path
 
 from levelfield import __version__
+from levelfield.cli.fit_help import fit_help
 from levelfield.errors import UserError, nearest, refused_file
 from levelfield.runtime.freed_memory import keep_freed_memory
 from levelfield.runtime.imports import quick_imports
@@ -66,7 +66,6 @@ def main(argv: list[str] | None = None) -> int:
     debug = "--debug" in args
     if args[:1] not in (["study"], ["compare"]):  # these show the traceback of an own loss and go on
         args = [word for word in args if word != "--debug"]
-    args = _with_learner(args)
     if not args or args[0] in ("-h", "--help", "help"):
         print(HELP, end="")
         return 0
@@ -89,15 +88,6 @@ def main(argv: list[str] | None = None) -> int:
         return 2
 
 
-def _with_learner(args: list[str]) -> list[str]:
-    """`--model my_learner.MyLearner` in whole: `--model.learner my_learner.MyLearner`; `--model` of a file stays."""
-    for position, word in enumerate(args):
-        option, equals, value = word.partition("=")
-        if option == "--model" and not Path(value if equals else "".join(args[position + 1 : position + 2])).is_file():
-            args[position] = f"--model.learner{equals}{value}"
-    return args
-
-
 def _run(name: str, words: list[str]) -> int:
     if name not in COMMANDS:
         raise UserError(f"no such command '{name}'{nearest(name, COMMANDS, '')} (levelfield --help lists them)")
@@ -105,8 +95,8 @@ def _run(name: str, words: list[str]) -> int:
     options = {word.partition("=")[0] for word in words}
     if name in USES or (name == "predict" and options & {"--data", "-h", "--help"}):
         name, words = "use", [name, *words]
-    if name in EVALUATIONS and {"-h", "--help"} & set(words):
-        print(EVALUATION_HELP.format(name), end="")
+    if name in ("fit", *EVALUATIONS) and options & {"-h", "--help"}:
+        print(fit_help() if name == "fit" else EVALUATION_HELP.format(name), end="")  # without torch
         return 0
     if name in ("fit", *EVALUATIONS):
         end_with_first()

@@ -1,13 +1,11 @@
 """`levelfield study run|resume|status|report|verify|archive`."""
 
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from jsonargparse import Namespace
-
-from levelfield.cli.command_parser import CommandParser
-from levelfield.cli.study_output import Ending, answer
-from levelfield.core.configuration import options_of_file
+from levelfield.cli.options import Options, dotted
+from levelfield.cli.study_output import answer
 from levelfield.study.spec import COUNTS
 
 HELP = """\
@@ -61,55 +59,60 @@ own: --folds (1: all classes train), --runs, --seed, --threads, --search.trials 
   levelfield study run laptop/glyphs --from glyphs.tar.xz --add-method my_loss.MyLoss
 """
 
+COMMANDS = ("run", "resume", "status", "report", "verify", "archive")
 TRAINING = ("run", "resume")
 
 
-def parse(argv: Sequence[str]) -> Namespace:
-    """What the words of `levelfield study` ask for; `overrides` has each setting that is laid over all methods.
+def study_options() -> Options:
+    """The options of `levelfield study`, and with more of them those of a command that runs one."""
+    options = Options(HELP, COMMANDS, settings=(), settings_used_by=TRAINING)
+    options.add_argument("file", metavar="FILE")
+    options.add_argument("--output", type=Path)
+    options.add_argument("--debug", action="store_true")
+    options.add_option("--add-method", used_by=("run",), action="append", default=[])
+    options.add_option("--figures", used_by=("report",), type=Path)
+    options.add_option("--with", used_by=("report",), dest="others", nargs="+", type=Path, default=[])
+    options.add_option("--to", used_by=("archive",), type=Path)
+    options.add_option("--from", used_by=("run",), dest="archive", type=Path)
+    for repeated in ("--config", "--recompute", "--keep"):
+        options.add_option(repeated, used_by=TRAINING, action="append", default=[])
+    options.add_option("--reopen-test", used_by=TRAINING)
+    options.add_option("--json", used_by=("status", *TRAINING), action="store_true")
+    for flag in ("--test-without-failed-runs", "--stop-here", "--dry-run"):
+        options.add_option(flag, used_by=TRAINING, action="store_true")
+    options.add_option("--executor", used_by=TRAINING, default="local")
+    options.add_option("--metrics", used_by=TRAINING, nargs="+")
+    for count in COUNTS:
+        options.add_option(f"--{count}", used_by=TRAINING, type=int)
+    return options
+
+
+def parse(argv: Sequence[str], options: Options | None = None) -> Namespace:
+    """What the words of `levelfield study` ask for.
+
+    `overrides` has each setting that is laid over all methods, `options` those of the executor.
+
+    Args:
+        options: Those of `study_options`, or with more of them.
 
     Raises:
-        UserError: a misspelt command or option, or a value that is not accepted.
+        UserError: A misspelt command or option, or a value that is not accepted.
     """
-    parser = CommandParser(HELP, ("run", "resume", "status", "report", "verify", "archive"))
-    parser.add_argument("file", metavar="FILE")
-    parser.add_argument("--output", type=Path)
-    parser.add_option("--add-method", used_by=("run",), action="append", default=[])
-    parser.add_option("--figures", used_by=("report",), type=Path)
-    parser.add_option("--with", used_by=("report",), dest="others", nargs="+", type=Path, default=[])
-    parser.add_option("--to", used_by=("archive",), type=Path)
-    parser.add_option("--from", used_by=("run",), dest="archive", type=Path)
-    for repeated in ("--config", "--recompute", "--keep"):
-        parser.add_option(repeated, used_by=TRAINING, action="append", default=[])
-    parser.add_option("--reopen-test", used_by=TRAINING)
-    parser.add_option("--json", used_by=("status", *TRAINING), action="store_true")
-    parser.add_argument("--debug", action="store_true")
-    for flag in ("--test-without-failed-runs", "--stop-here", "--dry-run"):
-        parser.add_option(flag, used_by=TRAINING, action="store_true")
-    parser.add_option("--executor", used_by=TRAINING, default="local")
-    parser.add_option("--metrics", used_by=TRAINING, nargs="+")
-    for count in COUNTS:
-        parser.add_option(f"--{count}", used_by=TRAINING, type=int)
-    parser.add_overrides(argv, used_by=TRAINING)
-    arguments = parser.parse_args(argv or ["--help"])
-    counts = {count: arguments[count] for count in COUNTS if arguments[count] is not None}
-    metrics = {} if arguments.metrics is None else {"metrics": arguments.metrics}
-    files = {key: value for name in arguments.config for key, value in options_of_file(name).items()}
-    dotted = {**files, **counts, **metrics, **arguments.get("overrides", {})}
-    arguments.options = {key[9:]: dotted.pop(key) for key in list(dotted) if key.startswith("executor.")}
-    arguments.overrides = dotted
-    arguments.words = list(argv)
-    return arguments
+    given = (options or study_options()).read(argv or ["--help"])
+    own = {key: value for key in (*COUNTS, "metrics") if (value := getattr(given, key)) is not None}
+    asked = {**own, **dotted(given.config, given.settings)}
+    given.options = {key[9:]: asked.pop(key) for key in list(asked) if key.startswith("executor.")}
+    given.overrides = asked
+    given.words = list(argv)
+    return given
 
 
-def main(argv: Sequence[str], ending: Ending | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Run `levelfield study` with `argv` (what follows `study`) and return the exit code.
 
     Ctrl-C prints how to go on and returns 130.
 
-    Args:
-        ending: How a command that stands on this one ends.
-
     Raises:
-        UserError: a mistake; the command line prints it and exits with 2.
+        UserError: A mistake; the command line prints it and exits with 2.
     """
-    return answer(parse(argv), ending)
+    return answer(parse(argv))

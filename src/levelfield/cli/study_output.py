@@ -18,7 +18,7 @@ from levelfield.analysis.results import collect_rows, summarise
 from levelfield.analysis.selection import search_lines
 from levelfield.analysis.status import status, status_lines
 from levelfield.analysis.verdicts import verdict_lines
-from levelfield.cli.command_parser import without_options
+from levelfield.cli.options import without_options
 from levelfield.core.configuration import first_difference
 from levelfield.errors import UserError
 from levelfield.experiment import Study
@@ -48,7 +48,7 @@ class Ending(NamedTuple):
     conclude: Callable[[Study], tuple[list[str], list[str]]]
 
 
-def answer(arguments: argparse.Namespace, ending: Ending | None) -> int:
+def answer(arguments: argparse.Namespace, ending: Ending | None = None) -> int:
     """Do what a command asks for, print what came of it, and return the exit code."""
     with _for_machines(arguments.json) as machine:
         console = Console()

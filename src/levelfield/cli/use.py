@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from levelfield.cli.command_parser import CommandParser
+from levelfield.cli.options import Options
 from levelfield.errors import UserError
 
 if TYPE_CHECKING:
@@ -112,20 +112,20 @@ def main(argv: Sequence[str]) -> int:
     if {"-h", "--help"} & set(argv):
         print(HELP[command], end="")
         return 0
-    parser = CommandParser(HELP[command], list(HELP))
-    parser.add_argument("--ckpt_path")
-    parser.add_argument("--trust", action="append", default=[])
-    parser.add_option("--device", used_by=("predict", "score", "search"))
-    parser.add_option("--data", used_by=("predict", "score", "export"))
-    parser.add_option("--skip-broken", used_by=("predict", "score", "search"), action="store_true")
-    parser.add_option("--hierarchy", used_by=("score",), action="store_true")
-    parser.add_option("--open-set", used_by=("score",), action="store_true")
-    parser.add_option("--rerank", used_by=("score", "search"), action="append", default=[])
-    parser.add_option("--output", used_by=("predict", "search", "export"), type=Path)
-    parser.add_option("--gallery", used_by=("search",))
-    parser.add_option("--query", used_by=("search",))
-    parser.add_option("--top", used_by=("search",), type=int, default=10)
-    given = parser.parse_args(argv)
+    options = Options(HELP[command], list(HELP))
+    options.add_argument("--ckpt_path")
+    options.add_argument("--trust", action="append", default=[])
+    options.add_option("--device", used_by=("predict", "score", "search"))
+    options.add_option("--data", used_by=("predict", "score", "export"))
+    options.add_option("--skip-broken", used_by=("predict", "score", "search"), action="store_true")
+    options.add_option("--hierarchy", used_by=("score",), action="store_true")
+    options.add_option("--open-set", used_by=("score",), action="store_true")
+    options.add_option("--rerank", used_by=("score", "search"), action="append", default=[])
+    options.add_option("--output", used_by=("predict", "search", "export"), type=Path)
+    options.add_option("--gallery", used_by=("search",))
+    options.add_option("--query", used_by=("search",))
+    options.add_option("--top", used_by=("search",), type=int, default=10)
+    given = options.read(argv)
     for option in REQUIRED[command]:
         if getattr(given, option) is None:
             raise UserError(f"levelfield {command} needs --{option}: levelfield {command} --help")

@@ -1,4 +1,4 @@
-"""Plain configuration mappings: read from stacked YAML files, merged, overridden by dotted keys, compared."""
+"""Configurations: YAML files found by name, merged, changed by dotted keys, compared. Needs no torch."""
 
 import copy
 import re
@@ -8,30 +8,95 @@ from typing import Any
 
 import yaml
 
-from levelfield.errors import UserError
-from levelfield.runtime.shipped import find_configuration, nearest_configuration
-from levelfield.runtime.yaml_once import OnceLoader, RepeatedKey
+import levelfield
+from levelfield.errors import UserError, nearest
 
 Config = dict[str, Any]
 
+SECTIONS = ("model", "data", "trainer")
 CLASS_KEYS = ("class_path", "init_args", "dict_kwargs")
+MOST_VALUES = 1_000_000
+PACKAGE = Path(levelfield.__file__).parent
+# In the package where a wheel was installed, at the top of a checkout. Those of the working directory come first.
+INSTALLED = PACKAGE / "configs"
+FOLDERS = (Path("configs"), INSTALLED if INSTALLED.is_dir() else PACKAGE.parents[1] / "configs")
+
+# Files.
 
 
-class _Loader(OnceLoader):
-    """Safe YAML in which `1e-4` is a number, as the command line reads it (plain YAML 1.1 makes it text)."""
+def find_configuration(name: str, kind: str = "", beside: Path = Path()) -> Path | None:
+    """The file of that name: a path, or a shipped one: `configs/data/glyphs.yaml`, `data/glyphs.yaml`, `data/glyphs`.
+
+    Args:
+        kind: A folder of `configs` whose files are found by their bare name too: `study`.
+        beside: What a path is relative to.
+    """
+    inner = re.sub(r"^(\.{1,2}/|configs/)+", "", name)
+    for place in (beside / name, *(folder / part / inner for folder in FOLDERS for part in ("", kind))):
+        for path in (place, Path(f"{place}.yaml")):
+            if path.is_file():
+                return path
+    return None
 
 
-_Loader.add_implicit_resolver(
+def shipped_files(kind: str = "*") -> dict[str, Path]:
+    """Name (`data/glyphs.yaml`) to file of all configurations, or of one folder of `configs` and those in it."""
+    files = [(folder, file) for folder in reversed(FOLDERS) for file in folder.glob(f"{kind}/**/*.yaml")]
+    return {file.relative_to(folder).as_posix(): file for folder, file in files}
+
+
+def nearest_configuration(name: str, beside: Path = Path()) -> str:
+    """What a misspelt name probably means, as the end of a message."""
+    shipped = [*shipped_files()]
+    here = [str(Path(name).parent / file.name) for file in (beside / name).parent.glob("*.yaml")]
+    return nearest(name, [*here, *shipped, *(f"configs/{file}" for file in shipped)], "; correct the path", cutoff=0.6)
+
+
+class Loader(yaml.SafeLoader):
+    """Safe YAML that reads `1e-4` as a number (YAML 1.1 makes it text), and refuses two things.
+
+    Refused are a key that is twice in one mapping (the usual readers take the last one), and aliases by which a small
+    file has a huge content.
+    """
+
+    def get_single_node(self) -> yaml.Node | None:
+        node = super().get_single_node()
+        if node is not None and _values(node, {}) > MOST_VALUES:
+            raise yaml.YAMLError(f"its aliases make more than {MOST_VALUES:,} values, or one of them holds itself")
+        return node
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if (key.tag, key.value) in seen:
+                    line = key.start_mark.line + 1
+                    raise yaml.YAMLError(f"line {line}: {key.value!r} is twice in one mapping; leave one of them out")
+                seen.add((key.tag, key.value))
+        return super().construct_mapping(node, deep)
+
+
+Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"^[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)$|^[-+]?[0-9][0-9_]*\.[0-9_]*$"),
     list("-+0123456789."),
 )
 
 
+def _values(node: yaml.Node, counted: dict[int, float]) -> float:
+    """How many values a node has, each alias counted as what it means; infinitely many in a circle."""
+    if id(node) not in counted:
+        counted[id(node)] = float("inf")  # met again before it is counted: a circle
+        parts = node.value if isinstance(node, yaml.CollectionNode) else []
+        inner = [part for each in parts for part in (each if isinstance(each, tuple) else (each,))]
+        counted[id(node)] = 1 + sum(_values(part, counted) for part in inner)
+    return counted[id(node)]
+
+
 def parse_value(text: str) -> Any:
     """Read one value of the command line as YAML: `3`, `1e-4`, `true`, `[1, 2]`, text."""
     try:
-        return yaml.load(text, _Loader)
+        return yaml.load(text, Loader)
     except yaml.YAMLError:
         return text
 
@@ -40,36 +105,55 @@ def read_yaml(path: Path) -> Config:
     """Read one YAML mapping.
 
     Raises:
-        UserError: the file is missing, is not YAML, holds no mapping or has a key twice.
+        UserError: The file is missing, is not YAML, holds no mapping or has a key twice.
     """
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader)
     except FileNotFoundError:
         raise UserError(f"{path} does not exist; correct the path") from None
-    except RepeatedKey as error:
-        raise UserError(f"{path}, {error}") from None
     except (yaml.YAMLError, OSError, UnicodeDecodeError, RecursionError) as error:
         problem = " ".join(str(error).split())
         raise UserError(f"{path} cannot be read as YAML: {problem}") from None
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
+    if not isinstance(content, dict | None):
         raise UserError(f"{path} must hold a mapping (key: value lines), not {type(content).__name__}")
-    return content
+    return content or {}
 
 
-def _same_class(old: str, new: str) -> bool:
-    """Whether two import paths lead to one class: a package exports what lies deeper, a bare name is short for any."""
-    short, long = sorted((old.split("."), new.split(".")), key=len)
-    return short[-1] == long[-1] and long[: len(short) - 1] == short[:-1]
+def read_named(name: str, wanted_by: str, kind: str = "", beside: Path = Path()) -> Config:
+    """Read the mapping of a file; `name`, `kind` and `beside` are those of `find_configuration`.
+
+    Args:
+        wanted_by: What names the file, as a message begins: `--config`.
+
+    Raises:
+        UserError: No such file, with the nearest name, or no mapping in it.
+    """
+    file = find_configuration(name, kind, beside)
+    if file is None:
+        raise UserError(f"{wanted_by}: no file '{name}'{nearest_configuration(name, beside)}")
+    return read_yaml(file)
+
+
+def stack(layers: Any, folder: Path, wanted_by: str) -> Config:
+    """Merge a list of paths (relative to `folder`, or of shipped files) and inline mappings, in order."""
+    merged: Config = {}
+    for layer in as_list(layers):
+        content = read_named(layer, wanted_by, "study", folder) if isinstance(layer, str) else layer
+        if not isinstance(content, dict):
+            raise UserError(f"{wanted_by} must list files or mappings, not {content!r}")
+        merged = merge(merged, content)
+    return merged
+
+
+# The one merge.
 
 
 def merge(old: Any, new: Any) -> Any:
-    """Lay `new` over `old` in a study as the parser of `levelfield fit` lays `--config` files and options.
+    """Lay `new` over `old`: files and options of a fit, layers of a study.
 
-    Mappings merge key by key, `key+` appends to a list, anything else replaces, a mapping too that is the value of one
-    argument. Naming another class drops the old class' arguments; a bare name stands for `{class_path: name}`, and keys
-    laid over a class are its arguments.
+    Mappings merge key by key and `key+` appends to a list. Anything else replaces, also a mapping that is the value of
+    one argument. Naming another class drops the old class' arguments. A bare name stands for `{class_path: name}`, and
+    keys laid over a class are its arguments.
 
     Example:
         >>> merge({"class_path": "ArcFaceLoss", "init_args": {"margin": 20}}, {"scale": 30})
@@ -84,7 +168,7 @@ def merge(old: Any, new: Any) -> Any:
     merged = dict(old or {})
     for key, value in new.items():
         if isinstance(key, str) and key.endswith("+"):
-            key, value = key[:-1], [*merged.get(key[:-1], []), *(value if isinstance(value, list) else [value])]
+            key, value = key[:-1], [*as_list(merged.get(key[:-1])), *as_list(value)]
         merged[key] = merge(merged.get(key), value)
     return merged
 
@@ -103,18 +187,23 @@ def _merge_class(old: Config, new: Any) -> Any:
     return {**old, **new, **({"init_args": arguments} if arguments else {})}
 
 
-def init_args(part: Any) -> Config:
-    """The arguments of a class in a configuration; none where it is its name alone."""
-    return (part.get("init_args") or {}) if isinstance(part, dict) else {}
+def _same_class(old: str, new: str) -> bool:
+    """Whether two import paths lead to one class: a package exports what is deeper, a bare name is short for any."""
+    short, long = sorted((old.split("."), new.split(".")), key=len)
+    return short[-1] == long[-1] and long[: len(short) - 1] == short[:-1]
 
 
 def set_dotted(config: Any, dotted: str, value: Any) -> Any:
     """A copy of `config` with `dotted` set; within a class, a key that is not its path is an argument of it.
 
+    In a list, the keys are those of the last entry: `trainer.callbacks+ EarlyStopping`, `trainer.callbacks.monitor x`.
+
     Example:
         >>> set_dotted({"data": {"dataset": {"class_path": "ImageTable"}}}, "data.dataset.table", "t.csv")
         {'data': {'dataset': {'class_path': 'ImageTable', 'init_args': {'table': 't.csv'}}}}
     """
+    if isinstance(config, list) and config:
+        return [*config[:-1], set_dotted(config[-1], dotted, value)]
     key, _, rest = dotted.partition(".")
     if isinstance(config, str):
         config = {"class_path": config}
@@ -122,6 +211,31 @@ def set_dotted(config: Any, dotted: str, value: Any) -> Any:
         key, rest = "init_args", dotted
     config = config if isinstance(config, dict) else {}
     return {**config, key: set_dotted(config.get(key), rest, value)} if rest else merge(config, {key: value})
+
+
+# Looking at a configuration.
+
+
+def as_list(given: Any) -> list[Any]:
+    """What a key holds that takes one thing or a list of them."""
+    return [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
+
+
+def init_args(part: Any) -> Config:
+    """The arguments of a class in a configuration; none where it is its name alone."""
+    return (part.get("init_args") or {}) if isinstance(part, dict) else {}
+
+
+def texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Dotted key and text of each text in a configuration; a class path has the key of its argument."""
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            yield from texts(part, key if name in CLASS_KEYS else f"{key}.{name}".lstrip("."))
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from texts(part, key)
+    elif isinstance(value, str):
+        yield key, value
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -144,98 +258,3 @@ def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[st
         if before != now:
             return key, before, now
     return None
-
-
-def stack(layers: Any, folder: Path, wanted_by: str) -> Config:
-    """Merge a list of paths (relative to `folder`, or of shipped files) and inline mappings, in order."""
-    merged: Config = {}
-    for layer in layers if isinstance(layers, list) else [layers]:
-        if isinstance(layer, dict):
-            merged = merge(merged, layer)
-        elif isinstance(layer, str):
-            file = find_configuration(layer, "study", folder)
-            if file is None:
-                nearest_name = nearest_configuration(layer, folder)
-                raise UserError(f"{folder / layer} (named in {wanted_by}) does not exist{nearest_name}")
-            merged = merge(merged, read_yaml(file))
-        else:
-            raise UserError(f"{wanted_by} must list files or mappings, not {layer!r}")
-    return merged
-
-
-def options_of_file(name: str) -> Config:
-    """What a configuration of `levelfield fit` says of its sections, as dotted options of a study.
-
-    Raises:
-        UserError: there is no such file, or it holds something else.
-    """
-    file = find_configuration(name)
-    if file is None:
-        raise UserError(f"--config {name}: there is no such file{nearest_configuration(name)}")
-    options: Config = {}
-    for section, settings in read_yaml(file).items():
-        if section not in ("model", "data", "trainer") or not isinstance(settings, dict):
-            raise UserError(f"--config {file}: {section!r} is no section of model, data and trainer; leave it out")
-        options |= {f"{section}.{key}": value for key, value in settings.items()}
-    return options
-
-
-def whole_number(path: Path, key: str, value: Any, smallest: int) -> int:
-    """`value` if it is a whole number of at least `smallest`.
-
-    Raises:
-        UserError: names the file and the key.
-    """
-    if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
-        raise UserError(f"{path}: {key} must be a whole number of at least {smallest}, not {value!r}")
-    return value
-
-
-def read_extended(path: Path, extended_by: tuple[Path, ...] = ()) -> Config:
-    """Read a study file and lay it over the one that it `extends`, whose files stay relative to that one's folder.
-
-    `base+` appends to the other's base; methods, spaces, search settings and overrides are laid over its own; any other
-    key replaces.
-
-    Raises:
-        UserError: the other does not exist, or files extend each other.
-    """
-    content = read_yaml(path)
-    asked = content.pop("extends", None)
-    if asked is None:
-        return content
-    file = find_configuration(str(asked), "study", path.parent)
-    if file is None:
-        raise UserError(f"{path.parent / str(asked)} (extends of {path}) does not exist; correct the path")
-    if file.resolve() in (*extended_by, path.resolve()):
-        raise UserError(f"{path}: extends {asked}, which extends this file again; leave one of them out")
-    below = read_extended(file, (*extended_by, path.resolve()))
-    if "base" in below:
-        below["base"] = _placed(below["base"], file.parent)
-    for part in ("methods", "spaces"):
-        if isinstance(below.get(part), dict):
-            below[part] = {name: _placed(layers, file.parent) for name, layers in below[part].items()}
-    for key, value in content.items():
-        if key == "base+":
-            key, value = "base", [*_as_list(below.get("base", [])), *_as_list(value)]
-        elif key in ("methods", "spaces", "search") and isinstance(value, dict):
-            value = {**(below.get(key) or {}), **value}
-        elif key == "overrides":  # a layer each: what one appends (`key+`) is appended where they meet the base
-            value = [*_as_list(below.get(key) or []), value or {}]
-        below[key] = value
-    if isinstance(below.get("methods"), dict) and isinstance(below.get("spaces"), dict):
-        left_out = {name for name, layers in below["methods"].items() if layers is None}
-        below["spaces"] = {name: space for name, space in below["spaces"].items() if name not in left_out}
-    return below
-
-
-def _as_list(layers: Any) -> list[Any]:
-    return layers if isinstance(layers, list) else [layers]
-
-
-def _placed(layers: Any, folder: Path) -> Any:
-    """Layers whose files are found from any folder."""
-    if isinstance(layers, list):
-        return [_placed(layer, folder) for layer in layers]
-    file = find_configuration(layers, "study", folder) if isinstance(layers, str) else None
-    return layers if file is None else str(file.resolve())

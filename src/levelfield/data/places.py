@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
+from levelfield.core.configuration import Loader
 from levelfield.errors import UserError
-from levelfield.runtime.yaml_once import OnceLoader
 from levelfield.storage.without_places import each_text, is_address, is_place, name_of
 
 MOST_CHARACTERS = 1 << 20  # of a `config.yaml`
@@ -82,7 +82,7 @@ def dataset_found_again(dataset: Mapping[str, Any], config: Path) -> dict[str, A
     arguments = dict(dataset.get("init_args") or {})
     try:
         with config.open(encoding="utf-8") as file:
-            before = yaml.load(file.read(MOST_CHARACTERS), OnceLoader)["data"]["dataset"]["init_args"]
+            before = yaml.load(file.read(MOST_CHARACTERS), Loader)["data"]["dataset"]["init_args"]
         given = {name: value for name, value in before.items() if isinstance(value, str)}
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, yaml.YAMLError):
         given = {}

@@ -6,9 +6,9 @@ from typing import Any
 
 from levelfield.analysis.conclusion import best_method
 from levelfield.analysis.results import ResultRow
+from levelfield.core.configuration import shipped_files
 from levelfield.data import datasets
 from levelfield.data.datasets.base import has_root
-from levelfield.runtime.shipped import shipped_files
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import CONFIG, folds_of
 from levelfield.study.progress import duration

@@ -6,10 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from levelfield.core.configuration import Config, read_yaml
+from levelfield.core.configuration import (
+    Config,
+    find_configuration,
+    nearest_configuration,
+    read_yaml,
+    shipped_files,
+)
 from levelfield.errors import UserError, nearest
 from levelfield.runtime.import_path import import_named
-from levelfield.runtime.shipped import find_configuration, nearest_configuration, shipped_files
 from levelfield.study.search_space import read_space
 
 

@@ -18,7 +18,7 @@ from levelfield.study.jobs import Task, write_result
 from levelfield.study.projection import fit_projection
 from levelfield.study.spec import PCA
 from levelfield.study.training_job import check_sources, fixed_threads, memory_errors
-from levelfield.training.build import TrainingCLI, build
+from levelfield.training.build import Training, build
 from levelfield.training.embed import embed
 from levelfield.training.features import TrunkExtractor
 
@@ -73,7 +73,7 @@ class _Features:
         self._rows: dict[tuple[int, str], int] = {}
         self._features: Float[Tensor, "samples features"] = torch.empty(0, 0)
 
-    def of(self, training: TrainingCLI) -> tuple[Float[Tensor, "n features"], Float[Tensor, "m features"]]:
+    def of(self, training: Training) -> tuple[Float[Tensor, "n features"], Float[Tensor, "m features"]]:
         """Those of the training and of the validation samples of a fold."""
         data, device = training.datamodule, training.trainer.strategy.root_device
         if data.features:

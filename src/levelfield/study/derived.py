@@ -17,7 +17,7 @@ from levelfield.storage.provenance import provenance
 from levelfield.study.jobs import CHECKPOINT, RESULT, Task, failed, read_result, write_result
 from levelfield.study.spec import ALPHA, OF, VALIDATED
 from levelfield.study.training_job import check_sources, fixed_threads, memory_errors
-from levelfield.training.build import TrainingCLI, build
+from levelfield.training.build import Training, build
 from levelfield.training.callbacks.average_with_start import CANDIDATES, between
 from levelfield.training.embed import embed
 from levelfield.training.frozen_trunk import TRUNKS
@@ -70,7 +70,7 @@ def run_derived(task: Task, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
     return write_result(task, found, earlier)
 
 
-def _trained(source: Path, training: TrainingCLI) -> dict[str, Any]:
+def _trained(source: Path, training: Training) -> dict[str, Any]:
     learner = MetricLearner.load_from_checkpoint(source / CHECKPOINT, trust=own_packages(training.config_dump))
     if any(True for _ in learner.embedder.parameters()):
         raise UserError(
@@ -84,7 +84,7 @@ def _best_alpha(
     given: Any,
     start: dict[str, Any],
     trained: dict[str, Any],
-    training: TrainingCLI,
+    training: Training,
     validation: dict[str, float],
 ) -> float:
     """The alpha that validation chooses, or the one that is given; `validation` is the trained weights' score."""
@@ -99,7 +99,7 @@ def _best_alpha(
     return max(scores, key=scores.__getitem__)  # of equals the trained weights as they are
 
 
-def _validate(training: TrainingCLI) -> float | None:
+def _validate(training: Training) -> float | None:
     """MAP@R of the validation classes, a fraction; None where all classes train."""
     data, learner = training.datamodule, training.model
     if not len(data.val_subset):
@@ -109,7 +109,7 @@ def _validate(training: TrainingCLI) -> float | None:
     return float(scores[SELECTED_BY])
 
 
-def _set_pca(learner: MetricLearner, training: TrainingCLI) -> None:
+def _set_pca(learner: MetricLearner, training: Training) -> None:
     features = embed(learner.trunk, training.datamodule.train_samples(), device=training.trainer.strategy.root_device)
     assert isinstance(learner.embedder, LinearEmbedder)
     start_embedder(learner.embedder, "pca", features.embeddings, features.labels)

@@ -15,7 +15,7 @@ from levelfield.study.jobs import Job, job_config
 from levelfield.study.spec import StudySpec, is_baseline
 from levelfield.study.state import first_config
 from levelfield.study.workers import GivenUp, in_words
-from levelfield.training.build import TrainingCLI, build
+from levelfield.training.build import Training, build
 from levelfield.training.kept_parts import KeptParts
 from levelfield.training.learner import MetricLearner
 from levelfield.training.objective import objective
@@ -45,7 +45,7 @@ def look_at_rows(spec: StudySpec, own: Collection[str], given_up: GivenUp) -> Se
     Raises:
         UserError: a row cannot be built, a loss gives no loss, or the data could not be trained on or tested.
     """
-    kept, seen = KeptParts(), dict[str, TrainingCLI]()
+    kept, seen = KeptParts(), dict[str, Training]()
     with tempfile.TemporaryDirectory() as folder:
         for row in spec.methods:
             try:
@@ -80,7 +80,7 @@ def look_at_rows(spec: StudySpec, own: Collection[str], given_up: GivenUp) -> Se
     )
 
 
-def _try_loss(row: str, training: TrainingCLI, labels: np.ndarray, given_up: GivenUp) -> None:
+def _try_loss(row: str, training: Training, labels: np.ndarray, given_up: GivenUp) -> None:
     """Call a loss once, on noise and on the CPU; what fails there may do where a GPU trains."""
     learner = training.model
     batch = labels[next(iter(training.datamodule.training_batches(labels)))]

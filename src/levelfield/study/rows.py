@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from levelfield.core.configuration import Config, merge, set_dotted, stack
+from levelfield.core.configuration import SECTIONS, Config, as_list, merge, set_dotted, stack
 from levelfield.errors import UserError, nearest
 from levelfield.metrics.table import METRICS, named
 from levelfield.study.search_space import read_space
@@ -19,7 +19,6 @@ from levelfield.study.spec import (
     NAME,
     OF,
     ONE_PCA,
-    SECTIONS,
     TO,
     VALIDATED,
     SearchSettings,
@@ -29,7 +28,7 @@ from levelfield.study.spec import (
     value_of,
     without_value,
 )
-from levelfield.study.study_file import PER_JOB, as_list, mapping, read_study_file, sort_options, whole_number
+from levelfield.study.study_file import PER_JOB, mapping, read_study_file, sort_options, whole_number
 from levelfield.study.suggest import SAMPLERS
 
 ALL = "all"

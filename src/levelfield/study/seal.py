@@ -29,7 +29,7 @@ from levelfield.study.spec import is_baseline
 from levelfield.study.test_scores import EmbeddedTest, score_folds
 from levelfield.study.training_job import fixed_threads, memory_errors
 from levelfield.study.workers import GivenUp, Slots, Unit, do_all
-from levelfield.training.build import TrainingCLI, build
+from levelfield.training.build import Training, build
 from levelfield.training.checkpoint import has_frozen_trunk_of
 from levelfield.training.embed import EmbeddedSet, embed
 from levelfield.training.features import TrunkExtractor
@@ -244,7 +244,7 @@ class _Tests:
 
 
 # The last row that this process has built in an evaluation, with its test samples: its other runs read the same.
-_built: list[tuple[tuple[str, Config], TrainingCLI, DataLoader]] = []
+_built: list[tuple[tuple[str, Config], Training, DataLoader]] = []
 
 
 def score_run(task: TestTask, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -287,7 +287,7 @@ def keep_scores(task: TestTask, earlier: tuple[str, ...] = ()) -> dict[str, Any]
     return test
 
 
-def _test_data(task: TestTask) -> tuple[TrainingCLI, DataLoader]:
+def _test_data(task: TestTask) -> tuple[Training, DataLoader]:
     """The test samples as a row's configuration reads them: the one place where a study opens them."""
     if not has_line(task.evaluation, task.folder):
         raise UserError(f"{task.folder}: the ledger has no line {task.evaluation}: no test label is read")
@@ -303,7 +303,7 @@ def _test_data(task: TestTask) -> tuple[TrainingCLI, DataLoader]:
 
 
 def _embed(
-    trains: bool, paths: list[Path], training: TrainingCLI, loader: DataLoader
+    trains: bool, paths: list[Path], training: Training, loader: DataLoader
 ) -> list[tuple[EmbeddedSet, Tensor | None]]:
     """Embed the test samples with several folds, reading each sample once for all.
 

@@ -22,7 +22,6 @@ STUDY = "study.yaml"
 BASELINE = "pretrained"
 ONE_PCA = "pretrained_one_pca"
 COUNTS = {"folds": 4, "runs": 2, "seed": 0, "threads": 2}
-SECTIONS = ("model", "data", "trainer")
 # `data.fold` of a job that trains on all training classes.
 WHOLE_HALF = "none"
 # Keys that a study.yaml need not have: the archives in results/ were made before these.

@@ -5,10 +5,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from levelfield.core.configuration import Config, read_yaml
+from levelfield.core.configuration import SECTIONS, Config, as_list, find_configuration, read_yaml, shipped_files
 from levelfield.errors import UserError, nearest
-from levelfield.runtime.shipped import find_configuration, shipped_files
-from levelfield.study.spec import COUNTS, SECTIONS, STUDY
+from levelfield.study.spec import COUNTS, STUDY
 
 KEYS = (
     *("name", "base", "overrides", "methods", "sweep", "search", "spaces", "second_searches", "references", "metrics"),
@@ -149,8 +148,3 @@ def whole_number(place: str, value: Any, smallest: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
         raise UserError(f"{place} must be a whole number of at least {smallest}, not {value!r}")
     return value
-
-
-def as_list(value: Any) -> list[Any]:
-    """A list as it is, anything else as the one element of a list."""
-    return value if isinstance(value, list) else [value]

@@ -35,7 +35,7 @@ from levelfield.runtime.processes import end, end_with_parent
 from levelfield.storage.provenance import provenance
 from levelfield.study.jobs import Job, Task, write_result
 from levelfield.study.workers import Ended, Outcome, attempt
-from levelfield.training.build import TrainingCLI, build
+from levelfield.training.build import Training, build
 from levelfield.training.frozen_trunk import TRUNKS
 from levelfield.training.interruption import interruptible
 from levelfield.training.run_folder import is_first_process
@@ -114,7 +114,7 @@ def _train(task: Task) -> dict[str, Any]:
         }
 
 
-def _build(task: Task) -> TrainingCLI:
+def _build(task: Task) -> Training:
     """The learner, data and Trainer of a job: the one place where a study's learner is built for training."""
     job = task.job
     place = {"method": job.method, "stage": job.stage, job.stage: job.number, "fold": job.fold}

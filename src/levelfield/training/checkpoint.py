@@ -11,8 +11,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
-import yaml
-from jsonargparse import ArgumentParser
 from lightning.pytorch import LightningModule
 from torch import nn
 
@@ -23,8 +21,8 @@ from levelfield.models.trunks import check_timm_arguments
 from levelfield.storage.without_places import without_places
 from levelfield.training.checkpoint_content import check_content
 from levelfield.training.frozen_trunk import KEY, trunk_hash, with_trunk
-from levelfield.training.instantiation import instantiate, restrict_parser
-from levelfield.training.loss_factory import SUPPLIED, given_arguments, loss_class
+from levelfield.training.loss_factory import given_arguments, loss_class
+from levelfield.training.settings import SUPPLIED, class_parser, instantiate, plain, restricted
 from levelfield.training.trust import BUILT_PARTS, Missing, check_kinds, check_names, importing_only
 
 # What stands for the parts that the caller of `load_from_checkpoint` has.
@@ -195,8 +193,8 @@ def build_learner(
     Raises:
         UserError: a class of the checkpoint does not take what the checkpoint has for it.
     """
-    parser = _parser("model", config.kind)
-    with _described(str(origin)):
+    parser = class_parser(config.kind, "model")
+    with _described(str(origin)), restricted():
         arguments = {**copy.deepcopy(config.arguments), **parts}
         arguments.pop("learner", None)
         learner = instantiate(parser, parser.parse_object({"model": arguments})).model
@@ -302,22 +300,14 @@ def _resolved(
     section: str, kind: type, arguments: dict[str, Any], trusted: tuple[str, ...], origin: str
 ) -> dict[str, Any]:
     """The arguments with all defaults and full names, each class looked at again: a string may have named one."""
-    parser = _parser(section, kind)
-    with importing_only(section, arguments, trusted):
-        parsed = parser.parse_object({section: copy.deepcopy(arguments)})
-        plain = yaml.safe_load(parser.dump(parsed, skip_unset=False))[section]
-    check_names(section, plain, trusted, origin)
+    parser = class_parser(kind, section)
+    with restricted(), importing_only(section, arguments, trusted):
+        found = plain(parser, parser.parse_object({section: copy.deepcopy(arguments)}))[section]
+    check_names(section, found, trusted, origin)
     for place in BUILT_PARTS:
         if place.startswith(f"{section}."):
-            check_kinds(place, plain.get(place.partition(".")[2]), trusted, origin)
-    return plain
-
-
-def _parser(section: str, kind: type) -> ArgumentParser:
-    restrict_parser()
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(kind, section, fail_untyped=False)
-    return parser
+            check_kinds(place, found.get(place.partition(".")[2]), trusted, origin)
+    return found
 
 
 @contextmanager

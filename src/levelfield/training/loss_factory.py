@@ -10,9 +10,7 @@ from torch import nn
 
 from levelfield.errors import UserError
 from levelfield.losses.weighted_sum import WeightedSum
-from levelfield.training.instantiation import find_stubs
-
-SUPPLIED = ("num_classes", "embedding_size")
+from levelfield.training.settings import SUPPLIED, restricted
 
 
 def supplied_arguments(factory: Callable) -> list[str]:
@@ -120,8 +118,8 @@ def accepted(kind: type) -> set[str]:
 
 
 def _parameters(factory: Callable) -> list[ParamData]:
-    find_stubs()
-    return get_signature_parameters(loss_class(factory), None)
+    with restricted():
+        return get_signature_parameters(loss_class(factory), None)
 
 
 def _in_parser(factory: partial) -> bool:

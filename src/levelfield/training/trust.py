@@ -13,13 +13,13 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from levelfield.core.configuration import Config, texts
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.samplers import TrainingBatchSampler
 from levelfield.errors import UserError
 from levelfield.models.adapters import LoRA
 from levelfield.regularizers import Regularizer
-from levelfield.training.instantiation import CLASS_PATH, classes_named
-from levelfield.training.words import texts_in
+from levelfield.training.settings import CLASS_PATH, classes_named
 
 _LOSSES = (
     *("levelfield.losses", "torch.nn", "timm.loss", "torchvision.ops"),
@@ -188,9 +188,9 @@ def importing_only(section: str, arguments: dict[str, Any], trusted: Iterable[st
         _common.parsing_settings.update(before)
 
 
-def named_by_options(words: list[str]) -> set[str]:
-    """The packages of the classes that a command line names itself: `--model.loss my_loss.MyLoss` trusts `my_loss`."""
-    named = [text for key, text in texts_in(words) if key.startswith(("model.", "data."))]
+def named_by_configuration(config: Config) -> set[str]:
+    """The packages of the classes that files and options name: `--model.loss my_loss.MyLoss` trusts `my_loss`."""
+    named = [text for key, text in texts(config) if key.startswith(("model.", "data."))]
     return {text.partition(".")[0] for text in named if CLASS_PATH.fullmatch(text)} - TRUSTED_PACKAGES
 
 

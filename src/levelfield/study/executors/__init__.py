@@ -24,7 +24,7 @@ def make_slots(spec: StudySpec, name: str = "local", options: Mapping[str, Any] 
     Raises:
         UserError: no such executor, an unknown key or a value that is not accepted.
     """
-    from levelfield.training.mistakes import OneLineParser
+    from levelfield.training.settings import class_parser, parse
 
     path = name
     if "." not in name:
@@ -33,9 +33,8 @@ def make_slots(spec: StudySpec, name: str = "local", options: Mapping[str, Any] 
             raise UserError(f"--executor {name}: no such executor{nearest(name, shipped)}")
         path = f"{__package__}.{name.lower()}.{name.title().replace('_', '')}"
     kind = import_named(path, f"--executor {name}")
-    parser = OneLineParser()
-    parser.add_class_arguments(kind, "executor", skip={"spec"}, instantiate=False)
-    return kind(spec, **parser.parse_object({"executor": dict(options or {})}).executor.as_dict())
+    parser = class_parser(kind, "executor", skip={"spec"}, instantiate=False)
+    return kind(spec, **parse(parser, {"executor": dict(options or {})}).executor.as_dict())
 
 
 def on_cpu(spec: StudySpec) -> bool:

