@@ -34,7 +34,7 @@ def three(spec: StudySpec) -> StudySpec:
 
 def test_the_best_method_what_cannot_be_told_from_it_and_whether_training_pays(three: StudySpec) -> None:
     first, second, third = verdict(rows_of({"arcface": 0.4, "contrastive": 0.3, "triplet": 0.4005}), three)
-    assert third == "Of 3 methods 3 above pretrained (20.0)."
+    assert third == "3 of 3 methods end above pretrained (20.0)."
     assert first == (
         "On unseen classes triplet has the highest MAP@R, 40.0 ± 0.2 percent; it is shown to be better than 1 of 2 "
         "others, and no difference from arcface is shown."
@@ -48,7 +48,7 @@ def test_training_that_makes_it_worse_than_the_best_row_without(three: StudySpec
     first, second, third = verdict(rows, three)
     assert first.endswith("and is shown to be better than all 2 others.")
     assert second.startswith("Training does not pay: -1.0 points MAP@R over pretrained[lda]")
-    assert third == "Of 3 methods 0 above pretrained[lda] (25.0) and 1 above pretrained (20.0)."
+    assert third == "0 of 3 methods end above pretrained[lda] (25.0) and 1 above pretrained (20.0)."
 
 
 def test_rows_of_another_split_are_neither_compared_nor_an_opponent(three: StudySpec) -> None:

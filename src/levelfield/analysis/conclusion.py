@@ -68,8 +68,10 @@ def _counts(untrained: Sequence[str], tested: Sequence[str], means: Mapping[str,
     if not untrained or len(tested) == 1:
         return []
     above = {row: sum(means[method].mean > means[row].mean for method in tested) for row in untrained[:MOST_NAMED]}
-    each = [f"{number} above {row} ({100 * means[row].mean:.1f})" for row, number in above.items()]
-    return [f"Of {len(tested)} methods {_listed(each)}."]
+    first, *others = (f"{number} above {row} ({100 * means[row].mean:.1f})" for row, number in above.items())
+    number, _, where = first.partition(" ")
+    said = f"{number} of {len(tested)} methods end{'s' * (number == '1')} {where}"
+    return [f"{_listed([said, *others])}."]
 
 
 def _all_others(number: int) -> str:
