@@ -15,7 +15,7 @@ from levelfield.analysis.results import EMBEDDING_KINDS, SummaryRow, embedding_k
 from levelfield.analysis.written_config import class_name, whole_config
 from levelfield.core.configuration import flatten, init_args
 from levelfield.metrics.table import SHOWN_METRICS, title_of
-from levelfield.report.table import percent
+from levelfield.report.table import score_text
 from levelfield.study.folder import StudyFolder
 from levelfield.study.spec import PCA, WHOLE_HALF, StudySpec, is_baseline, one_pca
 from papers.published import PublishedResult, papers, published
@@ -146,7 +146,7 @@ def _table(beside: PaperBeside, test: Sequence[SummaryRow], metrics: Sequence[st
         if rows:
             table.add_row(Text(embedding, style="bold"))
         for row in rows:
-            ours = (percent(scores.get((row.row, embedding, metric))) for metric in metrics)
+            ours = (score_text(scores.get((row.row, embedding, metric))) for metric in metrics)
             table.add_row(Text(f"  {row.row}"), *ours)
             theirs = (row.result.percent(metric) for metric in metrics)
             table.add_row(Text(f"    {row.title}"), *theirs, style="dim", end_section=row is rows[-1])

@@ -1,6 +1,7 @@
 """The same numbers on one process and on several, whatever the sampler pads."""
 
 import json
+import os
 
 import pytest
 import torch
@@ -34,6 +35,12 @@ CASES = (
 )
 
 
+OWN = """
+def first_minus_last(embeddings, labels):
+    return (embeddings[0] - embeddings[-1]).sum() + 0.1 * embeddings.shape[0] + labels[7]
+"""
+
+
 def uneven(size, rank, num_processes):
     """Nothing, three, and all but two of the samples, one of them twice; the first of three processes has none."""
     place = rank - num_processes
@@ -47,6 +54,7 @@ def metric_of(distance, asks, drawn, size, **processes):
 
 def score_share(rank, folder):
     torch.set_num_threads(1)
+    os.chdir(folder)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=3)
     pair = dist.new_group([0, 1])
     results = {}
@@ -76,6 +84,9 @@ def score_share(rank, folder):
             for batch in mine[torch.randperm(len(mine))].split(40) if len(mine) else ():
                 metric.update(embeddings[batch], labels[batch], batch)
             results[f"{num_processes} {case}"] = metric.compute()
+        own = RetrievalMetrics(("order_metric.first_minus_last", "map_at_r"), size, process_group=group)
+        own.update(embeddings[share], labels[share], torch.tensor(share))
+        results[f"{num_processes} own"] = own.compute()
         wrong = RetrievalMetrics(METRICS, num_samples=size + 1, process_group=group)
         wrong.update(embeddings, labels, torch.arange(size))
         try:
@@ -88,6 +99,7 @@ def score_share(rank, folder):
 
 @pytest.mark.processes
 def test_equal_on_one_two_and_three_processes(tmp_path):
+    (tmp_path / "order_metric.py").write_text(OWN)
     mp.spawn(score_share, (tmp_path,), nprocs=3)
     results = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(3)]
     for num_processes, size in ((2, 101), (3, 100)):
@@ -106,6 +118,11 @@ def test_equal_on_one_two_and_three_processes(tmp_path):
                 expected_here, found = by_one.compute(), own[f"{num_processes} {case}"]
                 assert found == results[0][f"{num_processes} {case}"]
                 assert found == expected_here
+            embeddings, labels = validation_set(size)
+            unit = torch.nn.functional.normalize(embeddings)
+            by_order = float((unit[0] - unit[-1]).sum() + 0.1 * size + labels[7])
+            assert own[f"{num_processes} own"]["order_metric.first_minus_last"] == pytest.approx(by_order, abs=1e-5)
+            assert own[f"{num_processes} own"] == results[0][f"{num_processes} own"]
             assert own[f"{num_processes} error"].startswith(
                 f"{size} different samples were scored, {size + 1} were expected"
             )

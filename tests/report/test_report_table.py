@@ -8,7 +8,7 @@ import yaml
 
 from levelfield.analysis.results import SummaryRow
 from levelfield.cli.study import main
-from levelfield.report.table import StudyTable, comparison_table, footnotes, percent
+from levelfield.report.table import StudyTable, comparison_table, footnotes, score_text
 
 ONCE = [{"by": "study toy", "reason": ""}]
 
@@ -25,9 +25,10 @@ def printed(notes: list[str], runs: int = 3) -> str:
 
 
 def test_percent_shows_the_interval_only_where_there_is_one() -> None:
-    assert percent(SummaryRow("a", "separated", "map_at_r", 0.31234, 0.0123, 3)) == "31.2 ± 1.2"
-    assert percent(SummaryRow("a", "separated", "map_at_r", 0.31234, None, 2)) == "31.2"
-    assert percent(None) == "-"
+    assert score_text(SummaryRow("a", "separated", "map_at_r", 0.31234, 0.0123, 3)) == "31.2 ± 1.2"
+    assert score_text(SummaryRow("a", "separated", "map_at_r", 0.31234, None, 2)) == "31.2"
+    assert score_text(SummaryRow("a", "separated", "my_metric.hubness", -1.23456, 0.0567, 3)) == "-1.235 ± 0.057"
+    assert score_text(None) == "-"
 
 
 def test_table_lists_methods_with_scores_and_runs() -> None:

@@ -51,10 +51,11 @@ def changed_scores(study: StudyFolder) -> Iterator[str]:
         path = job.path / METRICS_FILE
         if failed(result) or not study.spec.trains(job.method) or path in damaged or not result["validation"]:
             continue
-        scores = validation_scores(study.folder / path)
-        stored, best = result["validation"][SELECTED_BY], max(scores.values(), default=None)
+        metric = study.spec.selected_by
+        scores = validation_scores(study.folder / path, metric)
+        stored, best = result["validation"][metric], max(scores.values(), default=None)
         if best != stored or scores.get(result["best_epoch"]) != stored:
-            yield f"{job.path}: validation {SELECTED_BY} {stored} is stored, {best} is the best in its {METRICS_FILE}"
+            yield f"{job.path}: validation {metric} {stored} is stored, {best} is the best in its {METRICS_FILE}"
 
 
 def validation_scores(metrics: Path, metric: str = SELECTED_BY) -> dict[int, float]:

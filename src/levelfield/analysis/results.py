@@ -35,7 +35,7 @@ class ResultRow:
         run: Repetition, from 0.
         fold: Fold, from 0; None where the folds' embeddings are concatenated.
         embedding: `separated` (one fold's) or `concatenated`.
-        value: The score, a fraction.
+        value: The score, a fraction; of the user's own metric the number itself.
     """
 
     method: str
@@ -58,7 +58,7 @@ class SummaryRow:
 
     Args:
         embedding: `separated`: mean of the folds' scores; `concatenated`: score of the folds' embeddings together.
-        mean: Mean over the runs, a fraction.
+        mean: Mean over the runs, of `ResultRow.value`.
         ci95: Half width of the 95% t-interval; None with too few runs.
         n: Number of runs.
     """

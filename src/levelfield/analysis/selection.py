@@ -15,7 +15,7 @@ class Selection:
     Args:
         trial: The best trial, from 0; None without a search, or where no trial had a score.
         parameters: Its arguments, dotted key to value.
-        value: Its mean over folds of the best validation MAP@R, a fraction.
+        value: Its mean over folds of the best validation score, MAP@R as a fraction.
         advice: One sentence for each argument that lies at a bound of its space.
         failures: One sentence for each trial that failed.
     """

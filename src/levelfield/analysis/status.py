@@ -7,7 +7,6 @@ from statistics import fmean
 from typing import Any
 
 from levelfield.analysis.cap import cap_lines
-from levelfield.metrics.table import SELECTED_BY
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import CONFIG, Job, failed, row_runs
 from levelfield.study.progress import duration, seconds_left
@@ -84,7 +83,7 @@ class StageStanding:
 
 @dataclass
 class MethodStanding:
-    """A method's jobs by stage, in order, and its best validation MAP@R so far, a fraction, with its setting.
+    """A method's jobs by stage, in order, and its best validation score so far, MAP@R as a fraction, with its setting.
 
     Where nothing is searched that is the mean of the runs that are done.
     """
@@ -110,7 +109,7 @@ def method_standings(state: StudyState) -> list[MethodStanding]:
             if best is not None:
                 standing.best, standing.setting = best.value, best.parameters
         else:
-            scores = [result["validation"].get(SELECTED_BY) for result in _trained(state, method)]
+            scores = [result["validation"].get(state.spec.selected_by) for result in _trained(state, method)]
             if scores and None not in scores:
                 standing.best = fmean(scores)
     return list(found.values())

@@ -120,7 +120,12 @@ def _check_option(key: str, path: str) -> None:
     section = key.partition(".")[0]
     if f"{key}.".startswith("data.dataset."):
         raise UserError(f"--{key}: {path} names the data; leave the option out")
-    if section in ("model", "search", "second_searches") or key in ("folds", "runs", "trainer.max_epochs"):
+    if section in ("model", "search", "second_searches") or key in (
+        "folds",
+        "runs",
+        "selected_by",
+        "trainer.max_epochs",
+    ):
         raise UserError(
             f"--{key}: compare chooses it; give --trunk and --minutes here, or run a study of your own: levelfield "
             "study run own_images_quick.yaml"

@@ -12,6 +12,7 @@ from levelfield.cli.options import Options, configuration
 from levelfield.core.configuration import Config
 from levelfield.core.source_identity import sources
 from levelfield.errors import UserError
+from levelfield.metrics.table import title_of
 from levelfield.runtime.launchers import launched_nodes, launched_together
 from levelfield.runtime.signals import Stopped
 from levelfield.storage.without_places import without_places
@@ -205,7 +206,7 @@ class Fit(Training):
         if not self.validated:
             return [*lines, f"nothing was validated or kept: no {BEST}"]
         when = "before the first step" if self.best_epoch == BEFORE_TRAINING else f"in epoch {self.best_epoch}"
-        score = f"best validation MAP@R {self.best_score:.4f} {when}: {best}"
+        score = f"best validation {title_of(self.selected_by)} {self.best_score:.4f} {when}: {best}"
         return [*lines, score, f"next: levelfield validate --ckpt_path {best}{trusted}"]
 
     def _how_to_go_on(self) -> list[str]:

@@ -43,7 +43,10 @@ verify an archive (report unpacks it into --output).
   --stop-here               train nothing more, and score the runs that are whole on the test classes
   --dry-run                 print the jobs; train nothing
   --metrics NAME ...        test scores beside MAP@R, R-precision and P@1, in results.csv and summary.csv: recall_at_16,
-                            map_at_1024, map, mrr, nmi, nmi_geometric, ami, f1 (docs/metrics.md)
+                            map_at_1024, map, mrr, nmi, nmi_geometric, ami, f1, or your own function of
+                            embeddings and labels, my_metric.hubness (docs/metrics.md)
+  --selected_by NAME        the validation score that chooses each training's best epoch and the search's best trial,
+                            the largest is best (default: map_at_r): my_metric.hubness
   --executor NAME           where jobs run: local (default), with its --executor.workers N, which take the GPUs in turn
                             (--executor.devices [0,1]), as many as cores if a job has one thread; or ray, on the nodes
                             of a cluster (docs/execution.md)
@@ -82,6 +85,7 @@ def study_options() -> Options:
         options.add_option(flag, used_by=TRAINING, action="store_true")
     options.add_option("--executor", used_by=TRAINING, default="local")
     options.add_option("--metrics", used_by=TRAINING, nargs="+")
+    options.add_option("--selected_by", used_by=TRAINING)
     for count in COUNTS:
         options.add_option(f"--{count}", used_by=TRAINING, type=int)
     return options
@@ -99,7 +103,7 @@ def parse(argv: Sequence[str], options: Options | None = None) -> Namespace:
         UserError: A misspelt command or option, or a value that is not accepted.
     """
     given = (options or study_options()).read(argv or ["--help"])
-    own = {key: value for key in (*COUNTS, "metrics") if (value := getattr(given, key)) is not None}
+    own = {key: value for key in (*COUNTS, "metrics", "selected_by") if (value := getattr(given, key)) is not None}
     asked = {**own, **dotted(given.config, given.settings)}
     given.options = {key[9:]: asked.pop(key) for key in list(asked) if key.startswith("executor.")}
     given.overrides = asked

@@ -12,7 +12,8 @@ from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
 from levelfield.metrics.checks import check_embeddings
-from levelfield.metrics.distances import DISTANCES, at_one_scale
+from levelfield.metrics.distances import DISTANCES, at_one_scale, unpack_signs
+from levelfield.metrics.own import is_own, own_score
 from levelfield.metrics.query_scores import count_relevant, score_queries
 from levelfield.metrics.retrieval import drawn_queries, half_interval
 from levelfield.metrics.scores import Wanted
@@ -30,7 +31,9 @@ class RetrievalMetrics(Metric):
     a copy of all embeddings. All processes return the same numbers.
 
     Args:
-        metrics: names as in `retrieval_metrics`; `recall` is that at 1, 2, 4 and 8.
+        metrics: names as in `retrieval_metrics`; `recall` is that at 1, 2, 4 and 8. A name with a dot is your own
+            function, `my_metric.hubness`, of all embeddings as the distance compares them: of unit length for cosine,
+            signs for hamming.
         num_samples: how many different samples the epoch must bring; None leaves that unchecked.
         distance: `cosine`, `euclidean`, `hamming` or `poincare`, as in `retrieval_metrics`.
         is_query: which samples are searched for, by their index in the data set, among those that are not; None
@@ -72,7 +75,9 @@ class RetrievalMetrics(Metric):
     ) -> None:
         # `compute` asks the other processes itself, for no more than it needs.
         super().__init__(**{"dist_sync_fn": gather_rows, "sync_on_compute": False, **kwargs})
-        self.wanted = Wanted.parse(metrics)
+        self.own = [] if isinstance(metrics, str) else [name for name in metrics if is_own(name)]
+        shipped = [name for name in metrics if name not in self.own] if self.own else metrics
+        self.wanted = Wanted.parse(shipped) if shipped or not self.own else Wanted({})
         self.num_samples = num_samples
         if distance not in DISTANCES:
             raise ValueError(f"no such distance {distance!r}; known are {', '.join(DISTANCES)}")
@@ -131,6 +136,10 @@ class RetrievalMetrics(Metric):
             raise ValueError(
                 f"all {len(gallery)} samples have the label {int(labels[gallery[0]])}; two labels are needed"
             )
+        own = self._own_scores(held[first], labels)
+        num_skipped = len(queries) - len(matched)
+        if not self.wanted.rows:
+            return {**own, "num_skipped": num_skipped}
         scored = matched if self.num_queries is None else drawn_queries(matched, self.num_queries, self.seed)
         shares = [
             scored[len(scored) * r // num_processes : len(scored) * (r + 1) // num_processes]
@@ -159,7 +168,11 @@ class RetrievalMetrics(Metric):
         found = {name: float(each.sum() / len(scored)) for name, each in values.items()}
         if self.num_queries is not None:
             found |= {f"{name}_ci95": half_interval(each, len(matched)) for name, each in values.items()}
-        return {**found, "num_skipped": len(queries) - len(matched)}
+        return {**found, **own, "num_skipped": num_skipped}
+
+    def _own_scores(self, held: Tensor, labels: Int64[Tensor, " items"]) -> dict[str, float]:
+        embeddings = held if held.is_floating_point() or not self.own else unpack_signs(held)
+        return {name: own_score(name, embeddings, labels) for name in self.own}
 
     def _held(self, state: str) -> Tensor:
         rows = getattr(self, state)

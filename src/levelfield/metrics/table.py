@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from levelfield.metrics.own import is_own
+
 if TYPE_CHECKING:
     from jaxtyping import Float64
     from torch import Tensor
@@ -263,7 +265,7 @@ METRICS = (
 SHOWN_METRICS = {metric.key: metric.title for metric in METRICS if metric.shown}
 PARTITION_METRICS = {metric.key: metric for metric in METRICS if metric.kind == "partition"}
 PAIR_METRICS = {metric.key: metric for metric in METRICS if metric.kind == "pairs"}
-# What tells the best epoch, the best trial and the methods' ranks; and its name among a fit's scores.
+# What tells the methods' ranks, and the best epoch and trial unless a training or study says another; its logged name.
 SELECTED_BY = "map_at_r"
 MONITOR = f"val/{SELECTED_BY}"
 # Embeddings of a lower effective rank have collapsed: nearly all lie on one line.
@@ -274,6 +276,22 @@ def title_of(key: str) -> str:
     """What people call a key: `R@4` of `recall_at_4`; an unknown one stays."""
     found = named(key)
     return key if found is None else re.sub("(?<=@)[kn]$|<n>", lambda _: str(found[1][0]), found[0].title)
+
+
+def as_shown(key: str, value: float, digits: int = 4) -> str:
+    """A score as people read it: percent, or the number itself of your own metric, to so many digits.
+
+    Example:
+        >>> as_shown("map_at_r", 0.3123), as_shown("my_metric.hubness", -0.83214)
+        ('31.2', '-0.8321')
+    """
+    return f"{value:.{digits}g}" if is_own(key) else f"{100 * value:.1f}"
+
+
+def can_select(key: str) -> bool:
+    """Whether a validation can score it, to tell the best epoch: a score of queries, or your own metric."""
+    found = named(key)
+    return is_own(key) or (found is not None and found[0].kind == "queries" and min(found[1], default=1) > 0)
 
 
 def named(key: str) -> tuple[Metric, tuple[int, ...]] | None:

@@ -13,13 +13,13 @@ from levelfield.analysis.integrity import changed_files, gap_lines
 from levelfield.analysis.results import EMBEDDING_KINDS, ResultRow, SummaryRow, collect_rows, embedding_kinds, summarise
 from levelfield.analysis.selection import selected
 from levelfield.analysis.verdicts import CAVEAT, all_in_words
-from levelfield.metrics.table import SELECTED_BY, SHOWN_METRICS
+from levelfield.metrics.table import SHOWN_METRICS, as_shown, title_of
 from levelfield.report.conditions_and_origin import compared, origin, said_setting
 from levelfield.report.cost_and_commands import commands, costs
 from levelfield.report.figures import Results, report_figures
 from levelfield.report.figures.style import style, to_svg
 from levelfield.report.score_bars import cells_of, scale_of
-from levelfield.report.table import COLLAPSED, footnotes, origin_lines, score_lines
+from levelfield.report.table import COLLAPSED, footnotes, origin_lines, own_in_table, score_lines
 from levelfield.report.template import inside, render, size_of
 from levelfield.storage.atomic import write_atomically
 from levelfield.study.folder import StudyFolder
@@ -101,7 +101,8 @@ def _contents(study: StudyFolder, rows: Sequence[ResultRow], changed: Mapping[Pa
     by_one_pca = any(without_value(row.method) == ONE_PCA for row in rows)
     warnings = collapsed(study)
     columns, table = _table(spec, test, summarise(rows, stage="run"), warnings)
-    notes = footnotes(spec.runs, spec.folds, evaluations, [], spec.references, by_one_pca)
+    own = own_in_table(spec)
+    notes = footnotes(spec.runs, spec.folds, evaluations, [], spec.references, by_one_pca, own=own)
     return {
         "name": spec.name,
         "compared": compared(study),
@@ -122,6 +123,7 @@ def _contents(study: StudyFolder, rows: Sequence[ResultRow], changed: Mapping[Pa
         "few": FEW,
         "conditions": differing_conditions(spec),
         "budget": f"{spec.search.trials} trials a method ({spec.search.sampler}), each on all {folds} folds",
+        "selected_by": title_of(spec.selected_by),
         "searches": _searches(study) if spec.search.trials else [],
         "costs": costs(study),
         "commands": commands(study, list(rows)),
@@ -138,17 +140,18 @@ def _table(
 ) -> tuple[list[dict[str, Any]], dict[str, list[dict[str, Any]]]]:
     """The columns of the table of scores, and its lines by the kind of embedding."""
     scores = {(row.method, row.embedding, row.metric): row for row in test}
-    validated = {row.method: row for row in validation if row.metric == SELECTED_BY}
-    lines = score_lines(spec.rows, test, validation, embedding_kinds(spec))
-    by_metric = [[row for row in test if row.metric == metric] for metric in SHOWN_METRICS]
+    validated = {row.method: row for row in validation}
+    metrics = (*SHOWN_METRICS, *spec.own_metrics)
+    lines = score_lines(spec.rows, test, validation, embedding_kinds(spec), metrics)
+    by_metric = [[row for row in test if row.metric == metric] for metric in metrics]
     scales = [scale_of(rows) for rows in (*by_metric, validated.values())]
-    names = [*SHOWN_METRICS.values(), f"validation {SHOWN_METRICS[SELECTED_BY]}"]
+    names = [*map(title_of, metrics), f"validation {title_of(spec.selected_by)}"]
     columns = [{"name": name, "ends": scale and scale.ends} for name, scale in zip(names, scales, strict=True)]
     table: dict[str, list[dict[str, Any]]] = {}
     for embedding, found in lines.items():
         table[embedding] = []
         for line in found:
-            tested = [scores.get((line.method, embedding, metric)) for metric in SHOWN_METRICS]
+            tested = [scores.get((line.method, embedding, metric)) for metric in metrics]
             cells = cells_of(line, [*tested, validated.get(line.method)], scales)
             name = line.method + COLLAPSED * (line.method in warned)
             table[embedding].append({"method": name, "cells": cells, "runs": line.runs})
@@ -156,7 +159,7 @@ def _table(
 
 
 def _verdicts(spec: StudySpec, rows: Sequence[ResultRow]) -> list[dict[str, Any]]:
-    """Sentences by metric, kind and embedding; MAP@R, which the search maximises, comes first."""
+    """Sentences by metric, kind and embedding; MAP@R comes first."""
     found = []
     for metric, title in SHOWN_METRICS.items():
         sentences: dict[tuple[str, str], list[str]] = defaultdict(list)
@@ -180,7 +183,7 @@ def _searches(study: StudyFolder) -> list[dict[str, Any]]:
         {
             **vars(selection),
             "setting": said_setting(selection.parameters),
-            "value": None if selection.value is None else f"{100 * selection.value:.1f}",
+            "value": None if selection.value is None else as_shown(study.spec.selected_by, selection.value),
         }
         for selection in selected(study).values()
         if study.spec.trials(selection.method)

@@ -11,7 +11,7 @@ from levelfield.errors import UserError
 from levelfield.metrics.table import SELECTED_BY
 from levelfield.report.figures.style import style, to_svg
 from levelfield.report.ranks_figure import ranks_figure
-from levelfield.report.table import evaluated, percent
+from levelfield.report.table import evaluated, score_text
 from levelfield.report.template import inside, render
 from levelfield.storage.atomic import write_atomically
 from levelfield.study.folder import StudyFolder
@@ -85,7 +85,7 @@ def _section(embedding: str, scores: dict[str, dict[str, SummaryRow]], destinati
         "embedding": embedding,
         "figure": inside(svg),
         "lines": [
-            {"method": m, "rank": f"{rank:.1f}", "scores": [percent(scores[name][m]) for name in ranks.datasets]}
+            {"method": m, "rank": f"{rank:.1f}", "scores": [score_text(scores[name][m]) for name in ranks.datasets]}
             for m, rank in ranks.mean_ranks.items()
         ],
         "groups": [", ".join(group) for group in ranks.groups()],

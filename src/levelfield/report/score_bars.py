@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from levelfield.analysis.results import SummaryRow
+from levelfield.metrics.table import SELECTED_BY, as_shown
 from levelfield.report.table import ScoreLine
 
 Cell = dict[str, Any]
@@ -11,10 +12,11 @@ MARGIN = 0.03  # of the scale at either end, so that a mark at it is whole
 
 
 class Scale(NamedTuple):
-    """Lowest and highest end of a column's intervals, fractions."""
+    """Lowest and highest end of a column's intervals, fractions or numbers of the user's own metric."""
 
     low: float
     high: float
+    metric: str = SELECTED_BY
 
     def place(self, value: float) -> float:
         """Where a score lies, in percent of the scale's length."""
@@ -24,13 +26,14 @@ class Scale(NamedTuple):
 
     @property
     def ends(self) -> tuple[str, str]:
-        return f"{100 * self.low:.1f}", f"{100 * self.high:.1f}"
+        return as_shown(self.metric, self.low), as_shown(self.metric, self.high)
 
 
 def scale_of(rows: Iterable[SummaryRow]) -> Scale | None:
     """The scale of a column; None where no row has a score."""
-    ends = [row.mean + sign * (row.ci95 or 0.0) for row in rows for sign in (-1, 1)]
-    return Scale(min(ends), max(ends)) if ends else None
+    found = list(rows)
+    ends = [row.mean + sign * (row.ci95 or 0.0) for row in found for sign in (-1, 1)]
+    return Scale(min(ends), max(ends), found[0].metric) if found else None
 
 
 def cells_of(line: ScoreLine, rows: Sequence[SummaryRow | None], scales: Sequence[Scale | None]) -> list[Cell]:

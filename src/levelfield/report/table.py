@@ -18,7 +18,8 @@ from levelfield.analysis.conditions import collapsed, differing_conditions
 from levelfield.analysis.integrity import changed_files, gap_lines
 from levelfield.analysis.results import EMBEDDING_KINDS, SummaryRow, collect_rows, embedding_kinds, summarise
 from levelfield.analysis.statistics import TOO_FEW_RUNS
-from levelfield.metrics.table import SELECTED_BY, SHOWN_METRICS
+from levelfield.metrics.own import is_own
+from levelfield.metrics.table import SELECTED_BY, SHOWN_METRICS, as_shown, title_of
 from levelfield.study.folder import StudyFolder
 from levelfield.study.same_study import differing_origins, kept_lines
 from levelfield.study.spec import (
@@ -28,6 +29,7 @@ from levelfield.study.spec import (
     ONE_PCA,
     TO_SIZE,
     WHITENING,
+    StudySpec,
     is_baseline,
     one_pca,
     without_value,
@@ -38,16 +40,16 @@ BRIEF_METRICS = (SELECTED_BY, "precision_at_1")
 TABLE_WIDTH = 120  # where there is no terminal to say it
 
 
-def percent(summary: SummaryRow | None) -> str:
-    """`31.2 ± 0.4` in percent; without the interval where there is none."""
+def score_text(summary: SummaryRow | None) -> str:
+    """`31.2 ± 0.4` in percent, the number itself of the user's own metric; without the interval where there is none."""
     if summary is None:
         return "-"
-    interval = "" if summary.ci95 is None else f" ± {100 * summary.ci95:.1f}"
-    return f"{100 * summary.mean:.1f}{interval}"
+    interval = "" if summary.ci95 is None else f" ± {as_shown(summary.metric, summary.ci95, 2)}"
+    return f"{as_shown(summary.metric, summary.mean)}{interval}"
 
 
 class ScoreLine(NamedTuple):
-    """A row of the comparison table in percent: a text a metric, that of validation MAP@R, and how many runs."""
+    """A row of the comparison table: a text a metric, that of the validation score, and how many runs."""
 
     method: str
     scores: list[str]
@@ -68,7 +70,7 @@ def score_lines(
     """
     scores = {(row.method, row.embedding, row.metric): row for row in test}
     by_one_pca = {row.method for row in test} & {one_pca(method) for method in methods if is_baseline(method)}
-    validated = {row.method: row for row in validation if row.metric == SELECTED_BY}
+    validated = {row.method: row for row in validation}
     lines: dict[str, list[ScoreLine]] = {embedding: [] for embedding in kinds}
     for embedding, found in lines.items():
         shown = methods
@@ -79,8 +81,8 @@ def score_lines(
             tested = [scores.get((method, embedding, metric)) for metric in metrics]
             beside = validated.get(method)
             runs = next((row.n for row in [*tested, beside] if row is not None), 0)
-            said_beside = percent(beside) if embedding == "separated" else ""
-            found.append(ScoreLine(method, list(map(percent, tested)), said_beside, runs))
+            said_beside = score_text(beside) if embedding == "separated" else ""
+            found.append(ScoreLine(method, list(map(score_text, tested)), said_beside, runs))
     return lines
 
 
@@ -92,6 +94,7 @@ def comparison_table(
     kinds: Sequence[str] = EMBEDDING_KINDS,
     collapsed: Collection[str] = (),
     metrics: Sequence[str] = tuple(SHOWN_METRICS),
+    selected_by: str = SELECTED_BY,
 ) -> Table:
     """Test scores in percent, one row a method, separated above concatenated; it fits a terminal of 80 columns.
 
@@ -101,10 +104,12 @@ def comparison_table(
         kinds: `separated` and `concatenated`, or the former alone.
         collapsed: Methods whose embeddings have collapsed.
         metrics: Shown, in this order.
+        selected_by: What the validation scores are.
     """
     table = Table(title=Text(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
     table.add_column("", no_wrap=True)
-    for heading in (*(SHOWN_METRICS[metric] for metric in metrics), "validation\nMAP@R", "runs"):
+    titles = [title_of(metric).replace(".", ".\n") for metric in (*metrics, selected_by)]
+    for heading in (*titles[:-1], f"validation\n{titles[-1]}", "runs"):
         table.add_column(heading, justify="right", vertical="bottom")
     for embedding, lines in score_lines(methods, test, validation, kinds, metrics).items():
         if len(kinds) > 1:
@@ -124,6 +129,7 @@ def footnotes(
     references: Sequence[str] = (),
     with_one_pca: bool = False,
     brief: bool = False,
+    own: Sequence[str] = (),
 ) -> list[str]:
     """What a reader must know to believe the table.
 
@@ -134,6 +140,7 @@ def footnotes(
         references: What else the baseline's features are read by.
         with_one_pca: Whether there is a row of the baseline by one PCA.
         brief: Without a line for each row that nothing trains.
+        own: The user's own metrics in the table.
     """
     interval = "± is half a 95% t-interval over the runs" if runs >= 3 else TOO_FEW_RUNS
     trained, kinds = (
@@ -143,7 +150,8 @@ def footnotes(
     if folds == 1:
         trained = "on the whole training half"
         kinds = ["separated: the last checkpoint of a run's one training; nothing was validated."]
-    notes = [f"Percent, mean of {runs} run{'s' * (runs != 1)} {trained}; {interval}."]
+    scale = f"Percent ({', '.join(own)}: the number itself)" if own else "Percent"
+    notes = [f"{scale}, mean of {runs} run{'s' * (runs != 1)} {trained}; {interval}."]
     if not brief:
         notes += [
             *kinds,
@@ -208,6 +216,11 @@ def origin_lines(study: StudyFolder) -> list[str]:
     return [*kept_lines(study), *differing_origins(study)]
 
 
+def own_in_table(spec: StudySpec) -> list[str]:
+    """The user's own metrics that have a column."""
+    return [*dict.fromkeys(filter(is_own, (*spec.metrics, spec.selected_by)))]
+
+
 def study_table(study: StudyFolder, brief: bool = False) -> StudyTable:
     """What a study has scored so far.
 
@@ -223,10 +236,11 @@ def study_table(study: StudyFolder, brief: bool = False) -> StudyTable:
         untrained = [row for row in spec.rows if is_baseline(row)]
         trained = [row for row in spec.rows if not is_baseline(row)]
         shown = [*untrained, *sorted(trained, key=lambda row: -means.get(row, 0.0))]
-    table = comparison_table(spec.name, shown, test, validation, kinds, warnings, metrics)
+    metrics = (*metrics, *spec.own_metrics)
+    table = comparison_table(spec.name, shown, test, validation, kinds, warnings, metrics, spec.selected_by)
     by_one_pca = any(without_value(row.method) == ONE_PCA for row in rows)
-    conditions = [] if brief else differing_conditions(spec)
-    notes = footnotes(spec.runs, spec.folds, study.evaluations(), conditions, spec.references, by_one_pca, brief)
+    conditions, own = [] if brief else differing_conditions(spec), own_in_table(spec)
+    notes = footnotes(spec.runs, spec.folds, study.evaluations(), conditions, spec.references, by_one_pca, brief, own)
     return StudyTable(
         table, [*notes, *warnings.values(), *cap_lines(study), *origin_lines(study), *gap_lines(changed_files(study))]
     )

@@ -11,12 +11,11 @@ from torch import Tensor
 
 from levelfield.data.index import SampleIndex
 from levelfield.data.subset import ClassSubset
-from levelfield.metrics import retrieval_metrics
-from levelfield.metrics.table import SELECTED_BY
 from levelfield.storage.provenance import provenance
 from levelfield.study.jobs import Task, write_result
 from levelfield.study.projection import fit_projection
 from levelfield.study.spec import PCA
+from levelfield.study.test_scores import score_samples
 from levelfield.study.training_job import check_sources, fixed_threads, memory_errors
 from levelfield.training.build import Training, build
 from levelfield.training.embed import embed
@@ -53,9 +52,10 @@ def _fit(task: Task, features: "_Features", earlier: Sequence[str]) -> dict[str,
         whole, labels = torch.cat([train_NF, val_NF]), torch.cat([train_labels, val_labels])
         one = fit_projection(PCA, whole, labels, folds * size)
     project.save(task.checkpoint, one)
-    scores = retrieval_metrics(project(val_NF), val_labels, metrics=(SELECTED_BY,)) if len(val_labels) else {}
+    score, validates = training.selected_by, len(val_labels) > 0
+    scores = score_samples(project(val_NF), val_labels, None, metrics=(score,)) if validates else {}
     found = {
-        "validation": {key: value for key, value in scores.items() if key == SELECTED_BY},
+        "validation": {key: value for key, value in scores.items() if key == score},
         "seconds": time.monotonic() - started,
         "data": module.identity(),
         "provenance": provenance(training.trainer, training.model),

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from levelfield.errors import UserError
-from levelfield.metrics import retrieval_metrics
-from levelfield.metrics.table import SELECTED_BY
 from levelfield.models import LinearEmbedder
 from levelfield.models.embedder_start import start_embedder
 from levelfield.storage.provenance import provenance
 from levelfield.study.jobs import CHECKPOINT, RESULT, Task, failed, read_result, write_result
 from levelfield.study.spec import ALPHA, OF, VALIDATED
+from levelfield.study.test_scores import score_samples
 from levelfield.study.training_job import check_sources, fixed_threads, memory_errors
 from levelfield.training.build import Training, build
 from levelfield.training.callbacks.average_with_start import CANDIDATES, between
@@ -55,12 +54,12 @@ def run_derived(task: Task, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
         else:
             learner.trunk.load_state_dict(trained)
             _set_pca(learner, training)
-        score = source["validation"].get(SELECTED_BY) if alpha == 1 else _validate(training)
+        score = source["validation"].get(training.selected_by) if alpha == 1 else _validate(training)
         # Lightning saves only what a Trainer has run; this embeds no sample.
         training.trainer.predict(learner, datamodule=training.datamodule, return_predictions=False)
         training.trainer.save_checkpoint(task.checkpoint, weights_only=True)
         found = {
-            "validation": {} if score is None else {SELECTED_BY: score},
+            "validation": {} if score is None else {training.selected_by: score},
             "best_epoch": source.get("best_epoch"),
             **({} if alpha is None else {ALPHA: alpha}),
             "seconds": time.monotonic() - started,
@@ -92,7 +91,7 @@ def _best_alpha(
         return float(given)
     if not validation:
         raise UserError("derived: alpha: validated needs a validation fold; give a number")
-    scores = {1.0: validation[SELECTED_BY]}
+    scores = {1.0: validation[training.selected_by]}
     for alpha in CANDIDATES[1:]:
         training.model.trunk.load_state_dict(between(start, trained, alpha))
         scores[alpha] = _validate(training) or 0.0
@@ -100,13 +99,13 @@ def _best_alpha(
 
 
 def _validate(training: Training) -> float | None:
-    """MAP@R of the validation classes, a fraction; None where all classes train."""
+    """What selects the best epoch, of the validation classes; None where all classes train."""
     data, learner = training.datamodule, training.model
     if not len(data.val_subset):
         return None
     found = embed(learner, data.eval_dataloader(data.val_subset), device=training.trainer.strategy.root_device)
-    scores = retrieval_metrics(found.embeddings, found.labels, metrics=(SELECTED_BY,), distance=learner.distance)
-    return float(scores[SELECTED_BY])
+    score = training.selected_by
+    return float(score_samples(found.embeddings, found.labels, None, learner.distance, (score,))[score])
 
 
 def _set_pca(learner: MetricLearner, training: Training) -> None:

@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from levelfield.core.configuration import Config, set_dotted
+from levelfield.core.configuration import Config, as_list, set_dotted
 from levelfield.errors import UserError
+from levelfield.metrics.table import SELECTED_BY
 from levelfield.seeds import seed_of
 from levelfield.storage.atomic import make_durable, storing, write_json
 from levelfield.storage.file_hash import file_hash
@@ -20,6 +21,7 @@ CONFIG, METRICS_FILE = "config.yaml", "metrics.csv"
 LOGS = (CONFIG, METRICS_FILE)
 CHECKPOINT, PCA_FILE, PROJECTION_FILE = "best.ckpt", "pca.safetensors", "projection.safetensors"
 EMBEDDINGS_FILE = "embeddings.safetensors"
+VALIDATION = "levelfield.training.callbacks.RetrievalValidation"
 
 
 @dataclass(frozen=True)
@@ -149,8 +151,20 @@ def job_config(spec: StudySpec, job: Job, parameters: Mapping[str, Any]) -> Conf
     blocks = spec.blocks_of(job.stage)
     config["data"] |= {"fold": job.fold, "num_folds": blocks} if blocks > 1 else {"fold": WHOLE_HALF}
     config["trainer"].setdefault("devices", 1)  # whatever the machine has
+    if spec.selected_by != SELECTED_BY:
+        config["trainer"]["callbacks"] = _selecting(config["trainer"].get("callbacks"), spec.selected_by)
     config["seed_everything"] = job_seed(spec, job)
     return config
+
+
+def _selecting(callbacks: Any, score: str) -> list[Any]:
+    """The callbacks of a training whose best epoch has the largest `score`."""
+    found = as_list(callbacks)
+    names = [each["class_path"] if isinstance(each, dict) else each for each in found]
+    places = [place for place, name in enumerate(names) if name.rpartition(".")[2] == VALIDATION.rpartition(".")[2]]
+    if not places:  # first, as where none is given
+        return [set_dotted(VALIDATION, "selected_by", score), *found]
+    return [set_dotted(each, "selected_by", score) if n in places else each for n, each in enumerate(found)]
 
 
 def job_seed(spec: StudySpec, job: Job) -> int:

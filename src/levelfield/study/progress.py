@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from levelfield.metrics.table import SELECTED_BY
+from levelfield.metrics.table import as_shown, title_of
 from levelfield.study.jobs import Job, failed
 from levelfield.study.spec import is_baseline
 from levelfield.study.state import StudyState
@@ -127,5 +127,5 @@ def _numbers(result: Mapping[str, Any]) -> dict[str, Any]:
 def _score(result: Mapping[str, Any]) -> str:
     if failed(result):
         return f": failed, {result['failure']}"
-    score = result["validation"].get(SELECTED_BY)  # none where all classes train
-    return "" if score is None else f": validation MAP@R {100 * score:.1f}"
+    scores = result["validation"].items()  # one, or none where all classes train
+    return "".join(f": validation {title_of(metric)} {as_shown(metric, score)}" for metric, score in scores)

@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from levelfield.core.configuration import SECTIONS, Config, as_list, merge, set_dotted, stack
+from levelfield.core.configuration import SECTIONS, Config, as_list, init_args, merge, set_dotted, stack
 from levelfield.errors import UserError, nearest
-from levelfield.metrics.table import METRICS, named
+from levelfield.metrics.own import is_own
+from levelfield.metrics.table import METRICS, SELECTED_BY, can_select, named
 from levelfield.study.search_space import read_space
 from levelfield.study.spec import (
     ALPHA,
@@ -95,6 +96,7 @@ def load_spec(
             for trunk, layers in mapping(content.get("trunks") or {}, f"{path}: trunks").items()
         },
         references=_references(path, content.get("references"), any(map(is_baseline, rows))),
+        selected_by=_selected_by(path, content.get("selected_by", SELECTED_BY)),
     )
     alike: dict[str | None, str] = {}
     for row in rows:
@@ -120,8 +122,10 @@ def with_options(spec: StudySpec, options: Mapping[str, Any]) -> StudySpec:
     for key, value in of_methods.items():
         methods = {row: set_dotted(config, key, value) for row, config in methods.items()}
     metrics = read_metrics(path, own.pop("metrics")) if "metrics" in own else spec.metrics
+    selected_by = _selected_by(path, own.pop("selected_by", spec.selected_by))
     search = read_search(path, asdict(spec.search), sections["search"])
-    return replace(spec, **_counts(path, own), metrics=metrics, methods=methods, search=search)
+    counts = _counts(path, own)
+    return replace(spec, **counts, metrics=metrics, methods=methods, search=search, selected_by=selected_by)
 
 
 def _counts(path: Path, given: Config) -> dict[str, Any]:
@@ -261,6 +265,8 @@ def _resolve(row: str, config: Config) -> Config:
     for key, value in trainer.items():
         if value in WITHOUT_CHECKPOINT.get(key, ()):
             raise UserError(f"method {row!r}: trainer.{key} is {value!r}, which leaves no best checkpoint to test")
+    if any("selected_by" in init_args(callback) for callback in as_list(trainer.get("callbacks"))):
+        raise UserError(f"method {row!r}: trainer.callbacks: 'selected_by' is the study's; name it there")
     for key in PER_JOB:
         config["data"].pop(key.removeprefix("data."), None)
     return config
@@ -335,14 +341,23 @@ def _references(path: Path, given: Any, several_trunks: bool) -> list[str]:
     return names
 
 
+def _selected_by(path: Path, given: Any) -> str:
+    if not can_select(str(given)):
+        names = [metric.key for metric in METRICS if metric.kind == "queries"]
+        raise UserError(f"{path}: selected_by: no validation gives {given!r}{nearest(str(given), names)}")
+    return str(given)
+
+
 def read_metrics(path: Path, given: Any) -> list[str]:
-    """The names in a study's `metrics:`, one or a list of them.
+    """The names in a study's `metrics:`, one or a list of them; one with a dot is the user's own function.
 
     Raises:
         UserError: there is no such metric, or every study has it.
     """
     kinds, names = ("queries", "partition"), [] if given is None else as_list(given)
     for name in names:
+        if is_own(str(name)):  # it is imported where the study is run
+            continue
         found = named(str(name))
         if found is None or found[0].shown or found[0].kind not in kinds or min(found[1], default=1) < 1:
             further = [metric.key for metric in METRICS if not metric.shown and metric.kind in kinds]

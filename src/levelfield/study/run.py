@@ -6,6 +6,7 @@ from typing import Any, TextIO
 from rich.console import Console
 
 from levelfield.errors import UserError
+from levelfield.metrics.own import own_metric
 from levelfield.runtime.launchers import launched_together
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job, Task, write_result
@@ -112,6 +113,8 @@ class _Running:
         from levelfield.study.training_job import fixed_threads
 
         study = self.study
+        for name in study.spec.own_metrics:
+            own_metric(name)  # refused before anything is computed
         with fixed_threads(study.spec.threads):
             data, weights = dict[str, str](), dict[str, str | None]()
             if study.state.to_do and not stop_here:

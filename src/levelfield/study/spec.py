@@ -15,6 +15,8 @@ import yaml
 from levelfield.core.configuration import Config, flatten, init_args, merge, read_yaml
 from levelfield.core.source_identity import DEFAULTS
 from levelfield.errors import UserError
+from levelfield.metrics.own import is_own
+from levelfield.metrics.table import SELECTED_BY
 from levelfield.storage.without_trackers import without_trackers
 from levelfield.study.search_space import Space, configured, read_space
 
@@ -25,7 +27,7 @@ COUNTS = {"folds": 4, "runs": 2, "seed": 0, "threads": 2}
 # `data.fold` of a job that trains on all training classes.
 WHOLE_HALF = "none"
 # Keys that a study.yaml need not have: the archives in results/ were made before these.
-OPTIONAL = {"blocks", "derived", "trunks"}
+OPTIONAL = {"blocks", "derived", "trunks", "selected_by"}
 # What the study's untrained rows do to the features of the trunk.
 PCA, FEATURES, LDA, WHITENING = "pca", "features", "lda", "whitening"
 TO_SIZE = rf"({PCA}|{WHITENING})([1-9][0-9]*)"
@@ -73,7 +75,8 @@ class StudySpec:
             other seeds of `arcface`, for the difference that a method has from itself.
         search: How arguments are searched.
         spaces: Row to its search space, dotted keys to ranges; a row without one is not searched.
-        metrics: Test scores besides MAP@R, R-precision and precision@1, as `levelfield.metrics.table` names them.
+        metrics: Test scores besides MAP@R, R-precision and precision@1, as `levelfield.metrics.table` names them, or
+            import paths of your own functions of embeddings and labels, `my_metric.hubness`.
         sweep: The dotted keys that the study tries several values of: `softmax[64]` and `softmax[128]`.
         blocks: Blocks that the training classes are cut into, each the validation classes of one fold; None for as many
             as there are folds. With fewer folds only the first blocks are validated.
@@ -82,6 +85,8 @@ class StudySpec:
         trunks: Name to the settings of a further trunk, whose features are a row: `pretrained[features-NAME]`.
         references: Untrained rows besides the PCA of the trunk's features: `features`, `lda`, `whitening`,
             `pca512`, `whitening512`.
+        selected_by: The validation score that chooses the best epoch and the best trial, the largest is best: one of
+            queries, or an import path as in `metrics`.
     """
 
     name: str
@@ -98,6 +103,7 @@ class StudySpec:
     derived: dict[str, Config] = field(default_factory=dict)
     trunks: dict[str, Config] = field(default_factory=dict)
     references: list[str] = field(default_factory=list)
+    selected_by: str = SELECTED_BY
 
     @property
     def rows(self) -> list[str]:
@@ -134,6 +140,11 @@ class StudySpec:
     def own_setting(self, row: str) -> Config:
         """What a row's configuration itself gives to the arguments that are searched, which the first trial tries."""
         return configured(self.space(row), self.methods.get(row, {}))
+
+    @property
+    def own_metrics(self) -> list[str]:
+        """The user's own functions among the test scores."""
+        return [name for name in self.metrics if is_own(name)]
 
     # The untrained rows.
 
@@ -212,6 +223,7 @@ class StudySpec:
         """The written settings that a row's numbers follow from: adding another row changes none of them."""
         common: Config = {"folds": self.folds, "seed": self.seed, "threads": self.threads}
         common |= {} if self.blocks is None else {"blocks": self.blocks}
+        common |= {} if self.selected_by == SELECTED_BY else {"selected_by": self.selected_by}
         config = _without_places(self.config_of(row))
         if not is_baseline(row):
             searched = {"search": asdict(self.search), "space": self.spaces[row]} if self.trials(row) else {}
@@ -224,12 +236,13 @@ class StudySpec:
         return {**common, "model": model, "data": data, "projection": kind}
 
     def class_settings(self, row: str) -> Any:
-        """The settings that name the classes which a row is made of."""
+        """The settings that name the classes which a row is made of, and your own metric that selects its epochs."""
         config = self.config_of(row)
+        metrics = [self.selected_by] if is_own(self.selected_by) else []
         if is_baseline(row):
             data = {key: value for key, value in config["data"].items() if key not in TRAINING_BATCHES}
-            return [config["model"].get("trunk") or DEFAULTS["model.trunk"], data]
-        return {**config, "space": self.spaces.get(row, {})}
+            return [config["model"].get("trunk") or DEFAULTS["model.trunk"], data, *metrics]
+        return {**config, "space": self.spaces.get(row, {}), "metrics": metrics}
 
     @cached_property
     def row_hashes(self) -> dict[str, str]:

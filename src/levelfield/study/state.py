@@ -8,7 +8,6 @@ from statistics import fmean
 from typing import Any
 
 from levelfield.core.configuration import Config
-from levelfield.metrics.table import SELECTED_BY
 from levelfield.study.jobs import Job, failed, folds_of, job_config, row_runs, source_of, study_jobs
 from levelfield.study.spec import StudySpec, is_baseline
 from levelfield.study.suggest import Trial, best_trial, suggest
@@ -50,7 +49,7 @@ class StudyState:
         if len(results) < len(found):
             return None
         failure = next((result["failure"] for result in results if failed(result)), None)
-        value = None if failure else fmean(result["validation"][SELECTED_BY] for result in results)
+        value = None if failure else fmean(result["validation"][self.spec.selected_by] for result in results)
         return Trial(number, results[0]["parameters"], value, failure)
 
     @property

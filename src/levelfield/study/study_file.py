@@ -11,7 +11,7 @@ from levelfield.study.spec import COUNTS, STUDY
 
 KEYS = (
     *("name", "base", "overrides", "methods", "sweep", "search", "spaces", "second_searches", "references", "metrics"),
-    *("blocks", "derived", "trunks"),
+    *("selected_by", "blocks", "derived", "trunks"),
     *COUNTS,
 )
 # The study sets these for each job.
@@ -114,14 +114,14 @@ def sort_options(options: Mapping[str, Any]) -> tuple[Config, dict[str, Config],
             raise UserError(f"--{key} cannot be overridden: a study sets it itself (--folds, --runs and --seed can)")
         if key in ("model.loss", "model.miner"):
             raise UserError(f"--{key} would give every method of the study the same one; use --add-method")
-        if key in COUNTS or key == "metrics":
+        if key in (*COUNTS, "metrics", "selected_by"):
             own[key] = value
         elif section in sections:
             sections[section][rest] = value
         elif section in SECTIONS:
             of_methods[key] = value
         else:
-            raise UserError(f"unknown option --{key}{nearest(section, [*SECTIONS, 'metrics', *COUNTS])}")
+            raise UserError(f"unknown option --{key}{nearest(section, [*SECTIONS, 'metrics', 'selected_by', *COUNTS])}")
     return own, sections, of_methods
 
 

@@ -33,7 +33,7 @@ class Trial:
     Args:
         number: Which trial of its method, from 0.
         parameters: Dotted key to value.
-        value: Mean over folds of the best validation MAP@R; None where the trial failed.
+        value: Mean over folds of the best validation score; None where the trial failed.
         failure: Why it failed.
     """
 

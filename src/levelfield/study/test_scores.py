@@ -12,7 +12,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from levelfield.metrics import clustering_metrics, retrieval_metrics
+from levelfield.metrics.distances import DISTANCES, unpack_signs
 from levelfield.metrics.health import effective_rank
+from levelfield.metrics.own import is_own, own_score
 from levelfield.metrics.table import PARTITION_METRICS, SHOWN_METRICS
 from levelfield.storage.atomic import write_atomically
 from levelfield.training.embed import EmbeddedSet
@@ -104,18 +106,24 @@ def score_samples(
 ) -> dict[str, Any]:
     """Scores of the queries among the rest, or of each sample among all others where there are no queries.
 
-    Clustering scores are those of all samples, queries or not.
+    Clustering scores and those of the user's own metrics are of all samples, queries or not.
     """
-    retrieval = [metric for metric in metrics if metric not in PARTITION_METRICS]
-    if is_query is None:
-        found: dict[str, Any] = retrieval_metrics(embeddings, labels, metrics=retrieval, distance=distance)
-    else:
+    own = [metric for metric in metrics if is_own(metric)]
+    retrieval = [metric for metric in metrics if metric not in (*PARTITION_METRICS, *own)]
+    found: dict[str, Any] = {}
+    if retrieval and is_query is not None:
         gallery, gallery_labels = embeddings[~is_query], labels[~is_query]
         queries = embeddings[is_query], labels[is_query], gallery, gallery_labels
         found = retrieval_metrics(*queries, metrics=retrieval, distance=distance)
+    elif retrieval:
+        found = retrieval_metrics(embeddings, labels, metrics=retrieval, distance=distance)
     if clustering := [metric for metric in metrics if metric in PARTITION_METRICS]:
         method = "exact" if len(labels) <= EXACT_SAMPLES else "mini-batch"
         found |= clustering_metrics(embeddings, labels, method=method, metrics=clustering)
+    if own:
+        held = DISTANCES[distance][0](embeddings)
+        compared = held if held.is_floating_point() else unpack_signs(held)
+        found |= {metric: own_score(metric, compared, labels) for metric in own}
     return found
 
 

@@ -27,7 +27,6 @@ import torch
 
 from levelfield.core.source_identity import sources
 from levelfield.errors import OutOfMemory, TrainingFailed, UserError
-from levelfield.metrics.table import SELECTED_BY
 from levelfield.runtime.freed_memory import keep_freed_memory
 from levelfield.runtime.launchers import LAUNCHERS
 from levelfield.runtime.own_modules import find_own_modules
@@ -106,7 +105,7 @@ def _train(task: Task) -> dict[str, Any]:
             task.checkpoint.unlink(missing_ok=True)
             return {"failure": str(error)}
         return {
-            "validation": {} if training.kept_last else {SELECTED_BY: training.best_score},
+            "validation": {} if training.kept_last else {training.selected_by: training.best_score},
             "best_epoch": training.best_epoch,
             "ending": training.ending,
             "data": training.datamodule.identity(),

@@ -29,6 +29,7 @@ from levelfield.training.callbacks import (
     TrackTraining,
     UntilDone,
 )
+from levelfield.training.callbacks.retrieval_validation import monitor_of
 from levelfield.training.kept_parts import KeptParts
 from levelfield.training.learner import MetricLearner
 from levelfield.training.no_profiler import NoProfiler
@@ -159,8 +160,8 @@ class Training:
             config["limit_val_batches"] = 0  # Lightning would warn of a list of no loaders
         if self.folder is not None:
             if config.get("enable_checkpointing") is not False:
-                weights_only, validates = self.command is None, self.datamodule.fold != NO_FOLD
-                self._best = best_checkpoint(self.folder, weights_only, validates, bool(averages(callbacks)))
+                monitor = None if self.datamodule.fold == NO_FOLD else monitor_of(callbacks)
+                self._best = best_checkpoint(self.folder, monitor, self.command is None, bool(averages(callbacks)))
                 callbacks.append(self._best)
             trackers = self._loggers()
             if trackers and not any(isinstance(callback, TrackTraining) for callback in callbacks):
@@ -227,8 +228,13 @@ class Training:
         return self._best is not None and self._best.monitor is None and bool(self._best.best_model_path)
 
     @property
+    def selected_by(self) -> str:
+        """The score that tells the best epoch: `map_at_r`, or what `RetrievalValidation` says."""
+        return monitor_of(self.trainer.callbacks).removeprefix("val/")  # type: ignore[attr-defined]
+
+    @property
     def best_score(self) -> float:
-        """The best validation MAP@R of the fit, as a fraction.
+        """The best validation score of the fit by `selected_by`; MAP@R is a fraction.
 
         Raises:
             UserError: nothing was validated.

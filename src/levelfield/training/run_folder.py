@@ -11,7 +11,6 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities import rank_zero_only
 
-from levelfield.metrics.table import MONITOR
 from levelfield.storage.atomic import make_durable, storing, write_atomically
 from levelfield.storage.without_places import HERE, moved
 from levelfield.training.checkpoint_content import check_callbacks
@@ -95,21 +94,22 @@ class AtomicCheckpoints(TorchCheckpointIO):
 
 
 def best_checkpoint(
-    folder: Path, weights_only: bool = False, validates: bool = True, averages: bool = False
+    folder: Path, monitor: str | None, weights_only: bool = False, averages: bool = False
 ) -> ModelCheckpoint:
-    """Keeps `best.ckpt`, the epoch with the best validation MAP@R (the first of equals); the last without validation.
+    """Keeps `best.ckpt`, the epoch with the largest `monitor` (the first of equals); the last without validation.
 
     A study's jobs store weights alone, a third of the size; a fit's checkpoint holds what going on from it needs.
 
     Args:
+        monitor: the logged score; None without validation.
         averages: whether weights are averaged. The average may move on after a validation, as the epoch ends.
     """
     return ModelCheckpoint(
         dirpath=folder,
         filename="best",
-        monitor=MONITOR if validates else None,
+        monitor=monitor,
         mode="max",
-        save_on_train_epoch_end=True if not validates else False if averages else None,
+        save_on_train_epoch_end=True if monitor is None else False if averages else None,
         save_weights_only=weights_only,
         enable_version_counter=False,
     )

@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from levelfield.core.ledger import EVALUATED, LEDGER, read_lines
-from levelfield.metrics.table import title_of
+from levelfield.metrics.table import as_shown, title_of
 from levelfield.storage.atomic import read_json
 from levelfield.study.folder import SUMMARY_FILE
 from levelfield.study.jobs import RESULT
@@ -58,7 +58,7 @@ def _named(models: int) -> str:
 
 def _percent(scores: Iterable[Mapping[str, float]]) -> dict[str, str]:
     found = list(scores)
-    return {metric: f"{100 * fmean(each[metric] for each in found):.1f}" for metric in found[0]}
+    return {metric: as_shown(metric, fmean(each[metric] for each in found)) for metric in found[0]}
 
 
 def _of_all_runs(table: Path, folder: str, whole: bool) -> dict[str, dict[str, str]]:
@@ -77,5 +77,5 @@ def _of_all_runs(table: Path, folder: str, whole: bool) -> dict[str, dict[str, s
 
 
 def _with_interval(row: Mapping[str, Any]) -> str:
-    interval = f" ± {100 * float(row['ci95']):.1f}" if row["ci95"] else ""
-    return f"{100 * float(row['mean']):.1f}{interval}"
+    interval = f" ± {as_shown(row['metric'], float(row['ci95']), 2)}" if row["ci95"] else ""
+    return f"{as_shown(row['metric'], float(row['mean']))}{interval}"

@@ -13,7 +13,7 @@ from levelfield.data import Glyphs, ImageTransforms
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.losses import ContrastiveLoss
 from levelfield.models import TimmTrunk
-from levelfield.training.callbacks import BestEpoch, RetrievalValidation, ValidateFirst
+from levelfield.training.callbacks import BestEpoch, ValidateFirst
 from levelfield.training.learner import MetricLearner
 
 pytestmark = [
@@ -107,7 +107,6 @@ OTHERS = {
     "steps": lambda folder: [ModelCheckpoint(folder, every_n_train_steps=3)],
     "a name": lambda folder: [ModelCheckpoint(folder, filename="last")],
     "two": lambda folder: [ModelCheckpoint(folder / "last"), ModelCheckpoint(folder, save_top_k=-1, every_n_epochs=2)],
-    "another key": lambda folder: [ModelCheckpoint(folder), RetrievalValidation(metrics=("mrr",))],
     "no validation": lambda folder: [ModelCheckpoint(folder)],
     "no loader": lambda folder: [ModelCheckpoint(folder)],
 }

@@ -99,7 +99,7 @@ def test_a_model_checkpoint_is_all_that_a_user_adds(tmp_path) -> None:
 
 
 def test_a_callback_that_is_given_stays_the_only_one() -> None:
-    given = RetrievalValidation(metrics=("recall", "mrr"))
+    given = RetrievalValidation(metrics=("recall", "mrr"), selected_by="mrr")
     plain = trainer(callbacks=[given])
     logged = plain.validate(learner(), DataLoader(PAIRS, batch_size=40), verbose=False)[0]
     assert [callback for callback in plain.callbacks if isinstance(callback, RetrievalValidation)] == [given]

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from levelfield.metrics.table import SELECTED_BY
 from levelfield.report.figures import ReportFigure, Results
-from levelfield.report.figures.style import BLUE, FAINT, VERMILION, small_panels, whole_numbers
+from levelfield.report.figures.style import BLUE, FAINT, VERMILION, small_panels, validation_axis, whole_numbers
 from levelfield.study.suggest import Trial
 
 if TYPE_CHECKING:
@@ -16,10 +17,10 @@ def _draw(results: Results) -> "Figure | None":
     state = results.study.state
     searches = {method: trials for method in state.spec.methods if (trials := state.trials(method))}
     chosen = {method: trial.number for method in searches if (trial := state.chosen(method)) is not None}
-    return search_figure(searches, chosen) if searches else None
+    return search_figure(searches, chosen, state.spec.selected_by) if searches else None
 
 
-FIGURE = ReportFigure("Search", "Best validation MAP@R so far against the trial, a panel a method", _draw)
+FIGURE = ReportFigure("Search", "Best validation score so far against the trial, a panel a method", _draw)
 
 
 def best_so_far(trials: Sequence[Trial]) -> list[tuple[int, float]]:
@@ -32,22 +33,26 @@ def best_so_far(trials: Sequence[Trial]) -> list[tuple[int, float]]:
     return curve
 
 
-def search_figure(searches: Mapping[str, Sequence[Trial]], chosen: Mapping[str, int]) -> "Figure":
+def search_figure(
+    searches: Mapping[str, Sequence[Trial]], chosen: Mapping[str, int], score: str = SELECTED_BY
+) -> "Figure":
     """A panel a method: trials are dots, the best so far a line, the chosen one ringed, those without value below.
 
     Args:
         chosen: Method to the number of the trial whose setting its runs have.
+        score: What the values are.
     """
-    figure, panels = small_panels(len(searches), 1.6, "trial", "validation MAP@R, percent")
+    factor, label = validation_axis(score)
+    figure, panels = small_panels(len(searches), 1.6, "trial", label)
     for axes, (method, trials) in zip(panels, searches.items(), strict=True):
         axes.set_title(method)
         curve = best_so_far(trials)
         scored = [(trial.number, trial.value) for trial in trials if trial.value is not None]
-        axes.plot([n for n, _ in scored], [100 * v for _, v in scored], "o", color=FAINT, markersize=4, mew=0)
-        axes.step([n for n, _ in curve], [100 * v for _, v in curve], where="post", color=BLUE, linewidth=1.5)
+        axes.plot([n for n, _ in scored], [factor * v for _, v in scored], "o", color=FAINT, markersize=4, mew=0)
+        axes.step([n for n, _ in curve], [factor * v for _, v in curve], where="post", color=BLUE, linewidth=1.5)
         for number, value in scored:
             if number == chosen.get(method):
-                axes.plot([number], [100 * value], "o", color=BLUE, markerfacecolor="none", markersize=7)
+                axes.plot([number], [factor * value], "o", color=BLUE, markerfacecolor="none", markersize=7)
         _without_value(axes, [t.number for t in trials if t.failure is not None], "x", VERMILION)
         whole_numbers(axes)
     figure.legend(handles=_legend(searches), loc="outside upper center", ncols=5, fontsize=8.5, handletextpad=0.3)

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from levelfield.metrics.table import SELECTED_BY
 from levelfield.report.figures import ReportFigure, Results
-from levelfield.report.figures.style import BLUE, FAINT, VERMILION, new_figure
+from levelfield.report.figures.style import BLUE, FAINT, VERMILION, new_figure, validation_axis
 from levelfield.study.search_space import Choice, Range, Space, coordinates
 from levelfield.study.suggest import Trial
 
@@ -20,10 +21,10 @@ def _draw(results: Results) -> "Figure | None":
     searches = {method: (spec.space(method), state.trials(method)) for method in spec.methods if spec.trials(method)}
     searches = {method: each for method, each in searches.items() if any(t.value is not None for t in each[1])}
     chosen = {method: best.number for method in searches if (best := state.chosen(method)) is not None}
-    return slices_figure(searches, chosen) if searches else None
+    return slices_figure(searches, chosen, spec.selected_by) if searches else None
 
 
-FIGURE = ReportFigure("Search", "Validation MAP@R of every trial against each argument, a panel an argument", _draw)
+FIGURE = ReportFigure("Search", "Validation score of every trial against each argument, a panel an argument", _draw)
 
 
 def short(key: str) -> str:
@@ -31,13 +32,17 @@ def short(key: str) -> str:
     return key.removeprefix("model.").replace("init_args.", "")
 
 
-def slices_figure(searches: Mapping[str, tuple[Space, Sequence[Trial]]], chosen: Mapping[str, int]) -> "Figure":
+def slices_figure(
+    searches: Mapping[str, tuple[Space, Sequence[Trial]]], chosen: Mapping[str, int], score: str = SELECTED_BY
+) -> "Figure":
     """A panel an argument of a method; the chosen trial is a ring.
 
     Args:
         searches: Method to its space and trials.
         chosen: Method to the number of the trial whose setting its runs have.
+        score: What the values are.
     """
+    factor, label = validation_axis(score)
     panels = [(method, key) for method, (space, _) in searches.items() for key in space]
     columns = min(COLUMNS, len(panels))
     rows = -(-len(panels) // columns)
@@ -47,18 +52,17 @@ def slices_figure(searches: Mapping[str, tuple[Space, Sequence[Trial]]], chosen:
         spare.remove()
     for axes, (method, key) in zip(grid, panels, strict=False):
         space, trials = searches[method]
-        _draw_slice(
-            axes, space[key], key, [(coordinates(space, t.parameters)[key], t) for t in trials], chosen.get(method)
-        )
+        scored = [t for t in trials if t.value is not None]
+        points = [(coordinates(space, t.parameters)[key], factor * (t.value or 0), t.number) for t in scored]
+        _draw_slice(axes, space[key], key, points, chosen.get(method))
         axes.set_title(f"{method}\n{short(key)}", fontsize=8)
-    figure.supylabel("validation MAP@R, percent", fontsize=9)
+    figure.supylabel(label, fontsize=9)
     return figure
 
 
 def _draw_slice(
-    axes: "Axes", place: Range | Choice, key: str, found: Sequence[tuple[float, Trial]], chosen: int | None
+    axes: "Axes", place: Range | Choice, key: str, scored: Sequence[tuple[float, float, int]], chosen: int | None
 ) -> None:
-    scored = [(value, 100 * trial.value, trial.number) for value, trial in found if trial.value is not None]
     axes.plot([x for x, _, _ in scored], [y for _, y, _ in scored], "o", color=BLUE, alpha=0.45, markersize=3, mew=0)
     for x, y, number in scored:
         if number == chosen:

@@ -5,6 +5,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from levelfield.metrics.own import is_own
+from levelfield.metrics.table import title_of
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -76,6 +79,11 @@ def small_panels(number: int, height: float, xlabel: str, ylabel: str) -> "tuple
     figure.supxlabel(xlabel, fontsize=9)
     figure.supylabel(ylabel, fontsize=9)
     return figure, panels[:number]
+
+
+def validation_axis(metric: str) -> tuple[int, str]:
+    """Factor and label of an axis of validation scores: percent, or the numbers themselves of the user's own metric."""
+    return (1, f"validation {metric}") if is_own(metric) else (100, f"validation {title_of(metric)}, percent")
 
 
 def rows_of_methods(axes: "Axes", names: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Validation curves: MAP@R on the validation fold after each epoch, a panel a method, a colour a fold."""
+"""Validation curves: the score on the validation fold after each epoch, a panel a method, a colour a fold."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -7,8 +7,9 @@ from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 from levelfield.analysis.integrity import validation_scores
+from levelfield.metrics.table import SELECTED_BY
 from levelfield.report.figures import ReportFigure, Results
-from levelfield.report.figures.style import INK, PALETTE, small_panels, whole_numbers
+from levelfield.report.figures.style import INK, PALETTE, small_panels, validation_axis, whole_numbers
 from levelfield.study.jobs import METRICS_FILE, failed
 
 if TYPE_CHECKING:
@@ -17,17 +18,18 @@ if TYPE_CHECKING:
 
 def _draw(results: Results) -> "Figure | None":
     study, curves = results.study, defaultdict(list)
+    score = study.spec.selected_by
     for job, result in study.state.results.items():
         if job.stage == "run" and study.spec.trains(job.method) and not failed(result) and result["validation"]:
             metrics = job.path / METRICS_FILE
             if metrics not in results.changed:
-                curves[job.method].append(read_curve(study.folder / metrics, job.fold, result["best_epoch"]))
-    return validation_figure(curves) if curves else None
+                curves[job.method].append(read_curve(study.folder / metrics, job.fold, result["best_epoch"], score))
+    return validation_figure(curves, score) if curves else None
 
 
 FIGURE = ReportFigure(
     "Training",
-    "Validation MAP@R after each epoch of every run, a panel a method",
+    "Validation score after each epoch of every run, a panel a method",
     _draw,
     note="r is the mean lag-one autocorrelation of a method's curves of three evaluations or more, how little of their "
     "steps is noise. The Reality Check has 0.81 for MAP@R, on curves of many more epochs; short rising ones have less.",
@@ -43,9 +45,9 @@ class Curve(NamedTuple):
     best: int
 
 
-def read_curve(metrics: Path, fold: int, best_epoch: int) -> Curve:
+def read_curve(metrics: Path, fold: int, best_epoch: int, score: str = SELECTED_BY) -> Curve:
     """The validation scores in a job's `metrics.csv`; epochs count from 0 there and from 1 in the curve."""
-    scores = validation_scores(metrics)
+    scores = validation_scores(metrics, score)
     return Curve(fold, [epoch + 1 for epoch in scores], list(scores.values()), best_epoch + 1)
 
 
@@ -59,19 +61,20 @@ def said_autocorrelation(curves: Sequence[Curve]) -> str:
     return f", r {fmean(map(lag_one_autocorrelation, counted)):.2f}"
 
 
-def validation_figure(curves: Mapping[str, Sequence[Curve]]) -> "Figure":
+def validation_figure(curves: Mapping[str, Sequence[Curve]], score: str = SELECTED_BY) -> "Figure":
     """A panel a method; a line is one training, its dot the checkpoint that was kept."""
     from matplotlib.lines import Line2D
 
-    figure, panels = small_panels(len(curves), 1.6, "epochs trained", "validation MAP@R, percent")
+    factor, label = validation_axis(score)
+    figure, panels = small_panels(len(curves), 1.6, "epochs trained", label)
     folds = sorted({curve.fold for found in curves.values() for curve in found})
     colours = {fold: PALETTE[number % len(PALETTE)] for number, fold in enumerate(folds)}
     for axes, (method, found) in zip(panels, curves.items(), strict=True):
         axes.set_title(f"{method}{said_autocorrelation(found)}")
         for curve in found:
             colour = colours[curve.fold]
-            axes.plot(curve.epochs, [100 * s for s in curve.scores], color=colour, linewidth=0.9, alpha=0.7)
-            kept = [(e, 100 * s) for e, s in zip(curve.epochs, curve.scores, strict=True) if e == curve.best]
+            axes.plot(curve.epochs, [factor * s for s in curve.scores], color=colour, linewidth=0.9, alpha=0.7)
+            kept = [(e, factor * s) for e, s in zip(curve.epochs, curve.scores, strict=True) if e == curve.best]
             axes.plot([e for e, _ in kept], [s for _, s in kept], "o", color=colour, markersize=3.5, mew=0)
         whole_numbers(axes)
     handles = [Line2D([], [], color=colours[fold], label=f"fold {fold}") for fold in folds]

@@ -14,9 +14,8 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
 from levelfield.errors import UserError
-from levelfield.metrics.table import MONITOR
 from levelfield.storage.atomic import write_atomically
-from levelfield.training.callbacks.retrieval_validation import RetrievalValidation
+from levelfield.training.callbacks.retrieval_validation import RetrievalValidation, monitor_of
 from levelfield.training.weight_averaging import averages
 
 VALIDATED: Literal["validated"] = "validated"
@@ -102,7 +101,8 @@ class AverageWithStart(Callback):
             self._trained = None
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        score = float(trainer.callback_metrics.get(MONITOR, -torch.inf))
+        monitor = monitor_of(trainer.callbacks)  # type: ignore[attr-defined]
+        score = float(trainer.callback_metrics.get(monitor, -torch.inf))
         if self.alpha == VALIDATED and _fits(trainer) and score > self._score:
             self._best, self._score, self._epoch = _copy(_averaged(pl_module)), score, trainer.current_epoch
 
@@ -115,14 +115,15 @@ class AverageWithStart(Callback):
             scores[alpha] = _validate(trainer)
         self.chosen = max(scores, key=lambda alpha: scores[alpha])
         self._put(pl_module, self.chosen, self._best)
+        monitor = monitor_of(trainer.callbacks)  # type: ignore[attr-defined]
         for checkpoint in trainer.checkpoint_callbacks:
-            if not isinstance(checkpoint, ModelCheckpoint) or checkpoint.monitor != MONITOR:
+            if not isinstance(checkpoint, ModelCheckpoint) or checkpoint.monitor != monitor:
                 continue
             checkpoint.best_model_score = torch.tensor(scores[self.chosen])
             if trainer.is_global_zero:
                 self._replace_weights(checkpoint, pl_module)
-        told: dict[str, float] = {f"{MONITOR}_alpha_{alpha:g}": score for alpha, score in scores.items()}
-        told |= {"alpha": self.chosen, MONITOR: scores[self.chosen], "epoch": self._epoch}
+        told: dict[str, float] = {f"{monitor}_alpha_{alpha:g}": score for alpha, score in scores.items()}
+        told |= {"alpha": self.chosen, monitor: scores[self.chosen], "epoch": self._epoch}
         for logger in trainer.loggers:
             logger.log_metrics(told, step=trainer.global_step - 1)
         trainer.strategy.barrier()
@@ -185,13 +186,13 @@ def _fits(trainer: Trainer) -> bool:
     return trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
 
 
-def _validate(trainer: Trainer) -> float:
+def _validate(trainer: Any) -> float:
     """The validation score of the learner as it is, which changes no other callback and is not logged."""
     with _scores_alone(trainer):
         trainer.validating = True
         trainer.fit_loop.epoch_loop.val_loop.run()
         trainer.training = True
-    return float(trainer.callback_metrics[MONITOR])
+    return float(trainer.callback_metrics[monitor_of(trainer.callbacks)])
 
 
 @contextmanager

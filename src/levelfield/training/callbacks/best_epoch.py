@@ -5,8 +5,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from levelfield.data.splits import NO_FOLD
-from levelfield.metrics.table import MONITOR, SELECTED_BY
-from levelfield.training.callbacks.retrieval_validation import RetrievalValidation
+from levelfield.training.callbacks.retrieval_validation import RetrievalValidation, monitor_of
 from levelfield.training.weight_averaging import averages
 
 
@@ -15,7 +14,7 @@ class BestEpoch(Callback):
 
     It sets the monitor of that `ModelCheckpoint`, or of one that you gave without monitor and file name. Lightning
     would drop all of a Trainer's `ModelCheckpoint`s for one that a learner brings. It changes nothing if you gave
-    another checkpoint, or if nothing logs `val/map_at_r`.
+    another checkpoint, or if nothing is validated. `RetrievalValidation(selected_by=...)` is another score than MAP@R.
     """
 
     def __init__(self) -> None:
@@ -24,14 +23,16 @@ class BestEpoch(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         checkpoint = default_checkpoint(trainer)
         if stage == "fit" and checkpoint is not None and _scores(trainer):
-            checkpoint.monitor, checkpoint.mode, checkpoint.kth_value = MONITOR, "max", torch.tensor(-torch.inf)
+            checkpoint.monitor, checkpoint.mode = monitor_of(trainer.callbacks), "max"  # type: ignore[attr-defined]
+            checkpoint.kth_value = torch.tensor(-torch.inf)
             if averages(trainer.callbacks):  # type: ignore[attr-defined] # they may move on as the epoch ends
                 checkpoint._save_on_train_epoch_end = False
             self._checkpoint = checkpoint
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        is_scored = MONITOR in trainer.callback_metrics or trainer.check_val_every_n_epoch != 1
-        if self._checkpoint is not None and not is_scored:  # it ends before a validation, as with `max_steps`
+        if self._checkpoint is None or trainer.check_val_every_n_epoch != 1:
+            return
+        if self._checkpoint.monitor not in trainer.callback_metrics:  # it ends before a validation, as with `max_steps`
             self._checkpoint.monitor = self._checkpoint._save_on_train_epoch_end = None
 
 
@@ -46,6 +47,6 @@ def default_checkpoint(trainer: Trainer) -> ModelCheckpoint | None:
 
 def _scores(trainer: Trainer) -> bool:
     given = trainer.callbacks  # type: ignore[attr-defined]
-    logs = any(isinstance(each, RetrievalValidation) and SELECTED_BY in each.metrics for each in given)
+    logs = any(isinstance(each, RetrievalValidation) for each in given)
     fold = getattr(getattr(trainer, "datamodule", None), "fold", None)
     return logs and trainer.enable_validation and fold != NO_FOLD

@@ -1,6 +1,6 @@
 """Scores the held-out classes by retrieval each time that Lightning validates or tests."""
 
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,8 @@ from levelfield.errors import TrainingFailed, UserError
 from levelfield.metrics import RetrievalMetrics
 from levelfield.metrics.distances import unpack_signs
 from levelfield.metrics.health import effective_rank
-from levelfield.metrics.table import COLLAPSED_RANK, SELECTED_BY, SHOWN_METRICS
+from levelfield.metrics.own import is_own, own_metric
+from levelfield.metrics.table import COLLAPSED_RANK, MONITOR, SELECTED_BY, SHOWN_METRICS, can_select
 
 # Embeddings that tell whether all have collapsed.
 LOOKED_AT = 512
@@ -31,21 +32,34 @@ class RetrievalValidation(Callback):
     score nothing. It warns once if the embeddings have collapsed, that is, if they have an effective rank below 1.5.
 
     Args:
-        metrics: names of `levelfield.metrics.retrieval_metrics`.
+        metrics: names of `levelfield.metrics.retrieval_metrics`, or your own function of all embeddings and labels,
+            `my_metric.hubness` (docs/metrics.md).
         val_queries: validate on a random sample of the validation fold's samples, each searched for among all, and log
             `val/map_at_r_ci95` and the like beside the scores: half the width of the 95% interval of the score that all
             samples would have, over the draw of the queries alone. The same samples at each epoch, for all methods. The
             test scores are of all samples. None takes all.
+        selected_by: the score that tells the best epoch, the largest is best; one of `metrics`, or added to them.
 
     Raises:
         TrainingFailed: an embedding that is not finite, on every process.
-        UserError: the Trainer leaves samples out, or several processes share a loader that tells no index.
+        UserError: the Trainer leaves samples out, several processes share a loader that tells no index, or your own
+            metric is not there or gives no finite number.
     """
 
-    def __init__(self, metrics: tuple[str, ...] = tuple(SHOWN_METRICS), val_queries: int | None = None) -> None:
+    def __init__(
+        self,
+        metrics: tuple[str, ...] = tuple(SHOWN_METRICS),
+        val_queries: int | None = None,
+        selected_by: str = SELECTED_BY,
+    ) -> None:
         if val_queries is not None and val_queries < 2:
             raise UserError(f"val_queries is {val_queries}: give 2 or more, for their interval")
-        self.metrics = metrics
+        if not can_select(selected_by):
+            raise UserError(f"selected_by is {selected_by}: give a retrieval score such as map, or your own metric")
+        self.selected_by = selected_by
+        self.metrics = tuple(metrics) if selected_by in metrics else (*metrics, selected_by)
+        for name in filter(is_own, self.metrics):
+            own_metric(name)  # refused before an epoch is trained
         self.val_queries = val_queries
         self._scores: RetrievalMetrics | None = None
         self._seen = 0
@@ -131,7 +145,7 @@ class RetrievalValidation(Callback):
         for name, value in scores.items():
             # Equal on all processes; their maximum is that number to the bit, which their mean need not be.
             pl_module.log(
-                f"{stage}/{name}", float(value), prog_bar=name == SELECTED_BY, sync_dist=True, reduce_fx="max"
+                f"{stage}/{name}", float(value), prog_bar=name == self.selected_by, sync_dist=True, reduce_fx="max"
             )
         self._scores = None
 
@@ -148,6 +162,12 @@ class RetrievalValidation(Callback):
                 f"the {stage} embeddings have collapsed: nearly all lie on one line (effective rank {rank:.2f})",
                 category=UserWarning,
             )
+
+
+def monitor_of(callbacks: Iterable[Callback]) -> str:
+    """The logged score that tells the best epoch of a training with these callbacks, such as `val/map_at_r`."""
+    found = (each.selected_by for each in callbacks if isinstance(each, RetrievalValidation))
+    return next((f"val/{name}" for name in found), MONITOR)
 
 
 def embeds_some(trainer: Trainer) -> bool:

@@ -16,7 +16,7 @@ from levelfield.errors import refuse_below
 from levelfield.metrics import embedding_health
 from levelfield.metrics.table import SHOWN_METRICS
 from levelfield.training.active_pairs import active_pairs, mined_pairs
-from levelfield.training.callbacks.retrieval_validation import embeds_some, only
+from levelfield.training.callbacks.retrieval_validation import embeds_some, monitor_of, only
 from levelfield.training.neighbour_gallery import neighbour_gallery
 
 # Validation samples, and rows of class weights, that the statistics are taken of: more say the same.
@@ -53,8 +53,9 @@ class TrackTraining(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._trackers = [logger for logger in trainer.loggers if not isinstance(logger, CSVLogger)]
         for run in self._wandb_runs():
-            for metric in SHOWN_METRICS:
-                run.define_metric(f"val/{metric}", step_metric="trainer/global_step", summary="max")
+            monitor = monitor_of(trainer.callbacks)  # type: ignore[attr-defined]
+            for score in dict.fromkeys([*(f"val/{metric}" for metric in SHOWN_METRICS), monitor]):
+                run.define_metric(score, step_metric="trainer/global_step", summary="max")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._since, self._batches = None, 0

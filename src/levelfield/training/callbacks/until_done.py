@@ -8,6 +8,7 @@ from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 
 from levelfield.errors import UserError
 from levelfield.metrics.table import MONITOR
+from levelfield.training.callbacks.retrieval_validation import monitor_of
 
 
 class UntilDone(EarlyStopping):
@@ -15,7 +16,8 @@ class UntilDone(EarlyStopping):
 
     By default that is after 100, 200, 400 and 800 steps, then every 400. A validation is at the end of the epoch that
     reaches such a step, and at the end of the Trainer's last epoch. The training ends after `patience` validations
-    without a better `val/map_at_r`, or at the Trainer's `max_epochs` or `max_steps`, which are the cap.
+    without a better `val/map_at_r`, or what `RetrievalValidation` is `selected_by`; or at the Trainer's `max_epochs` or
+    `max_steps`, which are the cap.
 
     Args:
         first: Steps before the first validation.
@@ -43,6 +45,7 @@ class UntilDone(EarlyStopping):
         return self.stopping_reason != EarlyStoppingReason.NOT_STOPPED
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self.monitor = monitor_of(trainer.callbacks)  # type: ignore[attr-defined]
         super().setup(trainer, pl_module, stage)
         for key, usual in (("check_val_every_n_epoch", 1), ("val_check_interval", 1.0)):
             found = getattr(trainer, key)

@@ -1,0 +1,57 @@
+"""A metric of your own by its import path, `my_metric.hubness`: a function of embeddings and labels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from levelfield.errors import TrainingFailed, UserError
+from levelfield.runtime.import_path import import_named
+from levelfield.runtime.own_modules import find_own_modules
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Integer
+    from torch import Tensor
+
+
+def is_own(name: str) -> bool:
+    """Whether a name is the import path of your own function: no shipped metric has a dot in its name.
+
+    Example:
+        >>> is_own("my_metric.hubness"), is_own("map_at_r")
+        (True, False)
+    """
+    return "." in name
+
+
+def own_metric(name: str) -> Callable[[Tensor, Tensor], Any]:
+    """The function at `my_metric.hubness`; the module may be in the working directory.
+
+    Raises:
+        UserError: no such module, no such function in it, or a module whose own import fails.
+    """
+    find_own_modules()
+    metric = import_named(name, f"metric {name}")
+    if not callable(metric):
+        raise UserError(f"metric {name} is no function: write def {name.rpartition('.')[2]}(embeddings, labels)")
+    return metric
+
+
+def own_score(name: str, embeddings: Float[Tensor, "samples dim"], labels: Integer[Tensor, " samples"]) -> float:
+    """What your metric says of embeddings in the order of the data set.
+
+    It gets copies on the CPU, float32 and int64, so that NumPy and scikit-learn take them.
+
+    Raises:
+        UserError: it gives something else than one number.
+        TrainingFailed: the number is not finite, as of collapsed embeddings; a search goes on with the next trial.
+    """
+    found = own_metric(name)(embeddings.detach().float().cpu().clone(), labels.detach().long().cpu().clone())
+    try:
+        value = float(found)
+    except (TypeError, ValueError, RuntimeError):
+        raise UserError(f"metric {name} gives {type(found).__name__}: return one number") from None
+    if not math.isfinite(value):
+        raise TrainingFailed(f"metric {name} gives {value}: return a finite number")
+    return value

@@ -1,0 +1,194 @@
+"""A metric of one's own in a fit and in a study: what it is given, what it selects, and what is refused."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from refused import refused
+from scipy.stats import skew
+from toy_study import TOY
+
+from levelfield.analysis.integrity import validation_scores
+from levelfield.analysis.results import collect_rows
+from levelfield.analysis.verify import verify_study
+from levelfield.cli.study import main, parse
+from levelfield.errors import UserError
+from levelfield.experiment import Study
+from levelfield.report.page import write_report
+from levelfield.report.table import study_table
+from levelfield.study.folder import StudyFolder
+from levelfield.study.rows import load_spec, with_options
+from levelfield.study.spec import StudySpec
+from levelfield.study.test_scores import EmbeddedTest
+
+METRIC = """
+import torch
+
+calls = 0
+
+
+def hubness(embeddings, labels):
+    similarities = (embeddings @ embeddings.T).fill_diagonal_(-torch.inf)
+    nearest = similarities.topk(5, dim=1).indices
+    counts = nearest.flatten().bincount(minlength=len(labels)).double()
+    return -(((counts - counts.mean()) / counts.std(correction=0)) ** 3).mean()
+
+
+def fewer(embeddings, labels):
+    global calls
+    calls += 1
+    return -calls
+
+
+def nothing(embeddings, labels):
+    return (embeddings - embeddings).sum() / 0
+
+
+def many(embeddings, labels):
+    return embeddings
+
+
+constant = 3
+"""
+STUDY = f"""
+name: own
+{TOY[TOY.index("base:") : TOY.index("methods:")].replace("embedding_size: 16", "embedding_size: 8")}
+methods:
+  head: {{model: {{loss: ContrastiveLoss, freeze_trunk: true}}}}
+  trunk: {{model: {{loss: ContrastiveLoss, embedder: IdentityEmbedder, embedding_size: 96, trunk_lr: 0.01}}}}
+spaces: {{head: {{model.embedder_lr: {{low: 1.0e-4, high: 1.0, scale: log}}}}}}
+search: {{trials: 2}}
+derived: {{averaged: {{of: trunk, alpha: validated}}}}
+metrics: [mrr, my_metric.hubness]
+selected_by: my_metric.hubness
+folds: 2
+runs: 1
+threads: 1
+"""
+HUBNESS = "my_metric.hubness"
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with `my_metric.py`."""
+    (tmp_path / "my_metric.py").write_text(METRIC)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def by_scipy(embeddings: torch.Tensor) -> float:
+    unit = embeddings.double().numpy()
+    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+    similarities = unit @ unit.T
+    np.fill_diagonal(similarities, -np.inf)
+    return -skew(np.bincount(np.argsort(-similarities, axis=1)[:, :5].ravel(), minlength=len(unit)))
+
+
+def test_a_study_scores_and_selects_by_it(place: Path) -> None:
+    file = place / "own.yaml"
+    file.write_text(STUDY)
+    study = Study(file, output=place / "out").run().record()
+    state, rows = study.state, collect_rows(study)
+    assert verify_study(study) == []
+    for job, result in state.results.items():
+        assert list(result["validation"]) == [HUBNESS], str(job)
+        if study.spec.trains(job.method):
+            scores = validation_scores(study.folder / job.path / "metrics.csv", HUBNESS)
+            assert scores[result["best_epoch"]] == max(scores.values()) == result["validation"][HUBNESS]
+    trials = state.trials("head")
+    assert state.chosen("head") == max(trials, key=lambda trial: trial.value)
+    tested = {row.method for row in rows if (row.stage, row.metric) == ("test", HUBNESS)}
+    assert tested == {*study.spec.rows, "pretrained_one_pca"}
+    for row in ("pretrained", "head", "trunk"):
+        ledger = json.loads(study.test_file(row, 0).read_text())
+        (embedded,) = study.folder.glob(f"jobs/{row}/run0/fold1/embeddings.safetensors")
+        result = json.loads((embedded.parent / "result.json").read_text())
+        origin = {"checkpoint": result["checkpoint"], "evaluation": ledger["evaluation"]}
+        found = EmbeddedTest.load(embedded, origin)
+        assert found is not None
+        assert ledger["separated"][1][HUBNESS] == pytest.approx(by_scipy(found.samples.embeddings), abs=0.05)
+    mean = next(row.value for row in rows if (row.method, row.metric, row.stage) == ("head", HUBNESS, "test"))
+    for brief in (True, False):
+        text = str(study_table(study, brief))
+        assert "hubness" in text
+        assert "my_metric.hubness: the number itself" in text
+    assert f"{mean:.4g}"[:3] in text
+    assert HUBNESS in write_report(study).read_text()
+
+    config = yaml.safe_load((study.folder / "jobs/head/run0/fold0/config.yaml").read_text())
+    assert config["trainer"]["callbacks"][0]["init_args"]["selected_by"] == HUBNESS
+
+    (place / "my_metric.py").write_text(METRIC.replace("topk(5", "topk(4"))
+    with pytest.raises(UserError, match=r"my_metric\.py has changed"):
+        Study(file, output=place / "out").run()
+
+
+def test_early_stopping_and_the_best_epoch_follow_it(run, tiny: list[str], place: Path) -> None:
+    validation = ["--trainer.callbacks+", "RetrievalValidation", "--trainer.callbacks.selected_by", "my_metric.fewer"]
+    stopping = ["--trainer.callbacks+", "EarlyStopping", "--trainer.callbacks.monitor", "val/my_metric.fewer"]
+    stopping += ["--trainer.callbacks.mode", "max", "--trainer.callbacks.patience", "2", "--trainer.max_epochs", "6"]
+    words = ["fit", *tiny, "--model.loss", "ContrastiveLoss", "--output", str(place), *validation, *stopping]
+    code, printed, complaint = run(*words)
+    assert code == 0, complaint
+    folder = place / "fit" / "Glyphs-ContrastiveLoss" / "0"
+    assert validation_scores(folder / "metrics.csv", "my_metric.fewer") == {0: -1.0, 1: -2.0, 2: -3.0}
+    assert len(validation_scores(folder / "metrics.csv")) == 3, "the others are logged too"
+    assert torch.load(folder / "best.ckpt", weights_only=True)["epoch"] == 0
+    assert "best validation my_metric.fewer -1.0000 in epoch 0" in printed
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("no_metric.hubness", ["no_metric", "cannot import"]),
+        ("my_metric.hubnes", ["my_metric", "'hubness'"]),
+        ("my_metric.constant", ["my_metric.constant", "no function"]),
+        ("my_metric.nothing", ["my_metric.nothing", "nan"]),
+        ("my_metric.many", ["my_metric.many", "one number"]),
+        ("nmi", ["selected_by", "nmi"]),
+    ],
+)
+def test_a_fit_refuses_in_one_line(name: str, words: list[str], run, tiny: list[str], place: Path) -> None:
+    validation = ["--trainer.callbacks+", "RetrievalValidation", "--trainer.callbacks.selected_by", name]
+    refused(run("fit", *tiny, "--model.loss", "ContrastiveLoss", "--output", str(place), *validation), *words)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [
+        ("[mrr, my_metric.hubness]", "[mrr, no_metric.hubness]", "no_metric"),
+        ("[mrr, my_metric.hubness]", "my_metric.hubnes", "'hubness'"),
+        ("selected_by: my_metric.hubness", "selected_by: my_metric.hubnes", "'hubness'"),
+        ("selected_by: my_metric.hubness", "selected_by: map_at_rr", "selected_by: .*'map_at_r'"),
+        ("selected_by: my_metric.hubness", "selected_by: nmi", "selected_by: .*'nmi'"),
+        (
+            "trainer: {",
+            "trainer: {callbacks: {class_path: RetrievalValidation, init_args: {selected_by: mrr}}, ",
+            "trainer.callbacks: 'selected_by'",
+        ),
+    ],
+)
+def test_a_study_refuses_before_a_job(old: str, new: str, key: str, place: Path) -> None:
+    (place / "own.yaml").write_text(STUDY.replace(old, new))
+    with pytest.raises(UserError, match=key) as caught:
+        main(["run", "own.yaml", "--output", "out"])
+    assert "\n" not in str(caught.value)
+    assert not list(place.glob("out/jobs"))
+
+
+def test_a_study_without_it_is_as_before(toy_file: Path, tmp_path: Path) -> None:
+    spec = load_spec(toy_file)
+    content = yaml.safe_load(spec.to_yaml())
+    del content["selected_by"]  # of an archive that was made before there was this key
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(content))
+    assert StudySpec.read(tmp_path / "study.yaml") == spec
+    given = parse(["run", "toy.yaml", "--selected_by", "mrr"]).overrides
+    other = load_spec(toy_file, given)
+    assert other == with_options(spec, given)
+    assert other.row_hashes["pretrained"] != spec.row_hashes["pretrained"]
+    first = StudyFolder(tmp_path, other).spec.settings("arcface")
+    assert first.pop("selected_by") == "mrr"
+    assert first == spec.settings("arcface")
