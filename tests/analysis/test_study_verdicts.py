@@ -112,7 +112,7 @@ def test_of_many_pairs_each_method_has_one_line_that_names_all_it_is_better_than
     rows = rows_of(methods, spec.runs)
     sentences, (head, *lines, caveat) = verdict_lines(rows, spec), verdict_lines(rows, spec, 90)
     assert len(sentences) == 91 + 1
-    assert head == "Shown, paired over 5 runs, 5% after Holm's correction over all 91 pairs:"
+    assert head == f"Shown, paired over {spec.runs} runs, 5% after Holm's correction over all 91 pairs:"
     assert lines == [f"{methods[k]} is better than {', '.join(methods[:k])}" for k in range(13, 0, -1)]
     assert caveat == CAVEAT
     assert verdict_lines(rows, spec, 91) == sentences
