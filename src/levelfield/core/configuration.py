@@ -152,8 +152,8 @@ def merge(old: Any, new: Any) -> Any:
     """Lay `new` over `old`: files and options of a fit, layers of a study.
 
     Mappings merge key by key and `key+` appends to a list. Anything else replaces, also a mapping that is the value of
-    one argument. Naming another class drops the old class' arguments. A bare name stands for `{class_path: name}`, and
-    keys laid over a class are its arguments.
+    one argument. Naming another class drops the old class' arguments, also those of a class that was not named. A bare
+    name stands for `{class_path: name}`, and keys laid over a class are its arguments.
 
     Example:
         >>> merge({"class_path": "ArcFaceLoss", "init_args": {"margin": 20}}, {"scale": 30})
@@ -163,7 +163,7 @@ def merge(old: Any, new: Any) -> Any:
         old = {"class_path": old}
     if isinstance(old, dict) and "class_path" in old:
         return _merge_class(old, new)
-    if not isinstance(new, dict) or not isinstance(old, dict | None):
+    if not isinstance(new, dict) or not isinstance(old, dict | None) or (old and "class_path" in new):
         return copy.deepcopy(new)
     merged = dict(old or {})
     for key, value in new.items():
