@@ -82,23 +82,31 @@ def test_a_start_is_the_same_again(kind) -> None:
         (MLPEmbedder(8, 4), "MLPEmbedder"),
         (IdentityEmbedder(8, 8), "IdentityEmbedder"),
         (LinearEmbedder(8, 4, bias=False), "model.embedder.bias"),
-        (LinearEmbedder(8, 9), "model.embedding_size 8"),
     ],
 )
 @pytest.mark.parametrize("kind", ["pca", "whitening"])
 def test_what_cannot_be_a_projection_is_refused(embedder: nn.Module, key: str, kind) -> None:
-    check_can_start(embedder, 8, "random")
+    check_can_start(embedder, "random")
     with pytest.raises(UserError, match=f"model.embedder_init {kind}.*{key}"):
-        check_can_start(embedder, 8, kind)
+        check_can_start(embedder, kind)
 
 
 @pytest.mark.parametrize("kind", ["pca", "whitening"])
-@pytest.mark.parametrize(
-    ("size", "points"), [(4, torch.randn(3, 8)), (1, torch.tensor([[1.0, float("nan")], [0.0, 0.0]]))]
-)
-def test_too_few_or_broken_samples_are_refused(size: int, points: torch.Tensor, kind) -> None:
+@pytest.mark.parametrize(("samples", "size", "found"), [(6, 7, 6), (40, 12, 8)])
+def test_numbers_for_which_there_is_no_component_start_at_0(samples: int, size: int, found: int, kind) -> None:
+    points, labels = features()[:samples], LABELS[:samples] % 3
+    wide, exact = LinearEmbedder(8, size), LinearEmbedder(8, found)
+    for embedder in (wide, exact):
+        start_embedder(embedder, kind, points, labels)
+    torch.testing.assert_close(wide(points)[:, :found], exact(points))
+    assert not wide(points)[:, found:].any()
+
+
+@pytest.mark.parametrize("kind", ["pca", "whitening"])
+def test_features_that_are_not_finite_are_refused(kind) -> None:
+    points = torch.tensor([[1.0, float("nan")], [0.0, 0.0]])
     with pytest.raises(UserError, match=f"model.embedder_init {kind}"):
-        start_embedder(LinearEmbedder(points.shape[1], size), kind, points, torch.zeros(len(points), dtype=torch.long))
+        start_embedder(LinearEmbedder(2, 1), kind, points, torch.zeros(2, dtype=torch.long))
 
 
 def test_classes_of_one_sample_each_cannot_be_whitened() -> None:

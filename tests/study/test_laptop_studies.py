@@ -47,7 +47,7 @@ def test_the_later_methods_are_all_but_the_paper_s_and_older_losses() -> None:
 @pytest.mark.parametrize("method", ["multi_similarity", "hist", "hyperbolic_cross_entropy", "cross_batch_memory"])
 def test_a_job_builds(method: str, tmp_path: Path) -> None:
     tiny = {"class_path": "levelfield.models.TimmTrunk", "init_args": {"name": "test_resnet", "weights": None}}
-    glyphs = {"data.dataset": "levelfield.data.datasets.Glyphs", "model.trunk": tiny, "model.embedding_size": 32}
+    glyphs = {"data.dataset": "levelfield.data.datasets.Glyphs", "model.trunk": tiny}
     spec = load_spec(find_study("laptop/later_methods"), glyphs)
     trial = suggest(spec.space(method), [], 0, 0, method)
     training = build(job_config(spec, Job(method, "trial", 0, 0), trial), tmp_path, progress=False)

@@ -161,7 +161,7 @@ def _write_study(
     workers = given.options.get("workers", cores_here())
     budget = 60 * (given.minutes or MINUTES) * (workers if isinstance(workers, int) else cores_here())
     method = stack("method/ntxent.yaml", Path(), "compare")
-    base = merge(merge(protocol, data), {"model": {**method["model"], "embedder_init": "random"}})  # to measure with
+    base = merge(merge(protocol, data), {"model": method["model"]})
     plan = make_plan(dataset, index, tested, base, trunks, blocks, budget)
     content = definition(name, dataset.modality, data, trunks, plan)
     write_atomically(file, yaml.safe_dump(content, sort_keys=False).encode())

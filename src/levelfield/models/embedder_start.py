@@ -15,19 +15,14 @@ EmbedderInit = Literal["random", "pca", "whitening"]
 OPTION = "--model.embedder_init"
 
 
-def check_can_start(embedder: nn.Module, num_features: int, kind: EmbedderInit) -> None:
-    """Raises UserError unless `embedder` is a linear layer with a bias that makes features no longer."""
+def check_can_start(embedder: nn.Module, kind: EmbedderInit) -> None:
+    """Raises UserError unless `embedder` is a linear layer with a bias."""
     if kind == "random":
         return
     if not isinstance(embedder, LinearEmbedder):
         raise UserError(f"{OPTION} {kind}: {type(embedder).__name__} is no single linear layer; give LinearEmbedder")
     if embedder.linear.bias is None:
         raise UserError(f"{OPTION} {kind} centres the features by the bias: leave out --model.embedder.bias false")
-    if embedder.linear.out_features > num_features:
-        raise UserError(
-            f"{OPTION} {kind}: {num_features} features have no {embedder.linear.out_features} principal components; "
-            f"give --model.embedding_size {num_features} or less"
-        )
 
 
 @torch.no_grad()
@@ -40,17 +35,13 @@ def start_embedder(
     """Make `embedder` a projection x -> C^T (x - mean), C the principal components of `features_NF`, or with
     `whitening` C = W V, V the principal components of the features whitened by W = S^-1/2.
 
-    Deterministic, in float64 up to the weights: `levelfield.metrics.pca` and `levelfield.metrics.whitening`.
+    Deterministic, in float64 up to the weights: `levelfield.metrics.pca` and `levelfield.metrics.whitening`. Where
+    samples or features are too few for all components, the other rows start at 0.
 
     Raises:
-        UserError: fewer samples than components, features that are not finite, or none that differ within a class.
+        UserError: features that are not finite, or none that differ within a class.
     """
-    size = embedder.linear.out_features
-    if len(features_NF) < size:
-        raise UserError(
-            f"{OPTION} {kind}: {len(features_NF)} training samples have no {size} principal components; give "
-            f"--model.embedding_size {len(features_NF)} or less"
-        )
+    size = min(embedder.linear.out_features, *features_NF.shape)
     if not torch.isfinite(features_NF).all():
         raise UserError(f"{OPTION} {kind}: the trunk's features are not finite; look at its weights and at the samples")
     if kind == "pca":
@@ -65,5 +56,5 @@ def start_embedder(
             raise UserError(f"{OPTION} {kind}: {error}; give pca") from error
         # As long as the PCA's on average: cosines stay, and a step of the same rate turns both embedders as far.
         components_FC *= size**0.5 / torch.linalg.matrix_norm(components_FC)
-    embedder.linear.weight.copy_(components_FC.T)
-    embedder.linear.bias.copy_(-(mean_F @ components_FC))
+    embedder.linear.weight.zero_()[:size] = components_FC.T
+    embedder.linear.bias.zero_()[:size] = -(mean_F @ components_FC)

@@ -198,9 +198,7 @@ class StudySpec:
         """The configuration of a row, or of its `source_row`."""
         config = self.methods[self.source_row(row)]
         trunk = (value_of(row) or "").removeprefix(f"{FEATURES}-")
-        if trunk not in self.trunks or not is_baseline(row):
-            return config
-        return merge(merge(config, self.trunks[trunk]), {"model": {"embedder_init": "random"}})
+        return merge(config, self.trunks[trunk]) if trunk in self.trunks and is_baseline(row) else config
 
     def reference_of(self, row: str) -> str:
         """What an untrained row does to the features, as under `references`, or `pca` (to the methods' size)."""

@@ -146,7 +146,7 @@ class MetricLearner(LightningModule):
         elif gradient_checkpointing:
             recompute_activations(self.trunk, freeze_batch_norm)
         self.embedder = embedder(self.trunk.num_features, embedding_size)
-        check_can_start(self.embedder, self.trunk.num_features, embedder_init)
+        check_can_start(self.embedder, embedder_init)
         self.embedder_init = embedder_init
         self._has_started = False
         self.embedding_size = embedding_size
