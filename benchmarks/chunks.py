@@ -1,4 +1,4 @@
-"""Peak memory and time of a training step whose batch is embedded whole, and in chunks (`--model.chunk_size`).
+"""Peak memory and time of a training step whose batch is embedded whole, and in chunks (`GradientCaching`).
 
 python benchmarks/chunks.py [--batches 64 256 1024] [--chunk 64] [--largest-whole 256]
 
@@ -21,6 +21,7 @@ import torch
 from levelfield.losses import MultiSimilarityLoss
 from levelfield.models import TimmTrunk
 from levelfield.training.batches import Batch
+from levelfield.training.callbacks import GradientCaching
 from levelfield.training.learner import MetricLearner
 
 SIDE = 64
@@ -39,7 +40,9 @@ class Steps:
     def step(self, chunk: int | None) -> float:
         """User CPU seconds of a step."""
         before = resource.getrusage(resource.RUSAGE_SELF).ru_utime
-        self.learner.chunk_size = chunk
+        vars(self.learner).pop("embed_batch", None)
+        if chunk is not None:
+            GradientCaching(chunk).wrap(self.learner)
         loss = self.learner.compute_loss(self.learner.embed_batch(self.batch), self.batch.labels)
         self.optimizer.zero_grad()
         loss.backward()

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from jsonargparse import _common, _typehints
-from jsonargparse._parameter_resolvers import ParamData, get_signature_parameters
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, WeightAveraging
 from lightning.pytorch.loops.loop import _Loop
@@ -119,11 +118,6 @@ PARTS = {
     ),
     "_monitor_candidates": Part(
         "lightning", "a checkpoint before the first step", lambda: takes(ModelCheckpoint._monitor_candidates, "trainer")
-    ),
-    "_parameter_resolvers": Part(
-        "jsonargparse",
-        "the arguments of a class with those of its bases, as the parser reads them",
-        lambda: callable(get_signature_parameters) and inspect.isclass(ParamData),
     ),
     "_save_on_train_epoch_end": Part(
         "lightning",

@@ -15,7 +15,7 @@ from levelfield.errors import UserError, refuse_below
 from levelfield.models import LinearEmbedder
 from levelfield.models.embedders import Embedder
 from levelfield.models.trunks import Trunk
-from levelfield.training.checkpoint import import_spec
+from levelfield.training.import_paths import import_spec
 
 
 class EnsembleTrunk(Trunk):

@@ -54,7 +54,7 @@ MISTAKES = [
     (["--config", "learner.yaml"], ["--model 3"]),
     # No such class or file.
     (["--model.loss", "ArcFaceLos"], ["--model.loss", "'ArcFaceLoss'"]),
-    (["--model.adapter", "lora"], ["--model.adapter", "'LoRA'"]),
+    (["--model.trunk.adapter", "lora"], ["--model.trunk.adapter", "'LoRA'"]),
     (["--model.optimizer", "SGDD"], ["--model.optimizer", "'SGD'"]),
     (["--trainer.callbacks", "EarlyStoping"], ["--trainer.callbacks", "'EarlyStopping'"]),
     (["--model.loss", "levelfield.losses.ArcFaceLos"], ["--model.loss", "'ArcFaceLoss'"]),

@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from levelfield import losses, miners, regularizers
+from levelfield.models import ModuleTrunk
+from levelfield.training.callbacks import GradientCaching
 from levelfield.training.learner import MetricLearner
 
 LABELS = [4, 4, 4, 4, 1, 1, 4, 1, 0, 2, 3, 5]  # the second of two processes has no positive pair among its own rows
@@ -107,12 +109,10 @@ class KeepLoss(Callback):
 def gradients(case: Case, world_size: int) -> dict[str, Tensor]:
     torch.manual_seed(1)
     learner = MetricLearner(
-        nn.Sequential(nn.Linear(5, 7), nn.Tanh()),
+        ModuleTrunk(nn.Sequential(nn.Linear(5, 7), nn.Tanh()), num_features=7),
         loss=copy.deepcopy(case.loss),
         miner=case.miner,
         regularizer=case.regularizer,
-        chunk_size=case.chunk_size,
-        num_features=7,
         embedding_size=6,
         normalize=False,
         optimizer=torch.optim.SGD,
@@ -131,7 +131,7 @@ def gradients(case: Case, world_size: int) -> dict[str, Tensor]:
         max_epochs=1,
         limit_val_batches=0,
         use_distributed_sampler=False,
-        callbacks=[kept],
+        callbacks=[kept, *([] if case.chunk_size is None else [GradientCaching(case.chunk_size)])],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,

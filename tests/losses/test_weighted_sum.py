@@ -18,8 +18,10 @@ from levelfield.losses import (
     WeightedSum,
 )
 from levelfield.miners import MultiSimilarityMiner
+from levelfield.models import ModuleTrunk
+from levelfield.training.checks import check_call
 from levelfield.training.learner import MetricLearner
-from levelfield.training.loss_factory import check_call, make_loss, supplied_arguments
+from levelfield.training.make_loss import make_loss, supplied_arguments
 
 TOLD = "{pairs: NTXentLoss, classes: {class_path: ArcFaceLoss, init_args: {margin: 20}}}"
 
@@ -81,7 +83,7 @@ def test_a_learner_makes_its_losses_and_asks_for_classes_only_where_one_does():
     assert (type(made.losses["a"]), made.losses["b"].temperature) == (MultiSimilarityLoss, 0.3)
     both = functools.partial(WeightedSum, {"a": NTXentLoss(), "c": NormalizedSoftmaxLoss}, {"c": 0.5})
     assert supplied_arguments(both) == ["num_classes", "embedding_size"]
-    learner = MetricLearner(torch.nn.Identity(), both, num_features=8, embedding_size=4)
+    learner = MetricLearner(ModuleTrunk(torch.nn.Identity(), 8), both, embedding_size=4)
     learner.build_loss(6)
     assert learner.loss.losses["c"].class_weights.shape == (6, 4)
     assert learner.loss.weights == {"a": 1.0, "c": 0.5}

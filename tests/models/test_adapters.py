@@ -12,7 +12,6 @@ from torch import nn
 from levelfield.errors import UserError
 from levelfield.models import LoRA, TimmTrunk, TransformersTrunk
 from levelfield.models.adapters import (
-    adapted,
     add_adapter,
     beside_adapter,
     merge_adapter,
@@ -133,7 +132,8 @@ class Own(nn.Module):
 def test_a_module_of_one_s_own_takes_an_adapter():
     from levelfield.models.trunks import as_trunk
 
-    trunk = adapted(as_trunk(Own()), LoRA(rank=2))
+    trunk = as_trunk(Own())
+    add_adapter(trunk, LoRA(rank=2))
     assert trunk(torch.rand(2, 3, 2, 2)).shape == (2, 8)
     assert [name for name, weight in trunk.named_parameters() if weight.requires_grad] == [
         "module.inner.lora_A.default.weight",
@@ -151,12 +151,11 @@ def test_what_cannot_be_is_one_line(monkeypatch, tmp_path):
         UserError, match=r"target_modules not given: .* no such linear layer; its layers end in .*conv1"
     ):
         add_adapter(resnet, LoRA())
-    with pytest.raises(UserError, match=r"--model.adapter.rank 0"):
+    with pytest.raises(UserError, match=r"--model.trunk.adapter.rank 0"):
         LoRA(rank=0)
-    with pytest.raises(UserError, match=r"leave --model.freeze_trunk true out"):
-        adapted(vit, LoRA(), freeze_trunk=True)
-    vit = trunk_of("vit", tmp_path)
     add_adapter(vit, LoRA(rank=1))
+    with pytest.raises(UserError, match=r"--model.freeze_trunk true"):
+        vit.freeze()
     with pytest.raises(UserError, match="has an adapter already"):
         add_adapter(vit, LoRA(rank=1))
     monkeypatch.setitem(sys.modules, "peft", None)

@@ -7,7 +7,8 @@ from torch import nn
 
 from levelfield.errors import UserError
 from levelfield.losses import ContrastiveLoss
-from levelfield.models import TimmTrunk, TransformersTrunk
+from levelfield.models import ModuleTrunk, TimmTrunk, TransformersTrunk
+from levelfield.models.layers import recompute_activations
 from levelfield.training.learner import MetricLearner
 
 TEXTS = ["Where is my new card?", "it has not come.", "Why was I charged twice?"]
@@ -30,9 +31,9 @@ def trunk_of(kind: str, folder) -> nn.Module:
 def stepped(kind: str, folder, checkpointing: bool) -> tuple[torch.Tensor, list[torch.Tensor], int]:
     """Embeddings and gradients in float64, with dropout, and the bytes that the forward keeps for the backward."""
     trunk = trunk_of(kind, folder)
-    learner = MetricLearner(
-        trunk, loss=ContrastiveLoss(), embedding_size=8, gradient_checkpointing=checkpointing
-    ).double()
+    learner = MetricLearner(trunk, loss=ContrastiveLoss(), embedding_size=8).double()
+    if checkpointing:
+        recompute_activations(learner.trunk)
     torch.manual_seed(1)
     samples = (
         TEXTS
@@ -67,8 +68,8 @@ def test_the_same_gradients_with_less_kept(kind, tmp_path):
 
 def test_where_it_cannot_be_is_said():
     linear = nn.Sequential(nn.Flatten(), nn.Linear(12, 4))
-    with pytest.raises(UserError, match=r"--model.gradient_checkpointing: ModuleTrunk has no network that can do it"):
-        MetricLearner(linear, loss=ContrastiveLoss(), num_features=4, gradient_checkpointing=True)
+    with pytest.raises(UserError, match=r"GradientCheckpointing: ModuleTrunk has no network that can do it"):
+        recompute_activations(ModuleTrunk(linear, num_features=4))
     trunk = TimmTrunk("test_resnet", weights=None)
     with pytest.raises(UserError, match=r"batch norm twice.*--model.freeze_batch_norm true"):
-        MetricLearner(trunk, loss=ContrastiveLoss(), freeze_batch_norm=False, gradient_checkpointing=True)
+        recompute_activations(trunk, freeze_batch_norm=False)

@@ -22,6 +22,7 @@ from levelfield.models import LoRA, TimmTrunk
 from levelfield.models.adapters import WEIGHTS, add_adapter, own_state
 from levelfield.study.spec import StudySpec
 from levelfield.training.build import build
+from levelfield.training.callbacks import GradientCheckpointing
 from levelfield.training.contradictions import refuse_other_model
 from levelfield.training.frozen_trunk import KEY
 from levelfield.training.kept_parts import KeptParts
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("quiet")
 VIT = {"name": "test_vit", "weights": None, "arguments": {"depth": 2, "img_size": 32}}
 OPTIONS = [
     *("--model.trunk.name", "test_vit", "--model.trunk.arguments", "{depth: 2, img_size: 32}"),
-    *("--model.loss", "ContrastiveLoss", "--model.adapter", "LoRA", "--model.adapter.rank", "2"),
+    *("--model.loss", "ContrastiveLoss", "--model.trunk.adapter", "LoRA", "--model.trunk.adapter.rank", "2"),
 ]
 
 
@@ -50,14 +51,14 @@ def learner_of(trunk: TimmTrunk, **arguments) -> MetricLearner:
 def test_adapter_and_embedder_change_and_nothing_else(trunk, targets, checkpointing):
     torch.manual_seed(0)
     adapter = LoRA(rank=2, target_modules=targets)
-    given = {"freeze_batch_norm": checkpointing, "gradient_checkpointing": checkpointing, "trunk_lr": 1e-2}
-    learner = learner_of(TimmTrunk(**trunk), adapter=adapter, **given)
+    learner = learner_of(TimmTrunk(**trunk, adapter=adapter), freeze_batch_norm=checkpointing, trunk_lr=1e-2)
     before = {name: value.clone() for name, value in learner.state_dict().items()}
     transforms = ImageTransforms(crop_size=32, resize=32, horizontal_flip=False)
     data = MetricDataModule(Glyphs(num_classes=40), batch_size=8, steps_per_epoch=3, transforms=transforms)
     trainer = Trainer(
         accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False, num_sanity_val_steps=0, limit_val_batches=0,
+        callbacks=[GradientCheckpointing()] if checkpointing else [],
     )  # fmt: skip
     trainer.fit(learner, datamodule=data)
     after = learner.state_dict()
@@ -79,7 +80,7 @@ def fitted(tmp_path_factory) -> Path:
 def test_a_fit_s_one_file_gives_the_same_embeddings_and_every_command_takes_it(fitted, tmp_path, run):
     checkpoint = torch.load(fitted / "best.ckpt", weights_only=True)
     arguments = {"alpha": None, "dropout": 0.0, "rank": 2, "target_modules": None}
-    assert checkpoint["hyper_parameters"]["adapter"]["init_args"] == arguments
+    assert checkpoint["hyper_parameters"]["trunk"]["init_args"]["adapter"]["init_args"] == arguments
     alone = tmp_path / "elsewhere.ckpt"
     alone.write_bytes((fitted / "best.ckpt").read_bytes())
     again = MetricLearner.load_from_checkpoint(alone)
@@ -87,7 +88,7 @@ def test_a_fit_s_one_file_gives_the_same_embeddings_and_every_command_takes_it(f
     assert all(torch.equal(state[name], value) for name, value in checkpoint["state_dict"].items())
     assert "lora_A" in "".join(state)
     torch.manual_seed(3)
-    trained = learner_of(TimmTrunk(**VIT), adapter=LoRA(rank=2))
+    trained = learner_of(TimmTrunk(**VIT, adapter=LoRA(rank=2)))
     trained.embedder = again.embedder
     trained.load_state_dict(state)
     images = torch.rand(2, 3, 32, 32)
@@ -96,7 +97,7 @@ def test_a_fit_s_one_file_gives_the_same_embeddings_and_every_command_takes_it(f
     for command in ("predict", "test"):
         code, _, complaint = run(command, "--ckpt_path", str(fitted / "best.ckpt"))
         assert code == 0, (command, complaint)
-    refused(run("fit", *TINY, *OPTIONS, "--model.adapter", "lorra"), "--model.adapter", "LoRA")
+    refused(run("fit", *TINY, *OPTIONS, "--model.trunk.adapter", "lorra"), "--model.trunk.adapter", "LoRA")
 
 
 def test_folds_with_adapters_of_their_own_embed_together_as_each_alone(fitted, tmp_path):
@@ -117,9 +118,10 @@ def test_folds_with_adapters_of_their_own_embed_together_as_each_alone(fitted, t
 
 
 def test_a_study_s_checkpoint_holds_what_was_learnt_and_finds_its_trunk(tmp_path):
-    def config(**model) -> dict:
+    def config(adapter, **model) -> dict:
+        trunk = {"class_path": "TimmTrunk", "init_args": {**VIT, "adapter": adapter}}
         return {
-            "model": {"trunk": {"class_path": "TimmTrunk", "init_args": VIT}, "loss": "ContrastiveLoss"} | model,
+            "model": {"trunk": trunk, "loss": "ContrastiveLoss"} | model,
             "data": {
                 "dataset": {"class_path": "Glyphs", "init_args": {"num_classes": 32, "image_size": 32}},
                 "transforms": {"crop_size": 32, "resize": 32},
@@ -130,7 +132,10 @@ def test_a_study_s_checkpoint_holds_what_was_learnt_and_finds_its_trunk(tmp_path
         }
 
     lora = {"class_path": "LoRA", "init_args": {"rank": 2}}
-    for name, model in {"lora": {"adapter": lora, "trunk_lr": 0.1}, "frozen": {"freeze_trunk": True}}.items():
+    for name, model in {
+        "lora": {"adapter": lora, "trunk_lr": 0.1},
+        "frozen": {"adapter": None, "freeze_trunk": True},
+    }.items():
         training = build(config(**model), tmp_path / name, False, trunks=tmp_path / "trunks")
         training.trainer.fit(training.model, datamodule=training.datamodule)
         if name == "lora":
@@ -170,7 +175,7 @@ def test_an_export_has_the_adapter_as_peft_has_it_and_all_else_merged(fitted, tm
         torch.testing.assert_close(theirs(learner.trunk.standardise(images)), expected)
 
 
-@pytest.mark.parametrize(("part", "name"), [("adapter", "LoRA"), ("miner", "BatchHardMiner")])
+@pytest.mark.parametrize(("part", "name"), [("regularizer", "KoLeo"), ("miner", "BatchHardMiner")])
 def test_a_part_that_a_checkpoint_was_trained_without_or_with_contradicts_it(part, name):
     given = {part: {"class_path": f"levelfield.models.{name}", "init_args": {"rank": 8}}}
     for trained, asked in (({part: None}, given), (given, {part: None})):
@@ -184,4 +189,4 @@ def test_the_options_are_part_of_a_study_s_identity():
         config = {"model": {"loss": "ContrastiveLoss", **model}, "data": {"dataset": "Glyphs"}, "trainer": {}}
         return StudySpec("s", 4, 2, 0, 1, {"a": config}).row_hashes["a"]
 
-    assert len({identity(), identity(layer_decay=0.9), identity(adapter={"class_path": "LoRA"})}) == 3
+    assert len({identity(), identity(layer_decay=0.9), identity(trunk={"init_args": {"adapter": "LoRA"}})}) == 3

@@ -21,7 +21,7 @@ from levelfield.miners import BatchHardMiner, MultiSimilarityMiner
 from levelfield.models import LayerNormLinearEmbedder, LinearEmbedder, TimmTrunk
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
-from levelfield.training.parameter_groups import adamw
+from levelfield.training.optimization import Optimization, adamw
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
@@ -183,11 +183,11 @@ def test_each_argument_has_an_effect(name, defaults):
 
 
 def test_no_argument_is_forgotten_above():
-    # `test_own_parts.py`, `test_early_steps.py`, `test_gradient_caching.py`, `test_parameter_groups.py`, and
-    # `test_layers.py`, `test_adapter_fits.py`, `test_objective.py`
-    elsewhere = {"num_features", "lr_scheduler_interval", "chunk_size", "layer_decay", "gradient_checkpointing"}
-    elsewhere |= {"adapter", "regularizer"}
-    assert OTHERS.keys() | elsewhere == inspect.signature(MetricLearner).parameters.keys()
+    # `test_early_steps.py`, `test_optimization.py`, `test_objective.py`
+    elsewhere = {"lr_scheduler_interval", "layer_decay", "regularizer"}
+    arguments = inspect.signature(MetricLearner).parameters.keys() - {"optimization"}
+    assert len(arguments) == 12
+    assert OTHERS.keys() | elsewhere == arguments | inspect.signature(Optimization).parameters.keys()
 
 
 @pytest.mark.parametrize("log_every_n_steps", [50, 0])  # no logging is no division by zero

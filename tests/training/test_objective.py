@@ -12,8 +12,8 @@ from levelfield.analysis.conditions import differing_conditions
 from levelfield.losses import ArcFaceLoss, ContrastiveLoss
 from levelfield.regularizers import AntiCollapse, CenterInvariance, KoLeo
 from levelfield.study.rows import load_spec
+from levelfield.training.checks import check_parts
 from levelfield.training.learner import MetricLearner
-from levelfield.training.objective import check_regularizer, objective
 
 STUDY = """
 base:
@@ -57,18 +57,18 @@ def test_minimises_the_loss_and_the_weighted_penalty_of_the_embeddings_or_class_
         (ArcFaceLoss, AntiCollapse(0.2, of="class_weights")),
     ]:
         learner = learner_of(loss, regularizer=regularizer)
-        check_regularizer(learner)
+        check_parts(learner)
         embeddings = learner(samples)
-        found = objective(learner, embeddings, labels)
+        found = learner.objective(embeddings, labels)
         points = embeddings if regularizer.of == "embeddings" else learner.loss.class_weights
         penalty = regularizer(points)
-        torch.testing.assert_close(found["train/regularizer"], penalty)
+        torch.testing.assert_close(found["regularizer"], penalty)
         expected = learner.loss(embeddings, labels) + regularizer.weight * penalty
-        torch.testing.assert_close(found["train/loss"], expected)
+        torch.testing.assert_close(found["loss"], expected)
         weight = learner.embedder.linear.weight if points is embeddings else points
-        both = [torch.autograd.grad(value, weight, retain_graph=True)[0] for value in (found["train/loss"], expected)]
+        both = [torch.autograd.grad(value, weight, retain_graph=True)[0] for value in (found["loss"], expected)]
         torch.testing.assert_close(*both)
-    assert list(objective(learner_of(ContrastiveLoss()), embeddings, labels)) == ["train/loss"]
+    assert list(learner_of(ContrastiveLoss()).objective(embeddings, labels)) == ["loss"]
 
 
 def test_a_fit_logs_the_penalty_by_itself_and_its_checkpoint_has_it(tiny, run, tmp_path):

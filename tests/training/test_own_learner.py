@@ -86,7 +86,7 @@ def test_the_page_s_study_compares_it(desk, run):
 
 def test_an_option_gives_it_to_every_method_and_its_source_is_part_of_them(toy_file, run):
     words = ["study", "run", toy_file, "--model", "narrow.Narrow", "--output", "never"]
-    refused(run(*words), "--model narrow.Narrow", "adapter")
+    refused(run(*words), "--model narrow.Narrow", "embedder")
     plain = load_spec(toy_file)
     spec = load_spec(toy_file, {"model.learner": "my_learner.NoisyLearner"})
     sources = row_sources(spec)
@@ -102,7 +102,7 @@ def test_an_option_gives_it_to_every_method_and_its_source_is_part_of_them(toy_f
         ("no_such.Learner", "'no_such'"),
         ("NoisyLearner", "my_learner.NoisyLearner"),
         ("torch.nn.Linear", "levelfield.MetricLearner"),
-        ("narrow.Narrow", "adapter, chunk_size, distance, ..."),
+        ("narrow.Narrow", "distance, embedder, embedder_init, ..."),
     ],
 )
 def test_what_is_no_learner_is_one_line(name, key, tiny, run, tmp_path):

@@ -35,6 +35,7 @@ from levelfield.losses import (
 from levelfield.miners import BatchHardMiner, MultiSimilarityMiner
 from levelfield.models import TimmTrunk
 from levelfield.regularizers import CenterInvariance, KoLeo, SphericalConstraint
+from levelfield.training.callbacks import GradientCaching, GradientCheckpointing
 from levelfield.training.learner import MetricLearner
 
 pytestmark = [
@@ -67,16 +68,19 @@ LEARNERS = {
     "raw embeddings": lambda: {
         "loss": ContrastiveLoss(), "regularizer": SphericalConstraint(), "normalize": False, "distance": "euclidean",
     },
-    "chunks": lambda: {"loss": MultiSimilarityLoss(), "miner": MultiSimilarityMiner(), "chunk_size": 5},
-    "chunks for class weights": lambda: {"loss": ArcFaceLoss, "chunk_size": 5},
+    "chunks": lambda: {"loss": MultiSimilarityLoss(), "miner": MultiSimilarityMiner()},
+    "chunks for class weights": lambda: {"loss": ArcFaceLoss},
     "batch norm": lambda: {"loss": ContrastiveLoss(), "freeze_batch_norm": False},
     "a frozen trunk": lambda: {"loss": ContrastiveLoss(), "freeze_trunk": True, "embedder_init": "pca"},
     "features": lambda: {"loss": ArcFaceLoss, "freeze_trunk": True},
-    "fewer activations": lambda: {"loss": ContrastiveLoss(), "gradient_checkpointing": True, "layer_decay": 0.9},
+    "fewer activations": lambda: {"loss": ContrastiveLoss(), "layer_decay": 0.9},
 }  # fmt: skip
 TRAINERS: dict[str, dict[str, Any]] = {
     "contrastive": {"gradient_clip_val": 0.5},
     "ranks": {"accumulate_grad_batches": 2},
+    "chunks": {"callbacks": [GradientCaching(5)]},
+    "chunks for class weights": {"callbacks": [GradientCaching(5)]},
+    "fewer activations": {"callbacks": [GradientCheckpointing()]},
 }
 
 
@@ -97,8 +101,9 @@ def fitted(learner: MetricLearner, device: str, features: bool = False, **traine
     """The losses of its steps, and its score."""
     samples, losses = data(), Losses()
     samples.features = features
+    callbacks = [losses, *trainer.pop("callbacks", [])]
     fits = Trainer(
-        accelerator=device, devices=1, max_epochs=1, callbacks=[losses], logger=False,
+        accelerator=device, devices=1, max_epochs=1, callbacks=callbacks, logger=False,
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
         log_every_n_steps=1, **trainer,
     )  # fmt: skip

@@ -21,6 +21,7 @@ from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets import Glyphs
 from levelfield.data.transforms import ImageTransforms
 from levelfield.models import TimmTrunk
+from levelfield.training.callbacks import GradientCaching
 from levelfield.training.learner import MetricLearner
 
 # On images. tests/losses/test_over_processes.py has all losses, on points.
@@ -91,7 +92,6 @@ def fit(
         embedder_lr=rate,
         loss_lr=rate,
         weight_decay=0.0,
-        chunk_size=chunk_size,
     )
     data = MetricDataModule(
         Glyphs(num_classes=40),
@@ -114,7 +114,7 @@ def fit(
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[recorder],
+        callbacks=[recorder, *([] if chunk_size is None else [GradientCaching(chunk_size)])],
     )
     trainer.fit(learner, datamodule=data)
     return {

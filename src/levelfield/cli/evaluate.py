@@ -19,9 +19,10 @@ from levelfield.metrics.distributed import first_of_each
 from levelfield.metrics.table import SHOWN_METRICS
 from levelfield.storage.atomic import write_atomically
 from levelfield.storage.without_places import without_places
-from levelfield.training.batches import gather_rows
+from levelfield.training.batches import Batch, gather_rows
 from levelfield.training.build import Training
 from levelfield.training.callbacks import RecordOpening
+from levelfield.training.callbacks.retrieval_validation import embeddings_of
 from levelfield.training.checkpoint import data_config, learner_config, read_checkpoint
 from levelfield.training.contradictions import refuse_other_data, refuse_other_model, refuse_other_settings
 from levelfield.training.learner import MetricLearner
@@ -201,7 +202,7 @@ class EmbeddingWriter(Callback):
         index = gather_rows(pl_module, torch.cat([part["index"] for part in self._parts]))
         subset = trainer.datamodule.predict_subset  # type: ignore[attr-defined]
         ordered = embeddings.new_empty((len(subset), embeddings.shape[1]))
-        ordered[index] = embeddings
+        ordered[index] = embeddings  # the data set is whole here
         if trainer.is_global_zero:
             keys = "\n".join(subset.index.keys)
             write_atomically(self.path, save({"embeddings": ordered.cpu().float()}, metadata={"keys": keys}))
@@ -216,18 +217,19 @@ class EmbeddedTest(Callback):
     """
 
     def __init__(self) -> None:
-        self._parts: list[dict[str, torch.Tensor]] = []
+        self._parts: list[tuple[torch.Tensor, ...]] = []
         self.embeddings = self.labels = torch.empty(0)
 
     def on_test_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *args: Any
     ) -> None:
-        self._parts.append(outputs)
+        _, labels, index, *_ = Batch.read(batch)
+        assert index is not None
+        self._parts.append((embeddings_of(outputs), labels, index))
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        names = ("embeddings", "labels", "index")
-        rows = (gather_rows(pl_module, torch.cat([part[name] for part in self._parts])).cpu() for name in names)
-        embeddings, labels, index = rows
+        columns = zip(*self._parts, strict=True)
+        embeddings, labels, index = (gather_rows(pl_module, torch.cat(parts)).cpu() for parts in columns)
         first = first_of_each(index)
         self.embeddings, self.labels = embeddings[first].float(), labels[first]
 

@@ -37,7 +37,7 @@ CLASSES = {
     "model.loss": ("losses", "MetricLoss"),
     "model.trunk": ("models", "Trunk"),
     "model.embedder": ("models", "Embedder"),
-    "model.adapter": ("models", "LoRA"),
+    "model.trunk.adapter": ("models", "LoRA"),
     "model.miner": ("miners", "Miner"),
     "model.regularizer": ("regularizers", "Regularizer"),
     "data.dataset": ("data/datasets", "MetricDataset"),

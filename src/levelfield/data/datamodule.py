@@ -48,7 +48,8 @@ class MetricDataModule(LightningDataModule):
             halves), `vasilev-dyakonov` or `random` (drawn by `split_seed`, the folds too); None takes `official` for a
             table with a column `split` and for In-shop Clothes, else `half`.
         batch_size: samples of one batch over all processes together.
-        samples_per_class: M; a batch holds `batch_size` / M classes.
+        samples_per_class: M; a batch holds `batch_size` / M classes. None takes the attribute `samples_per_class` of
+            the loss' class, or 4.
         replacement: draw the M samples of a class with replacement.
         sampler: class that says which samples a batch has; M of each class, or `ClassBalancedBatchSampler` where M does
             not divide `batch_size`, or `ShuffledBatchSampler` for all in turn.
@@ -91,7 +92,7 @@ class MetricDataModule(LightningDataModule):
         num_folds: int = 4,
         split: Split | None = None,
         batch_size: int = 32,
-        samples_per_class: int = 4,
+        samples_per_class: int | None = None,
         replacement: bool = False,
         sampler: SamplerFactory = MPerClassBatchSampler,
         steps_per_epoch: int = 100,
@@ -292,7 +293,7 @@ class MetricDataModule(LightningDataModule):
         return self.sampler(
             labels=labels,
             batch_size=self.batch_size,
-            samples_per_class=self.samples_per_class,
+            samples_per_class=self.samples_per_class or 4,
             num_batches=self.steps_per_epoch,
             seed=self.seed,
             rank=self._rank,

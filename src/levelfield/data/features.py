@@ -75,15 +75,16 @@ class FeatureSubset(ClassSubset):
         self._features = features
         self.rows: Int[Tensor, " samples"] = torch.from_numpy(np.flatnonzero(np.isin(half.labels, subset.classes)))
         self._labels = torch.from_numpy(self.labels)
+        self._positions = torch.from_numpy(self.positions)
 
     def __getitem__(self, draw: Draw | int | list[Draw]) -> dict[str, Tensor]:  # type: ignore[override]
         return self.__getitems__(draw if isinstance(draw, list) else [draw])
 
     def __getitems__(self, draws: Sequence[Draw | int]) -> dict[str, Tensor]:
         """A whole batch, for a loader that asks for it at once."""
-        positions = torch.tensor([int(draw) for draw in draws])
-        taken = self._features().index_select(0, self.rows[positions])
-        return {"features": taken, "labels": self._labels[positions], "index": positions}
+        drawn = torch.tensor([int(draw) for draw in draws])
+        taken = self._features().index_select(0, self.rows[drawn])
+        return {"features": taken, "labels": self._labels[drawn], "index": self._positions[drawn]}
 
 
 def whole_batch(batch: Any) -> Any:

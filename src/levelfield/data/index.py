@@ -26,6 +26,7 @@ class SampleIndex:
             training); None where each test sample asks all others.
         left_out: a line for each kind of thing that was found where the samples lie and is none.
         coarse_names: of each class, the group that it is of; None where the classes are not grouped.
+        positions: of each sample, where it is in the data set; None of an index that is whole.
     """
 
     keys: Sequence[str]
@@ -35,6 +36,7 @@ class SampleIndex:
     roles: tuple[Role, ...] | None = None
     left_out: tuple[str, ...] = ()
     coarse_names: tuple[str, ...] | None = None
+    positions: Int[np.ndarray, " samples"] | None = None
 
     def coarse_labels(self) -> Int[np.ndarray, " samples"] | None:
         """The group of each sample's class, numbered in order of the names; None where there are none."""
@@ -52,6 +54,7 @@ class SampleIndex:
             keys=_taken(self.keys, positions),
             labels=self.labels[positions],
             roles=None if self.roles is None else _taken(self.roles, positions),
+            positions=positions if self.positions is None else self.positions[positions],
         )
 
 

@@ -21,7 +21,7 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
 
     `subset[[draw, draw, ...]]` is a list of such triples, for a sampler of whole batches.
 
-    `index` is the position in this subset. Randomness of the transform is a function of (seed, draw number) alone, for
+    `index` is the position in the data set. Randomness of the transform is a function of (seed, draw number) alone, for
     transforms that draw from torch's generator; a plain integer counts as its own draw number.
 
     Args:
@@ -33,6 +33,7 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
     Attributes:
         classes: the classes that occur in `index`, in their order.
         labels: the place in `classes` of each sample's class.
+        positions: where each sample is in the data set.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
         self.seed = seed
         classes, self.labels = np.unique(index.labels, return_inverse=True)
         self.classes: tuple[int, ...] = tuple(classes.tolist())
+        self.positions = np.arange(len(index.keys)) if index.positions is None else index.positions
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -90,4 +92,4 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
                 # torch.manual_seed would seed the GPUs' generators too, which are not restored here.
                 torch.default_generator.manual_seed(seed_of("sample", self.seed, number))
                 sample = self.transform(sample)
-        return sample, int(self.labels[position]), position
+        return sample, int(self.labels[position]), int(self.positions[position])

@@ -32,7 +32,7 @@ class LoRA:
         dropout: share of x that the product is not given, in training.
 
     Attributes:
-        init_args: the arguments that make this adapter again, as plain values.
+        spec: import path and arguments that make this adapter again, as plain values.
 
     Example:
         >>> LoRA(rank=4).alpha
@@ -46,30 +46,15 @@ class LoRA:
         target_modules: list[str] | None = None,
         dropout: float = 0.0,
     ) -> None:
-        refuse_below(1, "model.adapter", rank=rank)
-        self.init_args = {"rank": rank, "alpha": alpha, "target_modules": target_modules, "dropout": dropout}
+        refuse_below(1, "model.trunk.adapter", rank=rank)
+        init_args = {"rank": rank, "alpha": alpha, "target_modules": target_modules, "dropout": dropout}
+        self.spec = {"class_path": "levelfield.models.LoRA", "init_args": init_args}
         self.rank, self.alpha, self.target_modules = rank, rank if alpha is None else alpha, target_modules
         self.dropout = dropout
 
     def settings(self, targets: list[str]) -> Any:
         """peft's, for layers of these names."""
         return _peft().LoraConfig(r=self.rank, lora_alpha=self.alpha, lora_dropout=self.dropout, target_modules=targets)
-
-
-def adapted(trunk: Trunk, adapter: LoRA | None, freeze_trunk: bool = False) -> Trunk:
-    """The trunk, with the adapter in it if there is one; the rest are the learner's arguments.
-
-    Raises:
-        UserError: as `add_adapter`, or a learner in which an adapter makes no sense.
-    """
-    if adapter is not None:
-        if freeze_trunk:
-            raise UserError(
-                "--model.adapter LoRA learns beside the weights of a trunk, which stay as they are: "
-                "leave --model.freeze_trunk true out"
-            )
-        add_adapter(trunk, adapter)
-    return trunk
 
 
 def add_adapter(trunk: Trunk, adapter: LoRA) -> None:
@@ -80,14 +65,14 @@ def add_adapter(trunk: Trunk, adapter: LoRA) -> None:
     """
     peft, network = _peft(), _network(trunk)
     if trunk.adapter is not None:
-        raise UserError("--model.adapter: this trunk has an adapter already; give a new trunk")
+        raise UserError("--model.trunk.adapter: this trunk has an adapter already; give a new trunk")
     layers = {name: module for name, module in network.named_modules() if isinstance(module, nn.Linear | nn.Conv2d)}
     ends = adapter.target_modules
     if ends is None:
         targets = [name for name, module in layers.items() if isinstance(module, nn.Linear)]
     else:
         targets = [name for name in layers if any(f".{name}".endswith(f".{end}") for end in ends)]
-    option = f"--model.adapter.target_modules {'not given' if ends is None else ends}"
+    option = f"--model.trunk.adapter.target_modules {'not given' if ends is None else ends}"
     if not targets:
         known = list(dict.fromkeys(".".join(name.split(".")[-2:]) for name in layers))
         what = "linear layer" if ends is None else "layer"

@@ -52,7 +52,7 @@ def recompute_activations(trunk: nn.Module, freeze_batch_norm: bool = True) -> N
     """
     if not freeze_batch_norm and any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in trunk.modules()):
         raise UserError(
-            "--model.gradient_checkpointing goes through batch norm twice, which would count each batch twice: give "
+            "GradientCheckpointing goes through batch norm twice, which would count each batch twice: give "
             "--model.freeze_batch_norm true, or leave it out"
         )
     done = False
@@ -69,8 +69,8 @@ def recompute_activations(trunk: nn.Module, freeze_batch_norm: bool = True) -> N
         done = True
     if not done:
         raise UserError(
-            f"--model.gradient_checkpointing: {type(trunk).__name__} has no network that can do it; --model.chunk_size "
-            "saves memory with any"
+            f"GradientCheckpointing: {type(trunk).__name__} has no network that can do it; GradientCaching saves "
+            "memory with any"
         )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -20,6 +20,9 @@ from levelfield.models.text_files import (
 from levelfield.models.trunks import Trunk
 from levelfield.models.weights import find_weights, match_tensors, read_state_dict
 from levelfield.storage.file_hash import file_hash
+
+if TYPE_CHECKING:
+    from levelfield.models.adapters import LoRA
 
 TEXTS_AT_ONCE = 8  # on a CPU, where 64 short texts padded to the longest take three times as long
 
@@ -41,6 +44,7 @@ class TransformersTrunk(Trunk):
         prefix: stands before each text, where the weights were trained so: E5's `query:` and a space.
         config: the architecture, as in a `config.json`; None reads the one of `name`. Of either one only the numbers
             and words that describe a network count, and `model_type` is one of `levelfield.models.text_files`.
+        adapter: learns in the trunk, whose own weights stay as they are (docs/trunks.md).
 
     Raises:
         UserError: no such model, weights of another architecture, or a `max_length` that its positions do not reach.
@@ -61,6 +65,7 @@ class TransformersTrunk(Trunk):
         max_length: int = 256,
         config: dict[str, Any] | None = None,
         prefix: str = "",
+        adapter: "LoRA | None" = None,
     ) -> None:
         super().__init__()
         transformers = _transformers()
@@ -93,6 +98,7 @@ class TransformersTrunk(Trunk):
         built.use_cache = False  # a decoder's, for writing on
         if weights is not None:
             self._load(weights)
+        self._with(adapter)
 
     @property
     def tokenizer(self) -> Any:

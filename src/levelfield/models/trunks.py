@@ -5,7 +5,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -14,6 +14,9 @@ from torch import Tensor, nn
 from levelfield.errors import UserError, nearest
 from levelfield.models.weights import load_weights, quiet_hub
 from levelfield.runtime.imports import quick_imports
+
+if TYPE_CHECKING:
+    from levelfield.models.adapters import LoRA
 
 # Arguments of timm's models that are the name of a layer, of a way to pool, and the like.
 NAMED_BY_WORDS = frozenset(
@@ -62,6 +65,33 @@ class Trunk(nn.Module, ABC):
                 f"give another --model.trunk, e.g. --config {known[str(given)]}"
             )
 
+    def freeze(self) -> None:
+        """No weight learns.
+
+        Raises:
+            UserError: an adapter is to learn in it.
+        """
+        if self.adapter is not None:
+            raise UserError(
+                "--model.trunk.adapter LoRA learns beside the weights of a trunk, which stay as they are: leave "
+                "--model.freeze_trunk true out"
+            )
+        self.requires_grad_(False)
+
+    def keep_frozen(self, whole: bool, batch_norm: bool) -> None:
+        """Put what stays as it is back into eval mode, in training: all of the trunk, or its batch norm."""
+        for part in self.modules() if whole or batch_norm or self.adapter is not None else ():
+            if whole or isinstance(part, nn.modules.batchnorm._BatchNorm):
+                part.training = False
+
+    def _with(self, adapter: "LoRA | None") -> None:
+        """Put an adapter, if there is one, into this trunk, whose weights are loaded."""
+        if adapter is not None:
+            from levelfield.models.adapters import add_adapter
+
+            add_adapter(self, adapter)
+            self.init_args["adapter"] = adapter.spec
+
     def summary(self) -> str:
         """One line: features, where the weights came from, and their licence if it is known."""
         licence = f" ({self.licence})" if self.licence else ""
@@ -92,8 +122,8 @@ class ModuleTrunk(Trunk):
             num_features = getattr(module, "num_features", None)
         if not isinstance(num_features, int):
             raise UserError(
-                f"{kind.__name__} has no number num_features: set self.num_features in its __init__, "
-                "or give --model.num_features"
+                f"{kind.__name__} has no number num_features: set self.num_features in its __init__, or give "
+                "ModuleTrunk(module, num_features)"
             )
         self.module = module
         self.init_args = getattr(module, "init_args", {})
@@ -119,13 +149,9 @@ class ModuleTrunk(Trunk):
         return super().summary().replace(type(self).__name__, type(self.module).__name__, 1)
 
 
-def as_trunk(module: nn.Module, num_features: int | None = None) -> Trunk:
-    """The module if it is a trunk of ours, else a `ModuleTrunk` of it."""
-    if not isinstance(module, Trunk):
-        return ModuleTrunk(module, num_features)
-    if num_features not in (None, module.num_features):
-        raise UserError(f"--model.num_features {num_features} contradicts the trunk's {module.num_features}")
-    return module
+def as_trunk(module: nn.Module) -> Trunk:
+    """The module if it is a `Trunk`, else a `ModuleTrunk` of it."""
+    return module if isinstance(module, Trunk) else ModuleTrunk(module)
 
 
 class TimmTrunk(Trunk):
@@ -141,6 +167,7 @@ class TimmTrunk(Trunk):
         arguments: further arguments of the model itself, e.g. `{"drop_path_rate": 0.1}`, `{"img_size": 224}`, or
             `{"global_pool": "avgmax"}`: half the sum of average and maximum, which Proxy Anchor's trunks add (Kim et
             al. 2020, arXiv:2003.13911; a factor of 2 changes no direction).
+        adapter: learns in the trunk, whose own weights stay as they are (docs/trunks.md).
 
     Raises:
         UserError: no such model (with the nearest name), an argument that it does not take or that this class sets
@@ -159,6 +186,7 @@ class TimmTrunk(Trunk):
         mean: list[float] | None = None,
         std: list[float] | None = None,
         arguments: dict[str, ModelArgument] | None = None,
+        adapter: "LoRA | None" = None,
     ) -> None:
         super().__init__()
         with quick_imports():
@@ -196,6 +224,7 @@ class TimmTrunk(Trunk):
         self.model.to(memory_format=torch.channels_last)  # convolutions: 1.6 times faster on 2 CPU cores
         self.mean, self.std = tuple(mean or known["mean"]), tuple(std or known["std"])
         self.standardise = Standardise(self.mean, self.std)
+        self._with(adapter)
 
     def forward(self, images: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch features"]:
         self._refuse_size(*images.shape[2:])

@@ -28,7 +28,6 @@ def compared(study: StudyFolder) -> Facts:
         model, batches, trainer = config["model"], config["data"], config["trainer"]
         frozen = "batch norm frozen" if model["freeze_batch_norm"] else "batch norm trains"
         frozen = "frozen" if model.get("freeze_trunk") else frozen
-        frozen = f"frozen but for {_call(model['adapter'])}" if model.get("adapter") else frozen
         facts.append(("trunk", f"{_call(model['trunk'], ('mean', 'std'))}; {frozen}"))
         facts.append(("embedding", f"{model['embedding_size']} numbers from {_call(model['embedder'])}"))
         facts.append(("batch", f"{batches['batch_size']} samples, {_batches(batches)}"))

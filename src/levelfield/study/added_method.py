@@ -52,22 +52,30 @@ def _method_file(words: str) -> Path | None:
 def method_of_loss(path: str) -> tuple[str, Config]:
     """Name and configuration of a method that is a loss: `my_loss.MyLoss`, or `ArcFaceLoss` for a shipped one.
 
-    A shipped loss has the configuration of its file in `configs/method`. A loss with class weights draws one sample of
-    a class, as the shipped ones do. The file's `search:` is searched, or the class attribute `search_space`, arguments
-    to ranges: `search_space = {"margin": {"low": 0.0, "high": 1.0}}`.
+    A shipped loss has the configuration of its file in `configs/method`. Another loss has its class attributes
+    `normalize`, `samples_per_class` and `loss_lr`; with class weights it draws one sample of a class otherwise. The
+    file's `search:` is searched, or the class attribute `search_space`, arguments to ranges:
+    `search_space = {"margin": {"low": 0.0, "high": 1.0}}`.
 
     Raises:
         UserError: it cannot be imported, or the attribute is not a space.
     """
-    from levelfield.training.loss_factory import supplied_arguments
+    from levelfield.training.make_loss import supplied_arguments
+    from levelfield.training.settings import OF_THE_LOSS
 
     kind = _loss_class(path)
     file = _file_of_shipped(kind)
     config: Config = {"model": {"loss": {"class_path": f"{_module(path)}.{path.rpartition('.')[2]}"}}}
     if file is not None:
         config = read_yaml(file)
-    elif "num_classes" in supplied_arguments(kind):
-        config["data"] = {"samples_per_class": 1}
+    else:
+        once = {"samples_per_class": 1} if "num_classes" in supplied_arguments(kind) else {}
+        for key in OF_THE_LOSS:
+            section, _, name = key.partition(".")
+            if hasattr(kind, name):
+                config.setdefault(section, {})[name] = getattr(kind, name)
+        if once and "data" not in config:
+            config["data"] = once
     space = getattr(kind, "search_space", None)
     if space is not None:
         read_space(space, f"--add-method {path}: search_space")

@@ -16,9 +16,9 @@ from levelfield.study.spec import StudySpec, is_baseline
 from levelfield.study.state import first_config
 from levelfield.study.workers import GivenUp, in_words
 from levelfield.training.build import Training, build
+from levelfield.training.checks import check_parts
 from levelfield.training.kept_parts import KeptParts
 from levelfield.training.learner import MetricLearner
-from levelfield.training.objective import objective
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,9 @@ def _try_loss(row: str, training: Training, labels: np.ndarray, given_up: GivenU
     try:
         with torch.random.fork_rng(devices=[]):
             learner.build_loss(len(np.unique(labels)))
-            learner.check_parts()
+            check_parts(learner)
             noise = torch.nn.functional.normalize(torch.randn(len(batch), learner.embedding_size)).requires_grad_()
-            objective(learner, noise, torch.from_numpy(batch))
+            learner.objective(noise, torch.from_numpy(batch))
     except UserError:
         raise
     except (torch.OutOfMemoryError, MemoryError):

@@ -8,7 +8,6 @@ from jaxtyping import Int
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
-from levelfield.data.crops import as_floats
 from levelfield.errors import UserError
 
 FORMS = "(samples, labels), (samples, labels, index) or a dictionary with these keys"
@@ -59,9 +58,12 @@ def samples_of(batch: Any) -> tuple[Any, Int[Tensor, " batch"] | None]:
 
 def as_weights(samples: Tensor, module: nn.Module) -> Tensor:
     """Samples in the floating type of a module's weights, in which a half-precision training leaves them."""
-    floats = as_floats(samples) if samples.dtype == torch.uint8 else samples
+    if samples.dtype == torch.uint8:
+        from levelfield.data.crops import as_floats  # which imports all data sets
+
+        samples = as_floats(samples)
     weights = next((weight for weight in module.parameters() if weight.is_floating_point()), None)
-    return floats if weights is None or not floats.is_floating_point() else floats.to(weights.dtype)
+    return samples if weights is None or not samples.is_floating_point() else samples.to(weights.dtype)
 
 
 def gather_rows(module: LightningModule, rows: Tensor, sync_grads: bool = False) -> Tensor:

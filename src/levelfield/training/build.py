@@ -30,6 +30,7 @@ from levelfield.training.callbacks import (
     UntilDone,
 )
 from levelfield.training.callbacks.retrieval_validation import monitor_of
+from levelfield.training.checks import check_features
 from levelfield.training.kept_parts import KeptParts
 from levelfield.training.learner import MetricLearner
 from levelfield.training.no_profiler import NoProfiler
@@ -37,7 +38,7 @@ from levelfield.training.notices import silence_expected_notices
 from levelfield.training.own_learner import learner_class
 from levelfield.training.run_claim import determining
 from levelfield.training.run_folder import AtomicCheckpoints, MetricsFile, best_checkpoint, is_first_process
-from levelfield.training.settings import instantiate, parse_training, plain
+from levelfield.training.settings import instantiate, parse_training, plain, settle
 from levelfield.training.trackers import place_trackers
 from levelfield.training.weight_averaging import averages
 
@@ -118,13 +119,14 @@ class Training:
         if self.folder is not None:
             of_a_fit = {"name": "-".join(self.folder.parts[-2:]), "group": self.folder.parent.name, "job_type": "fit"}
             place_trackers(self.config.trainer.logger, self.folder, self._tracked or of_a_fit)
+        settle(self.config)
         config = self.config.clone()
         config.model.pop("learner", None)  # its class is in the parser
         self.parts = instantiate(self.parser, config, self._builders())
         self.datamodule = self.parts.data
         self.model = self.parts.model
         if self.datamodule.features:
-            self.model.check_features()
+            check_features(self.model, MetricLearner.forward)
         self.config_dump = plain(self.parser, self.config)
         self.model.save_hyperparameters(without_places(self.config_dump["model"]))
         self.datamodule.save_hyperparameters(_without_roots(self.config_dump["data"]))

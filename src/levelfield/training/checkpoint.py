@@ -1,28 +1,24 @@
 """Checkpoints that load alone: import paths and plain values, and how a learner comes out of them."""
 
 import copy
-import inspect
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
 from lightning.pytorch import LightningModule
-from torch import nn
 
 from levelfield.errors import UserError
-from levelfield.models.adapters import LoRA
 from levelfield.models.text_files import architecture
 from levelfield.models.trunks import check_timm_arguments
 from levelfield.storage.without_places import without_places
 from levelfield.training.checkpoint_content import check_content
 from levelfield.training.frozen_trunk import KEY, trunk_hash, with_trunk
-from levelfield.training.loss_factory import given_arguments, loss_class
-from levelfield.training.settings import SUPPLIED, class_parser, instantiate, plain, restricted
+from levelfield.training.own_learner import learner_class
+from levelfield.training.settings import class_parser, instantiate, plain, restricted
 from levelfield.training.trust import BUILT_PARTS, Missing, check_kinds, check_names, importing_only
 
 # What stands for the parts that the caller of `load_from_checkpoint` has.
@@ -204,17 +200,22 @@ def build_learner(
 
 def load_learner(
     origin: Path | str,
-    kind_of: Callable[[str | None], type[LightningModule]],
+    kind: type[LightningModule] | None,
     map_location: Any,
     strict: bool,
     trust: Iterable[str],
     parts: Mapping[str, Any],
 ) -> LightningModule:
-    """The learner of a checkpoint, in training mode: what `MetricLearner.load_from_checkpoint` says.
+    """The learner of a checkpoint, in eval mode: what `MetricLearner.load_from_checkpoint` says.
 
     Args:
-        kind_of: the learner's class, given the one that the checkpoint names.
+        kind: the learner's class; None for the one that the checkpoint names.
     """
+    from levelfield.training.learner import MetricLearner
+
+    def kind_of(named: str | None) -> type[LightningModule]:
+        return learner_class(named, MetricLearner) if kind is None else kind
+
     checkpoint = with_parts_given(read_checkpoint(origin, map_location), parts, origin)
     config = learner_config(checkpoint, origin, kind_of, trust)
     state, whole = checkpoint["state_dict"], config.missing is None
@@ -238,36 +239,8 @@ def load_learner(
     if any(key.partition(".")[0] in networks and key.endswith("._extra_state") for key in missing):
         raise UserError(f"'{origin}' does not hold the tokenizer of its trunk: it is not loaded")
     learner.checkpoint_path = Path(origin)
-    return learner
-
-
-def import_spec(thing: Any) -> Any:
-    """A module, class or partial as import path and plain arguments; None for an object that does not know its own."""
-    if "<locals>" in getattr(thing, "__qualname__", type(thing).__qualname__):
-        return None
-    if isinstance(thing, nn.Module | LoRA):
-        kind, arguments = type(thing), getattr(thing, "init_args", None)
-    elif isinstance(thing, partial):
-        kind = loss_class(thing)
-        arguments = {name: value for name, value in given_arguments(thing).items() if name not in SUPPLIED}
-    else:
-        return {"class_path": _import_path(thing)} if inspect.isclass(thing) else None
-    if arguments is None or not inspect.isclass(kind) or "<locals>" in kind.__qualname__ or not _is_plain(arguments):
-        return None
-    return {"class_path": _import_path(kind), "init_args": without_places(arguments)}
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether a value can be written into a checkpoint, which holds no objects."""
-    if isinstance(value, dict):
-        return all(isinstance(key, str) and _is_plain(part) for key, part in value.items())
-    if isinstance(value, list | tuple):
-        return all(_is_plain(part) for part in value)
-    return value is None or type(value) in (bool, int, float, str)
-
-
-def _import_path(thing: Any) -> str:
-    return f"{thing.__module__}.{thing.__qualname__}"
+    learner._trains_when_fitted = [module for module in learner.modules() if module.training]
+    return learner.eval()
 
 
 def _has_name(spec: Any) -> bool:

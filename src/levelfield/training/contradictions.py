@@ -8,7 +8,7 @@ from levelfield.errors import UserError
 
 DATA_MUST_AGREE = ("num_folds", "split", "fold", "train_classes", "val_classes", "fingerprint")
 DATA_MAY_DIFFER = ("root", "dataset", "eval_batch_size", "num_workers", "cache", "features")  # where and how, not what
-ARCHITECTURE = ("trunk", "embedder", "embedding_size", "freeze_trunk", "adapter")
+ARCHITECTURE = ("trunk", "embedder", "embedding_size", "freeze_trunk")
 
 
 def refuse_other_model(expected: dict[str, Any], given: dict[str, Any], checkpoint: Path | str) -> None:

@@ -1,45 +1,21 @@
-"""Features of a frozen trunk, computed once: who makes them, and whether a learner can train on them."""
+"""Features of a frozen trunk, computed once: what makes them."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from lightning.pytorch import LightningModule
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 from levelfield.core.source_identity import sources
-from levelfield.errors import UserError
 from levelfield.models.trunks import ModuleTrunk, Trunk
 from levelfield.storage.provenance import library_versions, package_versions, processor, source_hash
 from levelfield.storage.without_places import without_places
 from levelfield.training.batches import as_weights
 from levelfield.training.frozen_trunk import trunk_hash
-
-
-def check_features(learner: LightningModule, forward: Callable[..., Any]) -> None:
-    """Refuse to train on features where the trunk, or another step before the embedder, could make others of a sample.
-
-    Args:
-        learner: a `MetricLearner`.
-        forward: the one that features stand in for.
-
-    Raises:
-        UserError: the trunk is not frozen, or the learner has a `forward` of its own.
-    """
-    if not learner.freeze_trunk:
-        raise UserError(
-            "--data.features keeps what the trunk makes of each sample, and this trunk trains: give "
-            "--model.freeze_trunk true, or leave --data.features out"
-        )
-    if type(learner).forward is not forward:
-        raise UserError(
-            f"--data.features passes by the forward of {type(learner).__name__}: override embed_features, which gets "
-            "the trunk's output, or leave --data.features out"
-        )
 
 
 class TrunkExtractor:

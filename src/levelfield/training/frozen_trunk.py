@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from levelfield.errors import UserError
 from levelfield.models.adapters import WEIGHTS, beside_adapter, own_state, without_adapter
-from levelfield.models.trunks import Trunk
 from levelfield.models.weights import content_hash
 from levelfield.storage.atomic import write_atomically
 from levelfield.storage.lock import Lock
@@ -23,16 +22,6 @@ from levelfield.storage.lock import Lock
 TRUNKS = "trunks"
 PREFIX = "trunk."
 KEY = "frozen_trunk"  # of a checkpoint's own part, beside the learner's `freeze_trunk`
-
-
-def keep_frozen(trunk: Trunk, whole: bool, batch_norm: bool) -> None:
-    """Puts back into eval mode what of a training learner's trunk stays as it is: all of it, or batch norm alone."""
-    if whole:
-        trunk.eval()
-    elif batch_norm or trunk.adapter is not None:
-        for module in trunk.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                module.eval()
 
 
 def trunk_hash(trunk: nn.Module) -> str:
@@ -57,9 +46,8 @@ def without_trunk(checkpoint: dict[str, Any], folder: Path) -> dict[str, Any]:
         return checkpoint
     state = checkpoint["state_dict"]
     trunk = {key.removeprefix(PREFIX): value for key, value in state.items() if _of_trunk(key)}
-    adapter: dict[str, Any] = {}
-    if checkpoint.get("hyper_parameters", {}).get("adapter") is not None:
-        adapter = {key: value for key, value in state.items() if _of_trunk(key) and WEIGHTS.search(key)}
+    adapter = {key: value for key, value in state.items() if _of_trunk(key) and WEIGHTS.search(key)}
+    if adapter:
         trunk = without_adapter(trunk)
     file = folder / f"{name}.pt"
     if not file.exists():

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -63,7 +64,9 @@ def _shown(subset: Any, position: int, is_right: Any = None) -> Any:
     """A picture with its class, or a text behind it; a neighbour says whether it is right."""
     import wandb
 
+    row = int(np.searchsorted(subset.positions, position))
+
     said = "" if is_right is None else "right: " if is_right else "wrong: "
-    sample = subset.dataset.load(subset.index.keys[position])
-    name = subset.class_names[subset.labels[position]]
+    sample = subset.dataset.load(subset.index.keys[row])
+    name = subset.class_names[subset.labels[row]]
     return f"{said}{name}: {sample}" if isinstance(sample, str) else wandb.Image(sample, caption=f"{said}{name}")

@@ -4,7 +4,7 @@ from typing import TypeVar
 
 from levelfield.errors import UserError
 from levelfield.runtime.import_path import import_named
-from levelfield.training.loss_factory import accepted
+from levelfield.training.make_loss import parameters
 
 Learner = TypeVar("Learner")
 
@@ -26,7 +26,7 @@ def learner_class(path: str | None, base: type[Learner]) -> type[Learner]:
     kind = import_named(path, option)
     if not (isinstance(kind, type) and issubclass(kind, base)):
         raise UserError(f"{option} is no learner: write a class that extends levelfield.MetricLearner")
-    if missing := sorted(accepted(base) - accepted(kind)):
+    if missing := sorted(parameters(base).keys() - parameters(kind).keys()):
         raise UserError(
             f"{option} does not take {', '.join(missing[:3])}, ...: write __init__(self, ..., **kwargs) with "
             "super().__init__(**kwargs)"

@@ -43,6 +43,8 @@ DEFAULTS: Config = {
 # A method's file and a protocol have these for a study.
 OF_A_STUDY = ("search", "metrics")
 COMMANDS = ("fit", "validate", "test", "predict")
+# Settings that a loss' class may have as attributes, and what they are otherwise.
+OF_THE_LOSS = {"model.normalize": True, "model.loss_lr": 0.01, "data.samples_per_class": 4}
 # The learner supplies these to a loss that has them.
 SUPPLIED = ("num_classes", "embedding_size")
 CLASS_PATH = re.compile(r"[A-Za-z_]\w*(\.\w+)*\.[A-Z]\w*")
@@ -163,6 +165,15 @@ def parse_training(
     if "root" in of_dataset and of_dataset.root is None:
         of_dataset.root = parsed.data.root
     return parser, parsed
+
+
+def settle(parsed: Namespace) -> None:
+    """Give settings that were left to the loss what its class says, so that `config.yaml` has the numbers."""
+    loss = parsed.model.loss
+    kind = pkgutil.resolve_name(loss.class_path) if isinstance(loss, Namespace) else loss
+    for key, otherwise in OF_THE_LOSS.items():
+        if key in parsed and parsed[key] is None:
+            parsed[key] = getattr(kind, key.partition(".")[2], otherwise)
 
 
 def parse(parser: ArgumentParser, config: Config, complete: bool = True) -> Namespace:

@@ -46,7 +46,6 @@ BUILT_PARTS = {
     "model.trunk": Part("trunk", nn.Module, ("levelfield.models", "timm.models", "torchvision.models", "torch.nn")),
     "model.learner": Part("learner", LightningModule, ("levelfield.training.learner",)),
     "model.embedder": Part("embedder", nn.Module, ("levelfield.models", "torch.nn")),
-    "model.adapter": Part("adapter", LoRA, ("levelfield.models",)),
     "model.loss": Part("loss", nn.Module, _LOSSES, inside=_MINERS),
     "model.miner": Part("miner", nn.Module, _MINERS),
     "model.regularizer": Part("regularizer", Regularizer, ("levelfield.regularizers",)),
@@ -54,7 +53,7 @@ BUILT_PARTS = {
         "optimizer",
         Optimizer,
         ("torch.optim", "timm.optim", "transformers.Adafactor", "transformers.optimization"),
-        functions=("levelfield.training.parameter_groups.adamw",),
+        functions=("levelfield.training.optimization.adamw",),
     ),
     "model.lr_scheduler": Part("scheduler", LRScheduler, ("torch.optim.lr_scheduler",)),
     "data.dataset": Part("data set", MetricDataset, ("levelfield.data",)),
@@ -115,7 +114,7 @@ def check_kinds(place: str, value: Any, trusted: Iterable[str], origin: str) -> 
         except (ImportError, AttributeError, ValueError) as error:
             raise Missing(f"'{origin}' asks for {name} as its {part.title}; there is none here ({error})") from None
         # What a part takes as an argument, say the loss in a memory of embeddings, is checked by its type too.
-        base = nn.Module if inner and issubclass(part.base, nn.Module) else part.base
+        base = (nn.Module, LoRA) if inner and issubclass(part.base, nn.Module) else part.base
         own = _within(name, trusted) or own_and_imported(name)
         made = _returned(found) if own and inspect.isfunction(found) else found
         if not (isinstance(made, type) and issubclass(made, base)):

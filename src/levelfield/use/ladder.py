@@ -28,7 +28,6 @@ from levelfield.study.training_job import fixed_threads
 from levelfield.training.batches import Batch
 from levelfield.training.build import build
 from levelfield.training.features import TrunkExtractor
-from levelfield.training.objective import TRAIN_LOSS, objective
 
 if TYPE_CHECKING:
     from levelfield.data.datasets import MetricDataset
@@ -280,7 +279,7 @@ def _measure(config: Config, blocks: int, folder: Path) -> Costs:
     times = []
     for batch in map(Batch.read, module.train_dataloader()):
         started = time.perf_counter()
-        objective(learner, learner.embed_batch(batch), batch.labels)[TRAIN_LOSS].backward()
+        learner.objective(learner.embed_batch(batch), batch.labels)["loss"].backward()
         optimizer.step()
         optimizer.zero_grad()
         times.append(time.perf_counter() - started)

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from levelfield.data import Glyphs, ImageTransforms
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.losses import ContrastiveLoss
-from levelfield.models import TimmTrunk
+from levelfield.models import ModuleTrunk, TimmTrunk
 from levelfield.training.callbacks import BestEpoch, ValidateFirst
 from levelfield.training.learner import MetricLearner
 
@@ -47,7 +47,7 @@ class Weights(Callback):
 
 def still() -> MetricLearner:
     rates = {"trunk_lr": 0.0, "embedder_lr": 0.0}
-    return MetricLearner(Points(), ContrastiveLoss(), embedding_size=4, num_features=8, **rates)
+    return MetricLearner(ModuleTrunk(Points(), 8), ContrastiveLoss(), embedding_size=4, **rates)
 
 
 def loader() -> DataLoader:

@@ -4,7 +4,7 @@ import hashlib
 import inspect
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,7 @@ from jaxtyping import Int
 from levelfield.data.content_hashes import file_state, kept_hashes, number_of, sample_hash
 from levelfield.data.datasets.archives import Archive
 from levelfield.data.datasets.images import open_image
+from levelfield.data.datasets.table_rows import Coded
 from levelfield.data.duplicates import Duplicate, content_digest, duplicates_of
 from levelfield.data.index import Sample, SampleIndex
 from levelfield.data.overview import counts_of, remarks_on
@@ -91,6 +92,10 @@ class MetricDataset(ABC):
         Raises:
             UserError: a file that is missing, truncated or not an image, naming it and the remedy.
         """
+
+    def read_metadata(self, index: SampleIndex) -> Mapping[str, Coded]:
+        """Further columns of the samples by their names, as text, in the order of `index`; a table has some."""
+        return {}
 
     def file_of(self, key: str) -> Path | None:
         """The file that holds a sample, or the archive that it is in; None where the program draws it.
@@ -282,6 +287,10 @@ class NamedDataset(MetricDataset):
         file = self.file_of(key)
         assert file is not None
         return open_image(file)
+
+    def read_metadata(self, index: SampleIndex) -> Mapping[str, Coded]:
+        """Further columns of the samples by their names, as text, in the order of `index`; a table has some."""
+        return {}
 
     def file_of(self, key: str) -> Path | None:
         return self.named_folder() / key

@@ -1,15 +1,17 @@
 """Your own images, listed in a table."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path, PurePath
 
+import numpy as np
 from PIL import Image
 
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.datasets.images import open_image
 from levelfield.data.datasets.kept_rows import LabelledRows
-from levelfield.data.datasets.table import read_labelled_rows, refuse_problems, table_index
+from levelfield.data.datasets.table import read_labelled_rows, read_metadata, refuse_problems, table_index
+from levelfield.data.datasets.table_rows import Coded
 from levelfield.data.index import SampleIndex
 from levelfield.data.places import own_file
 from levelfield.data.strings import Keys
@@ -51,6 +53,11 @@ class ImageTable(MetricDataset):
         labelled = self._rows()
         keys = Keys(partial(_plain_path, labelled.contents.at), labelled.contents.rows)
         return table_index(own_file(self.table, self.root), labelled, keys), labelled.problems
+
+    def read_metadata(self, index: SampleIndex) -> Mapping[str, Coded]:
+        table = own_file(self.table, self.root)
+        positions = np.arange(len(index.keys)) if index.positions is None else index.positions
+        return read_metadata(table, "path", read_labelled_rows(table, "path").numbers[positions])
 
     def index_files(self) -> list[Path]:
         return [own_file(self.table, self.root)]

@@ -122,6 +122,24 @@ def read_labelled_rows(table: Path, content_column: str, label_column: str = "la
     return labelled
 
 
+def read_metadata(table: Path, content_column: str, numbers: Int[np.ndarray, " rows"]) -> dict[str, Coded]:
+    """The columns of a table that no data set reads by itself, of the rows with these numbers.
+
+    Raises:
+        UserError: as `read_table`.
+    """
+    usual = (content_column, "label", *OPTIONAL_COLUMNS)
+    names = tuple(dict.fromkeys(name for name in column_names(table) if name and name not in usual))
+    columns, found = [_Column() for _ in names], [np.empty(0, np.int64)]
+    for rows in read_table(table, (content_column, "label"), names).rows:
+        found.append(rows.numbers)
+        for column, part in zip(columns, rows.others[1:], strict=True):
+            if part is not None:
+                column.add(part)
+    places = np.searchsorted(np.concatenate(found), numbers)
+    return {name: column.whole.take(places) for name, column in zip(names, columns, strict=True) if column.whole}
+
+
 class _Column:
     """Gathers a column's parts, the different values in order of the first row."""
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
-from levelfield.data.datasets.table import read_labelled_rows, table_index
+from levelfield.data.datasets.table import read_labelled_rows, read_metadata, table_index
+from levelfield.data.datasets.table_rows import Coded
 from levelfield.data.datasets.texts import TextDataset
 from levelfield.data.index import SampleIndex
 from levelfield.data.places import own_file
@@ -40,6 +41,11 @@ class TextTable(TextDataset):
         labelled = read_labelled_rows(own_file(self.table, self.root), "text")
         index = table_index(own_file(self.table, self.root), labelled, Keys(_called, labelled.numbers))
         return index, labelled.contents, labelled.problems
+
+    def read_metadata(self, index: SampleIndex) -> Mapping[str, Coded]:
+        table = own_file(self.table, self.root)
+        positions = np.arange(len(index.keys)) if index.positions is None else index.positions
+        return read_metadata(table, "text", read_labelled_rows(table, "text").numbers[positions])
 
     def index_files(self) -> list[Path]:
         return [own_file(self.table, self.root)]

@@ -18,6 +18,7 @@ from levelfield.metrics.distances import unpack_signs
 from levelfield.metrics.health import effective_rank
 from levelfield.metrics.own import is_own, own_metric
 from levelfield.metrics.table import COLLAPSED_RANK, MONITOR, SELECTED_BY, SHOWN_METRICS, can_select
+from levelfield.training.batches import Batch
 
 # Embeddings that tell whether all have collapsed.
 LOOKED_AT = 512
@@ -77,17 +78,17 @@ class RetrievalValidation(Callback):
 
     def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         loader = only(trainer.test_dataloaders)
-        self._start(trainer, pl_module, loader, getattr(getattr(loader, "dataset", None), "is_query", None))
+        self._start(trainer, pl_module, loader, _is_query(getattr(loader, "dataset", None)))
 
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *args: Any
     ) -> None:
-        self._update(trainer, outputs)
+        self._update(trainer, outputs, batch)
 
     def on_test_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *args: Any
     ) -> None:
-        self._update(trainer, outputs)
+        self._update(trainer, outputs, batch)
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._end(trainer, pl_module, "val")
@@ -115,10 +116,11 @@ class RetrievalValidation(Callback):
             num_queries=num_queries,
         ).to(pl_module.device)
 
-    def _update(self, trainer: Trainer, outputs: dict[str, Any]) -> None:
+    def _update(self, trainer: Trainer, outputs: Any, batch: Any) -> None:
         if self._scores is None:
             return
-        embeddings, labels, index = (outputs[name] for name in ("embeddings", "labels", "index"))
+        _, labels, index, *_ = Batch.read(batch)
+        embeddings = embeddings_of(outputs)
         if index is None:
             if trainer.world_size > 1:
                 raise UserError(
@@ -164,6 +166,22 @@ class RetrievalValidation(Callback):
             )
 
 
+def embeddings_of(outputs: Any) -> Tensor:
+    """What a validation step returned: embeddings (N, D), or a mapping with `embeddings`.
+
+    Raises:
+        UserError: it returned something else.
+    """
+    found = outputs.get("embeddings") if isinstance(outputs, Mapping) else outputs
+    if isinstance(found, Tensor) and found.ndim == 2:
+        return found
+    shape = f" of shape {tuple(found.shape)}" if isinstance(found, Tensor) else ""
+    raise UserError(
+        f"validation_step returned a {type(outputs).__name__}{shape}: let it return the embeddings (N, D) of its "
+        "batch, or a dictionary with 'embeddings'"
+    )
+
+
 def monitor_of(callbacks: Iterable[Callback]) -> str:
     """The logged score that tells the best epoch of a training with these callbacks, such as `val/map_at_r`."""
     found = (each.selected_by for each in callbacks if isinstance(each, RetrievalValidation))
@@ -189,6 +207,16 @@ def only(loaders: Any) -> Any:
     if isinstance(loaders, Mapping):
         loaders = list(loaders.values())
     return loaders[0] if isinstance(loaders, Sequence) else loaders
+
+
+def _is_query(samples: Any) -> Bool[np.ndarray, " samples"] | None:
+    """Which samples are searched for, by their position in the data set."""
+    of_subset, positions = getattr(samples, "is_query", None), getattr(samples, "positions", None)
+    if of_subset is None or positions is None:
+        return of_subset
+    found = np.zeros(positions.max(initial=-1) + 1, dtype=bool)
+    found[positions] = of_subset
+    return found
 
 
 def _num_samples(loader: Any) -> int | None:

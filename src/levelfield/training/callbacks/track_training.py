@@ -16,7 +16,8 @@ from levelfield.errors import refuse_below
 from levelfield.metrics import embedding_health
 from levelfield.metrics.table import SHOWN_METRICS
 from levelfield.training.active_pairs import active_pairs, mined_pairs
-from levelfield.training.callbacks.retrieval_validation import embeds_some, monitor_of, only
+from levelfield.training.batches import Batch
+from levelfield.training.callbacks.retrieval_validation import embeddings_of, embeds_some, monitor_of, only
 from levelfield.training.neighbour_gallery import neighbour_gallery
 
 # Validation samples, and rows of class weights, that the statistics are taken of: more say the same.
@@ -133,10 +134,12 @@ class TrackTraining(Callback):
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *args: Any
     ) -> None:
-        if not self._trackers or embeds_some(trainer) or outputs.get("index") is None:
+        if not self._trackers or embeds_some(trainer):
             return
-        kept = outputs["index"] % _stride(trainer.val_dataloaders) == 0
-        self._validated.append(tuple(outputs[name][kept] for name in ("embeddings", "labels", "index")))
+        _, labels, index, *_ = Batch.read(batch)
+        if index is not None:
+            kept = index % _stride(trainer.val_dataloaders) == 0
+            self._validated.append((embeddings_of(outputs)[kept], labels[kept], index[kept]))
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not self._validated:

@@ -12,7 +12,7 @@ from levelfield.errors import UserError
 from levelfield.losses import ContrastiveLoss
 from levelfield.seeds import seed_of
 from levelfield.training.learner import MetricLearner
-from levelfield.training.step import seed_draws
+from levelfield.training.random_draws import seed_draws
 
 pytestmark = [pytest.mark.usefixtures("quiet"), pytest.mark.filterwarnings("ignore:You defined a `validation_step`")]
 

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from levelfield.errors import UserError
 from levelfield.losses import ContrastiveLoss, NormalizedSoftmaxLoss
 from levelfield.miners import Miner
-from levelfield.models import TimmTrunk, TransformersTrunk
+from levelfield.models import ModuleTrunk, TimmTrunk, TransformersTrunk
 from levelfield.regularizers import Regularizer
 from levelfield.training.learner import MetricLearner
 
@@ -95,7 +95,7 @@ def test_one_rate_for_all_is_one_group():
 
 def test_a_trunk_that_does_not_say_its_layers_is_refused():
     trunk = nn.Sequential(nn.Flatten(), nn.Linear(12, 4))
-    learner = MetricLearner(trunk, loss=ContrastiveLoss(), embedding_size=8, num_features=4, layer_decay=0.9)
+    learner = MetricLearner(ModuleTrunk(trunk, 4), loss=ContrastiveLoss(), embedding_size=8, layer_decay=0.9)
     with pytest.raises(UserError, match=r"--model\.layer_decay"):
         learner.configure_optimizers()
     with pytest.raises(UserError, match="layer_decay"):
@@ -145,7 +145,7 @@ class OwnLearner(MetricLearner):
 def own_learner(**arguments) -> OwnLearner:
     trunk = nn.Linear(5, 8)
     given = {"loss": ProjectingLoss, "embedder": DeepEmbedder, "regularizer": LearningRegularizer(), **arguments}
-    return OwnLearner(trunk=trunk, num_features=8, embedding_size=4, **given)
+    return OwnLearner(trunk=ModuleTrunk(trunk, 8), embedding_size=4, **given)
 
 
 def test_what_is_of_no_part_learns_at_the_embedders_rates_in_the_last_group():

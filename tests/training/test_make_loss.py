@@ -13,7 +13,7 @@ from weighted_loss import WeightedLoss
 from levelfield.errors import UserError
 from levelfield.losses import ArcFaceLoss, ClassificationLoss, ContrastiveLoss, CrossBatchMemory, MarginLoss
 from levelfield.training.learner import MetricLearner
-from levelfield.training.loss_factory import make_loss, supplied_arguments
+from levelfield.training.make_loss import make_loss, supplied_arguments
 
 pytestmark = pytest.mark.usefixtures("quiet")
 

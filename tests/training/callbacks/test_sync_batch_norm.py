@@ -8,6 +8,7 @@ from torch import nn
 from levelfield.errors import UserError
 from levelfield.losses import ContrastiveLoss
 from levelfield.models import TimmTrunk
+from levelfield.training.callbacks import TimmSyncBatchNorm
 from levelfield.training.learner import MetricLearner
 
 
@@ -18,11 +19,15 @@ def learner_of(trunk: str, **trainer) -> MetricLearner:
     return learner
 
 
+def convert(learner: MetricLearner) -> None:
+    TimmSyncBatchNorm().setup(learner.trainer, learner, "fit")
+
+
 @pytest.mark.parametrize("trunk", ["test_efficientnet", "test_resnet"])  # the first has activations in its batch norm
 def test_the_converted_network_computes_the_same(trunk: str) -> None:
     learner, images = learner_of(trunk, sync_batchnorm=True), torch.rand(2, 3, 32, 32)
     before, names = learner(images), list(learner.state_dict())
-    learner.configure_model()
+    convert(learner)
     norms = [module for module in learner.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
     assert norms
     assert all(isinstance(module, nn.SyncBatchNorm) for module in norms)
@@ -33,7 +38,7 @@ def test_the_converted_network_computes_the_same(trunk: str) -> None:
 
 def test_nothing_is_converted_unless_the_trainer_asks() -> None:
     learner = learner_of("test_resnet")
-    learner.configure_model()
+    convert(learner)
     assert not any(isinstance(module, nn.SyncBatchNorm) for module in learner.modules())
 
 
@@ -41,4 +46,4 @@ def test_batch_norm_that_learns_on_a_cpu_is_refused() -> None:
     learner = learner_of("test_resnet", sync_batchnorm=True)
     learner.freeze_batch_norm = False
     with pytest.raises(UserError, match=r"--trainer\.sync_batchnorm true"):
-        learner.configure_model()
+        convert(learner.train())

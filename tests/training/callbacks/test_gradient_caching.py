@@ -24,10 +24,9 @@ from levelfield.losses import (
 from levelfield.miners import BatchHardMiner, DistanceWeightedMiner
 from levelfield.models import MLPEmbedder, TimmTrunk
 from levelfield.training.batches import Batch
-from levelfield.training.callbacks import CompileTrunk
-from levelfield.training.gradient_caching import check_chunks
+from levelfield.training.callbacks import CompileTrunk, GradientCaching
 from levelfield.training.learner import MetricLearner
-from levelfield.training.step import seed_draws
+from levelfield.training.random_draws import seed_draws
 
 pytestmark = [pytest.mark.usefixtures("quiet"), pytest.mark.filterwarnings("ignore:You defined a `validation_step`")]
 
@@ -68,8 +67,9 @@ def learner_of(loss, chunk_size: int | None = None, kind: type = MetricLearner, 
     """A learner whose weights a step of SGD changes by their gradients."""
     rates = {"trunk_lr": 1.0, "embedder_lr": 1.0, "loss_lr": 1.0, "weight_decay": 0.0}
     parts = {"trunk": resnet(), "embedding_size": 8, "optimizer": torch.optim.SGD}
-    learner = kind(loss=loss, chunk_size=chunk_size, **{**parts, **rates, **arguments})
+    learner = kind(loss=loss, **{**parts, **rates, **arguments})
     learner.build_loss(5)
+    learner.caching = [] if chunk_size is None else [GradientCaching(chunk_size)]
     return learner
 
 
@@ -82,7 +82,8 @@ def trained(learner: MetricLearner, steps: int = 1, dtype: torch.dtype = torch.f
     }
     precision = {} if "plugins" in trainer else {"precision": "64-true"}
     settings = {"accelerator": "cpu", "max_epochs": 1, "limit_val_batches": 0, **precision, **trainer}
-    Trainer(**settings, **quiet).fit(learner, Batches(steps, dtype))
+    callbacks = [*learner.caching, *settings.pop("callbacks", [])]
+    Trainer(**settings, **quiet, callbacks=callbacks).fit(learner, Batches(steps, dtype))
     return learner
 
 
@@ -160,7 +161,7 @@ def test_dropout_and_stochastic_depth_are_drawn_again():
         torch.testing.assert_close(found[name], gradient, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.filterwarnings("ignore:--model.chunk_size 7. batch norm takes the statistics of each chunk")
+@pytest.mark.filterwarnings("ignore:--trainer.callbacks GradientCaching. batch norm takes the statistics of each chunk")
 def test_running_statistics_are_updated_once():
     learner, reference = (learner_of(MultiSimilarityLoss(), 7, freeze_batch_norm=False) for _ in range(2))
     expected = by_autograd(reference)
@@ -185,6 +186,7 @@ def test_two_batches_before_one_backward_update_them_once_each():
     """As a learner of one's own may embed two views of each sample."""
     chunked, whole = (learner_of(ContrastiveLoss(), 5, trunk=Normed(), freeze_batch_norm=False) for _ in range(2))
     views = torch.rand(2, 10, 12)
+    GradientCaching(5).wrap(chunked)
     embeddings = [chunked.embed_batch(Batch(view, LABELS)) for view in views]
     (embeddings[0] * embeddings[1]).sum().backward()
     expected = [torch.cat([whole(view[:5]), whole(view[5:])]) for view in views]
@@ -255,7 +257,7 @@ def test_texts_and_dictionaries_are_cut(named):
     whole.backward(gradient)
     expected = learner.trunk.module.scale.grad.clone()
     learner.zero_grad()
-    learner.chunk_size = 3
+    GradientCaching(3).wrap(learner)
     chunked = learner.embed_batch(Batch(samples, LABELS))
     torch.testing.assert_close(chunked, whole)
     chunked.backward(gradient)
@@ -263,8 +265,9 @@ def test_texts_and_dictionaries_are_cut(named):
 
 
 def test_samples_that_cannot_be_cut_are_one_line():
-    learner = learner_of(ContrastiveLoss(), 4, trunk=Words(named=True))
-    with pytest.raises(UserError, match=r"--model\.chunk_size"):
+    learner = learner_of(ContrastiveLoss(), trunk=Words(named=True))
+    GradientCaching(1).wrap(learner)
+    with pytest.raises(UserError, match="GradientCaching"):
         learner.embed_batch(Batch({"texts": ["one", "two"], "share": [0.0]}, LABELS))
 
 
@@ -279,7 +282,7 @@ class Careless(nn.Module):
 
 
 def test_draws_that_cannot_be_repeated_are_refused():
-    with pytest.raises(UserError, match=r"--model\.chunk_size"):
+    with pytest.raises(UserError, match="GradientCaching"):
         trained(learner_of(ContrastiveLoss(), 4, trunk=Careless()))
 
 
@@ -306,13 +309,12 @@ def test_batch_norm_that_trains_is_warned_of():
 
 
 def test_weights_in_shards_are_refused(monkeypatch):
-    learner = learner_of(ContrastiveLoss(), 4)
-    learner.trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
+    trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
     monkeypatch.setattr(Trainer, "strategy", ModelParallelStrategy())
     with pytest.raises(UserError, match=r"--trainer\.strategy .*ModelParallelStrategy"):
-        check_chunks(learner)
+        GradientCaching(4).on_train_start(trainer, learner_of(ContrastiveLoss()))
 
 
 def test_no_chunk_is_empty():
-    with pytest.raises(UserError, match=r"--model\.chunk_size 0"):
-        learner_of(ContrastiveLoss(), 0)
+    with pytest.raises(UserError, match=r"chunk_size 0"):
+        GradientCaching(0)

@@ -14,22 +14,72 @@ Gao et al. 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limi
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
-from lightning.pytorch import LightningModule
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from levelfield.errors import UserError
+from levelfield.errors import UserError, refuse_below
+from levelfield.training.batches import Batch
 
 # How far, relative to their norm, the second pass' embeddings may lie from the first's: kernels with and without
 # gradient may round differently. Those of another dropout lie farther.
 TOLERANCE = 0.05
+OPTION = "--trainer.callbacks GradientCaching"
 LOOKED_AT_EVERY = 100  # steps: to look is to wait for a GPU
+
+
+class GradientCaching(Callback):
+    """Trains on batches that are larger than memory: the same gradients, for one more pass through the network.
+
+    Args:
+        chunk_size: of how many samples a training step keeps the activations at a time.
+
+    Raises:
+        UserError: a chunk without a sample, a strategy that shards the weights, samples that cannot be cut, or a second
+            pass that gives other embeddings than the first.
+    """
+
+    def __init__(self, chunk_size: int) -> None:
+        refuse_below(1, "trainer.callbacks", chunk_size=chunk_size)
+        self.chunk_size = chunk_size
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if getattr(pl_module, "freeze_trunk", False):
+            return
+        strategy, learner = trainer.strategy, cast(Any, pl_module)
+        if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy):
+            raise UserError(f"{OPTION}: it takes one device or --trainer.strategy ddp, no {type(strategy).__name__}")
+        if any(part.training for part in learner.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)):
+            rank_zero_warn(
+                f"{OPTION}: batch norm takes the statistics of each chunk, not of the batch; "
+                "--model.freeze_batch_norm true takes neither",
+                category=UserWarning,
+            )
+        self.wrap(learner)
+
+    def wrap(self, learner: Any) -> None:
+        """Have the learner's `embed_batch` embed in chunks where gradients are computed."""
+        embed_whole = learner.embed_batch
+
+        def embed_batch(batch: Batch) -> Tensor:
+            number = len(batch.labels)
+            if batch.are_features or number <= self.chunk_size or not torch.is_grad_enabled():
+                return embed_whole(batch)
+            return embed_in_chunks(learner, batch.samples, number, self.chunk_size)
+
+        learner.embed_batch = embed_batch
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        vars(pl_module).pop("embed_batch", None)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        vars(pl_module).pop("embed_batch", None)
 
 
 def embed_in_chunks(learner: LightningModule, samples: Any, number: int, size: int) -> Float[Tensor, "batch embedding"]:
@@ -49,28 +99,6 @@ def embed_in_chunks(learner: LightningModule, samples: Any, number: int, size: i
     named = learner.named_parameters()
     weights = [weight for name, weight in named if weight.requires_grad and not name.startswith("loss.")]
     return _EmbeddedTwice.apply(learner, chunks, *weights)
-
-
-def check_chunks(learner: LightningModule) -> None:
-    """Warns of batch norm that would take the statistics of a chunk.
-
-    Args:
-        learner: a `MetricLearner`, whose fit begins.
-
-    Raises:
-        UserError: the Trainer's strategy shards the weights.
-    """
-    if learner.chunk_size is None or learner.freeze_trunk:
-        return
-    option, strategy = f"--model.chunk_size {learner.chunk_size}", learner.trainer.strategy
-    if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy):
-        raise UserError(f"{option}: it takes one device or --trainer.strategy ddp, no {type(strategy).__name__}")
-    if any(part.training for part in learner.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)):
-        rank_zero_warn(
-            f"{option}: batch norm takes the statistics of each chunk, not of the batch; "
-            "--model.freeze_batch_norm true takes neither",
-            category=UserWarning,
-        )
 
 
 class _EmbeddedTwice(torch.autograd.Function):
@@ -110,8 +138,8 @@ class _EmbeddedTwice(torch.autograd.Function):
         _fill(ctx.buffers, buffers_after)  # running statistics are those of the first pass, updated once
         if learner.global_step % LOOKED_AT_EVERY == 0 and off.sqrt() > TOLERANCE * embeddings.norm():
             raise UserError(
-                "--model.chunk_size embeds a batch twice, and the second time gave other embeddings: draw in the trunk "
-                "by torch's own generator, keep what changes in buffers, or leave --model.chunk_size out"
+                f"{OPTION} embeds a batch twice, and the second time gave other embeddings: draw in the trunk by "
+                "torch's own generator, keep what changes in buffers, or leave the callback out"
             )
         return None, None, *found
 
@@ -133,8 +161,8 @@ def _rows(samples: Any, number: int, rows: slice) -> Any:
         return {key: _rows(part, number, rows) for key, part in samples.items()}
     if not isinstance(samples, Tensor | list | tuple) or len(samples) != number:
         raise UserError(
-            "--model.chunk_size cuts samples that come as a tensor or a list with a row for each label, or as a "
-            "dictionary of such: let the loader yield one, or leave --model.chunk_size out"
+            f"{OPTION} cuts samples that come as a tensor or a list with a row for each label, or as a dictionary of "
+            "such: let the loader yield one, or leave the callback out"
         )
     return samples[rows]
 

@@ -1,0 +1,96 @@
+"""Logs what a training step returns, and ends a training whose loss is not finite."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor, nn
+
+from levelfield.errors import TrainingFailed
+
+TRAIN_LOSS = "train/loss"
+
+
+class LogLosses(Callback):
+    """Logs `train/loss` and every other number of the dictionary that any module's `training_step` returns.
+
+    Of the module's `loss` it logs the terms that the loss has put into its attribute `terms`, and each weight that is a
+    single number, such as a learnt temperature. A name without a slash is logged below `train/`.
+
+    It logs only where somebody reads it, because logging takes as long as the backward pass of a head. It looks at the
+    losses every `log_every_n_steps` steps, before a validation and at the end of an epoch: on a GPU each look waits for
+    the step.
+
+    Raises:
+        TrainingFailed: a loss since the last look is not finite.
+    """
+
+    def __init__(self) -> None:
+        self._step = 0
+        self._unchecked: list[tuple[int, Tensor]] = []
+
+    def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
+        self._step = trainer.global_step
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *_: Any) -> None:
+        returned = {"loss": outputs} if isinstance(outputs, Tensor) else dict(outputs or {})
+        if not isinstance(loss := returned.pop("loss", None), Tensor):
+            return  # Lightning left the step out, or the module optimizes by itself
+        loss = loss.detach()
+        if pl_module.automatic_optimization:  # Lightning has divided it
+            loss = loss * trainer.accumulate_grad_batches
+        self._unchecked.append((self._step, loss))
+        every = trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if every and self._step % every == 0:
+            self._check()
+            trainer.progress_bar_metrics[TRAIN_LOSS] = loss.item()  # log(prog_bar=True) would read it at each step
+        if _is_read(trainer):
+            named = {**dict(_of_loss(getattr(pl_module, "loss", None))), **returned}
+            pl_module.log_dict({TRAIN_LOSS: loss, **_numbers(named)}, batch_size=1)
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._check()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._check()
+
+    def _check(self) -> None:
+        losses, self._unchecked = self._unchecked, []
+        if losses and not torch.isfinite(torch.stack([loss for _, loss in losses])).all():
+            step, loss = next((step, loss) for step, loss in losses if not torch.isfinite(loss))
+            raise TrainingFailed(
+                f"the loss is {loss.item()} at step {step}: lower the learning rates "
+                "(--model.trunk_lr, --model.loss_lr) or the loss' scale"
+            )
+
+
+def _of_loss(loss: Any) -> Iterator[tuple[str, Any]]:
+    """What a loss, and each loss in it, has to say: its terms, and its weights that are single numbers."""
+    if not isinstance(loss, nn.Module):
+        return
+    for name, part in loss.named_modules():
+        for term, value in getattr(part, "terms", {}).items():
+            yield f"{name}.{term}".lstrip("."), value
+    yield from ((name, weight) for name, weight in loss.named_parameters() if weight.requires_grad)
+
+
+def _numbers(named: dict[str, Any]) -> dict[str, Tensor | float]:
+    """The single numbers, by the names that they are logged as."""
+    found: dict[str, Tensor | float] = {}
+    for name, value in named.items():
+        if isinstance(value, Tensor) and value.numel() == 1:
+            found[name if "/" in name else f"train/{name}"] = value.detach().reshape(())
+        elif type(value) in (int, float):
+            found[name if "/" in name else f"train/{name}"] = float(value)
+    return found
+
+
+def _is_read(trainer: Trainer) -> bool:
+    """Whether anybody sees what this step logs: a logger, or a callback where the training pauses."""
+    return (
+        trainer._logger_connector.should_update_logs
+        or trainer.is_last_batch
+        or 0 <= trainer.max_steps <= trainer.global_step
+        or trainer.val_check_batch != trainer.num_training_batches
+    )

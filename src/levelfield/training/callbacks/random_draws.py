@@ -1,0 +1,30 @@
+"""Has any LightningModule draw by the number of its step, so that a fit that resumes draws what it would have."""
+
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from levelfield.runtime.process_group import leave_group_at_exit, stay_in_group
+from levelfield.training.random_draws import seed_draws, step_key
+
+
+class RandomDraws(Callback):
+    """Seeds dropout and every other draw of a training step by (seed, step, process).
+
+    The seed is the module's attribute `seed`, or 0. Where several processes form a group, Lightning seeds anew; this
+    puts back the state before, so that class weights start as they would on one process.
+    """
+
+    def __init__(self) -> None:
+        self._state = torch.get_rng_state()
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        stay_in_group(self._state)
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        seed_draws(pl_module.device, *step_key(trainer, pl_module, batch_idx), "trunk", trainer.global_rank)
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._state = torch.get_rng_state()
+        leave_group_at_exit()

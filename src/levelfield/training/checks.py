@@ -1,0 +1,119 @@
+"""Refusals before the first step: what a learner's parts must be to be called as the learner calls them."""
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from levelfield.errors import UserError
+from levelfield.losses.classification import ClassificationLoss
+from levelfield.losses.weighted_sum import WeightedSum
+from levelfield.models.embedders import check_embedder
+
+
+def check_parts(learner: Any) -> None:
+    """Look at loss, miner, regularizer and embedder of a `MetricLearner`.
+
+    Raises:
+        UserError: one that the learner cannot call as it does, or a regularizer of points that the learner has not.
+    """
+    if learner.loss is None:
+        raise UserError("this checkpoint was loaded without its loss: train a new learner with --model.loss")
+    check_call(learner.loss, learner.miner)
+    _check_regularizer(learner)
+    check_embedder(learner.embedder, learner.trunk.num_features, learner.embedding_size)
+
+
+def check_features(learner: Any, forward: Any) -> None:
+    """Refuse to train on features where the trunk, or another step before the embedder, could make others of a sample.
+
+    Args:
+        learner: a `MetricLearner`.
+        forward: `MetricLearner.forward`, which features stand in for.
+
+    Raises:
+        UserError: the trunk is not frozen, or the learner has a `forward` of its own.
+    """
+    if not learner.freeze_trunk:
+        raise UserError(
+            "--data.features keeps what the trunk makes of each sample, and this trunk trains: give "
+            "--model.freeze_trunk true, or leave --data.features out"
+        )
+    if type(learner).forward is not forward:
+        raise UserError(
+            f"--data.features passes by the forward of {type(learner).__name__}: override embed_features, which gets "
+            "the trunk's output, or leave --data.features out"
+        )
+
+
+def one_number(part: str, giver: Any, value: Any, needs_gradient: bool = False) -> Tensor:
+    """The value that a user's loss or regularizer returned.
+
+    Raises:
+        UserError: it is not one number, or has no gradient though it needs one.
+    """
+    option = f"--model.{part} {type(giver).__name__}"
+    if not (isinstance(value, Tensor) and value.numel() == 1):
+        given = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        raise UserError(f"{option} gave {given}: let its forward return one number, a tensor of shape ()")
+    if needs_gradient and torch.is_grad_enabled() and not value.requires_grad:
+        raise UserError(
+            f"{option} gave a number without a gradient: compute it from the embeddings by operations of torch, "
+            "without detach(), item() and no_grad()"
+        )
+    return value
+
+
+def with_class_weights(loss: nn.Module) -> list[ClassificationLoss]:
+    """The losses with class weights in a loss, itself among them."""
+    return [part for part in loss.modules() if isinstance(part, ClassificationLoss)]
+
+
+def check_call(loss: nn.Module, miner: nn.Module | None) -> None:
+    """Raises UserError unless loss and miner can be called with a batch, and the loss with the miner's choice."""
+    if isinstance(loss, WeightedSum):
+        for each in loss.losses.values():
+            check_call(each, miner)
+        return
+    name = type(loss).__name__
+    if not _takes(loss, 2):
+        raise UserError(f"--model.loss {name} is no loss: its forward does not take (embeddings, labels)")
+    if miner is None:
+        return
+    if not _takes(loss, 3):
+        raise UserError(
+            f"--model.loss {name} takes no miner's choice: leave out --model.miner {type(miner).__name__}, or write "
+            "forward(embeddings, labels, indices_tuple=None)"
+        )
+    if not _takes(miner, 2):
+        raise UserError(
+            f"--model.miner {type(miner).__name__} is no miner: its forward does not take (embeddings, labels)"
+        )
+
+
+def _takes(module: nn.Module, arguments: int) -> bool:
+    try:
+        inspect.signature(module.forward).bind(*(None,) * arguments)
+    except TypeError:
+        return False
+    return True
+
+
+def _check_regularizer(learner: Any) -> None:
+    if (regularizer := learner.regularizer) is None:
+        return
+    option = f"--model.regularizer {type(regularizer).__name__}"
+    if regularizer.of == "raw_embeddings" and learner.normalize:
+        raise UserError(
+            f"{option} is of raw embeddings, and --model.normalize true gives them all length 1: give "
+            "--model.normalize false (losses of cosines normalise by themselves)"
+        )
+    if regularizer.of != "class_weights":
+        return
+    name, losses = type(learner.loss).__name__, with_class_weights(learner.loss)
+    if len(losses) != 1:
+        raise UserError(
+            f"{option} is of class weights, of which --model.loss {name} has {len(losses) or 'none'}: "
+            "give a loss that has them once (docs/losses.md)"
+        )

@@ -1,0 +1,75 @@
+"""What a learner does as a fit begins: it makes its loss, checks its parts, and sets the weights that start at data."""
+
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from levelfield.errors import UserError
+from levelfield.models.embedder_start import start_embedder
+from levelfield.training.checks import check_parts, with_class_weights
+from levelfield.training.embed import embed
+from levelfield.training.make_loss import of_class
+from levelfield.training.metadata import read_metadata, takes_metadata
+from levelfield.training.weight_averaging import average_whole
+
+ROWS = 4096  # features that the embedder takes at a time
+
+
+def start_fit(learner: Any, datamodule: Any, is_new: bool) -> None:
+    """Make a `MetricLearner` ready for its first step.
+
+    Args:
+        datamodule: the Trainer's; None for loaders.
+        is_new: whether the weights have not been trained.
+
+    Raises:
+        UserError: a part that does not fit the others or the data.
+    """
+    _train_again(learner)
+    learner.trunk.check_takes(getattr(datamodule, "dataset", None))
+    if getattr(datamodule, "samples_per_class", 0) is None:
+        datamodule.samples_per_class = of_class(learner.loss or learner._loss_factory, "samples_per_class", None)
+    learner.build_loss(getattr(datamodule, "num_train_classes", None))
+    check_parts(learner)
+    learner.metadata = read_metadata(datamodule, learner.loss) if takes_metadata(learner.loss) else None
+    if is_new:
+        start_at_data(learner, datamodule)
+    average_whole(learner)
+
+
+def _train_again(learner: Any) -> None:
+    """Put a loaded learner back into training mode, except parts that do not learn, such as a teacher."""
+    if not learner.training:
+        for module in learner._trains_when_fitted:
+            module.training = True
+        for part in learner.children():
+            weights = list(part.parameters())
+            if weights and not any(weight.requires_grad for weight in weights):
+                part.eval()
+    learner._trains_when_fitted = ()
+
+
+def start_at_data(learner: Any, datamodule: Any) -> None:
+    """Set the embedder by what the trunk makes of the training samples, then class weights that start at class means.
+
+    All processes of a training see all training samples, so that they start alike.
+
+    Raises:
+        UserError: the loaders are not a MetricDataModule's, or the features have no such projection.
+    """
+    losses = [each for each in with_class_weights(learner.loss) if each.starts_at_class_means]
+    if learner.embedder_init == "random" and not losses:
+        return
+    if not hasattr(datamodule, "train_samples"):
+        option = "--model.loss.weight_init" if learner.embedder_init == "random" else "--model.embedder_init"
+        raise UserError(f"{option} needs the training samples without augmentation: fit with a MetricDataModule")
+    device = learner.trainer.strategy.root_device
+    features, labels, _ = embed(learner.trunk, datamodule.train_samples(), device=device)
+    if learner.embedder_init != "random":
+        start_embedder(learner.embedder, learner.embedder_init, features, labels)
+    if losses:
+        parts = zip(features.split(ROWS), labels.split(ROWS), strict=True)
+        batches: Any = [{"features": some, "labels": their} for some, their in parts]
+        embeddings = embed(learner, DataLoader(batches, batch_size=None), device=device).embeddings
+        for loss in losses:
+            loss.start_at_class_means(embeddings, labels)

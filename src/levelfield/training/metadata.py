@@ -1,0 +1,87 @@
+"""Further columns of a table for a loss whose `forward` has a parameter `metadata`."""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+
+from levelfield.errors import UserError, nearest
+from levelfield.training.batches import Batch, gather_rows
+
+
+class Metadata(Mapping[str, Tensor]):
+    """Numeric columns by name, a value a sample. A column of text is refused when it is asked for.
+
+    Args:
+        numeric: name to a float64 tensor (samples,), NaN where a cell is empty.
+        others: name to the first value that is no number.
+    """
+
+    def __init__(self, numeric: Mapping[str, Tensor], others: Mapping[str, str]) -> None:
+        self._numeric, self._others = numeric, others
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name in self._others:
+            raise UserError(f"metadata['{name}']: the column holds text ({self._others[name]!r}); give it numbers")
+        if name not in self._numeric:
+            raise UserError(f"metadata['{name}']: the table has no such column{nearest(name, list(self._numeric))}")
+        return self._numeric[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._numeric)
+
+    def __len__(self) -> int:
+        return len(self._numeric)
+
+    def of_batch(self, learner: LightningModule, batch: Batch) -> "Metadata":
+        """The values of the whole batch's samples, of all processes, on the device of the learner.
+
+        Raises:
+            UserError: the loader does not tell the samples' positions in the data set.
+        """
+        if batch.index is None:
+            raise UserError("the loss takes metadata: let the loader yield (samples, labels, index)")
+        places = gather_rows(learner, batch.index).cpu()
+        return Metadata({name: column[places].to(learner.device) for name, column in self.items()}, self._others)
+
+
+def takes_metadata(loss: nn.Module) -> bool:
+    """Whether a loss, or one in a sum, has a parameter `metadata`."""
+    if isinstance(losses := getattr(loss, "losses", None), nn.ModuleDict):
+        return any(map(takes_metadata, losses.values()))
+    return "metadata" in inspect.signature(loss.forward).parameters
+
+
+def read_metadata(datamodule: Any, loss: nn.Module) -> Metadata:
+    """The columns of the data set's samples, by their positions.
+
+    Raises:
+        UserError: the data have no further column.
+    """
+    dataset: Any = getattr(datamodule, "dataset", None)
+    columns = dataset.read_metadata(dataset.kept_index()) if hasattr(dataset, "read_metadata") else {}
+    if not columns:
+        raise UserError(
+            f"--model.loss {type(loss).__name__} takes metadata, and {type(dataset).__name__} has no further column: "
+            "give an ImageTable or a TextTable with one"
+        )
+    numeric, others = dict[str, Tensor](), dict[str, str]()
+    for name, column in columns.items():
+        values = [_number(text) for text in column.names]
+        wrong = next((text for text, value in zip(column.names, values, strict=True) if value is None), None)
+        if wrong is not None:
+            others[name] = wrong
+        else:
+            numeric[name] = torch.from_numpy(np.array(values, np.float64)[column.codes])
+    return Metadata(numeric, others)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text) if text.strip() else float("nan")
+    except ValueError:
+        return None

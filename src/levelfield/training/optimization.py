@@ -1,0 +1,122 @@
+"""How a learner's weights are optimised: a group of weights for each part, and for each layer of the trunk if asked."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from levelfield.errors import UserError, refuse_below
+
+OptimizerFactory = Callable[[Iterable], Optimizer]
+SchedulerFactory = Callable[[Optimizer], LRScheduler]
+
+
+def adamw(parameters: Iterable) -> Optimizer:
+    """AdamW at torch's defaults, fused on a CPU: the same numbers to rounding. The groups set the learning rates."""
+    groups = [{**each, "params": list(each["params"])} if isinstance(each, dict) else each for each in parameters]
+    weights = [weight for each in groups for weight in (each["params"] if isinstance(each, dict) else [each])]
+    fused = all(weight.device.type == "cpu" and weight.is_floating_point() for weight in weights)
+    optimizer = torch.optim.AdamW(groups, fused=fused or None)
+    if fused:  # says that it undoes a scaling of gradients itself, whereupon Lightning refuses to clip them
+        optimizer._step_supports_amp_scaling = False
+    return optimizer
+
+
+@dataclass
+class Optimization:
+    """Optimizer, learning rates and their schedule. A learner takes each field by its own name: `loss_lr=0.1`.
+
+    Args:
+        optimizer: class; its groups carry the rates below.
+        trunk_lr: learning rate of the trunk.
+        embedder_lr: learning rate of the embedder, and of each weight that is in neither trunk nor loss.
+        loss_lr: learning rate of the loss' own weights (class weights, learnt margins); None takes the attribute
+            `loss_lr` of the loss' class, or 0.01.
+        weight_decay: of all but the loss.
+        loss_weight_decay: of the loss' own weights.
+        lr_scheduler: class; its arguments count epochs, or steps.
+        lr_scheduler_interval: whether it moves on after each `epoch` or each `step` of the optimizer.
+        layer_decay: factor on `trunk_lr` from each layer of the trunk to the one before it (docs/trunks.md).
+
+    Raises:
+        UserError: a negative rate.
+    """
+
+    optimizer: OptimizerFactory = adamw
+    trunk_lr: float = 1e-4
+    embedder_lr: float = 1e-3
+    loss_lr: float | None = None
+    weight_decay: float = 1e-4
+    loss_weight_decay: float = 0.0
+    lr_scheduler: SchedulerFactory | None = None
+    lr_scheduler_interval: Literal["epoch", "step"] = "epoch"
+    layer_decay: float = 1.0
+
+    def __post_init__(self) -> None:
+        refuse_below(0, "model", trunk_lr=self.trunk_lr, embedder_lr=self.embedder_lr, loss_lr=self.loss_lr)
+        decays = {name: getattr(self, name) for name in ("weight_decay", "loss_weight_decay", "layer_decay")}
+        refuse_below(0, "model", **decays)
+
+    def of(self, learner: nn.Module) -> Any:
+        """The optimizer of a learner's weights, with its schedule, as Lightning's `configure_optimizers` returns it."""
+        optimizer = self.optimizer(self.groups(learner))
+        if self.lr_scheduler is None:
+            return optimizer
+        schedule = {"scheduler": self.lr_scheduler(optimizer), "interval": self.lr_scheduler_interval}
+        return {"optimizer": optimizer, "lr_scheduler": schedule}
+
+    def groups(self, learner: nn.Module) -> list[dict[str, Any]]:
+        """A group for each part with a weight that trains, and `rest`, at the embedder's rate, for all other weights.
+
+        A weight that two parts share is in the group of the first one. With `layer_decay` each layer of the trunk is a
+        group.
+
+        Raises:
+            UserError: no weight trains, or the trunk does not say its layers.
+        """
+        loss_lr = getattr(type(learner.loss), "loss_lr", 0.01) if self.loss_lr is None else self.loss_lr
+        parts = [
+            ("trunk", learner.trunk, self.trunk_lr, self.weight_decay),
+            ("embedder", learner.embedder, self.embedder_lr, self.weight_decay),
+            ("loss", learner.loss, loss_lr, self.loss_weight_decay),
+            ("rest", learner, self.embedder_lr, self.weight_decay),
+        ]
+        found: list[dict[str, Any]] = []
+        grouped: set[nn.Parameter] = set()
+        for name, part, rate, decay in parts:
+            assert isinstance(part, nn.Module)
+            weights = [weight for weight in part.parameters() if weight.requires_grad and weight not in grouped]
+            grouped.update(weights)
+            rates = {"lr": rate, "weight_decay": decay}
+            if weights and name == "trunk" and self.layer_decay != 1.0:
+                found += _of_layers(part, rates, self.layer_decay)
+            elif weights:
+                found.append({"params": weights, "name": name, **rates})
+        if not found:
+            raise UserError(
+                "nothing learns: no weight of the learner trains; leave --model.freeze_trunk out, or give another "
+                "--model.embedder"
+            )
+        return found
+
+
+def _of_layers(trunk: nn.Module, rates: dict[str, float], decay: float) -> Iterator[dict[str, Any]]:
+    """A group for each layer l of L, with the rate
+
+        lr * decay^(L - l)
+
+    Bao et al. 2021, "BEiT: BERT Pre-Training of Image Transformers", arXiv:2106.08254; L is the embedder, above the
+    trunk. Weights keep their order, by which an optimizer's state is stored.
+    """
+    from levelfield.models.layers import layer_numbers
+
+    numbers, above = layer_numbers(trunk)
+    learning = [(name, weight) for name, weight in trunk.named_parameters() if weight.requires_grad]
+    for layer, members in groupby(learning, key=lambda pair: numbers[pair[0]]):
+        of_layer = {**rates, "lr": rates["lr"] * decay ** (above - layer)}
+        yield {"params": [weight for _, weight in members], "name": f"trunk.{layer}", **of_layer}
