@@ -1,11 +1,10 @@
 """Lightning callbacks of ours."""
 
-from levelfield.training.callbacks.asked_rates import AskedRates
 from levelfield.training.callbacks.average_with_start import AverageWithStart
 from levelfield.training.callbacks.best_epoch import BestEpoch
 from levelfield.training.callbacks.compile_trunk import CompileTrunk
 from levelfield.training.callbacks.finish_tracking import FinishTracking
-from levelfield.training.callbacks.last_checkpoint import LastCheckpoint
+from levelfield.training.callbacks.last_epoch import LastEpoch
 from levelfield.training.callbacks.new_weights_first import NewWeightsFirst
 from levelfield.training.callbacks.record_opening import RecordOpening
 from levelfield.training.callbacks.retrieval_validation import RetrievalValidation
@@ -15,12 +14,11 @@ from levelfield.training.callbacks.validate_first import ValidateFirst
 from levelfield.training.callbacks.warm_up import WarmUp
 
 __all__ = [
-    "AskedRates",
     "AverageWithStart",
     "BestEpoch",
     "CompileTrunk",
     "FinishTracking",
-    "LastCheckpoint",
+    "LastEpoch",
     "NewWeightsFirst",
     "RecordOpening",
     "RetrievalValidation",
