@@ -177,6 +177,20 @@ def test_a_fit_is_killed_twice_and_a_finished_one_is_left_alone(run: Run, tmp_pa
     assert [path.name for path in (tmp_path / "fit/killed").iterdir()] == ["0"]
 
 
+def test_a_fit_from_the_weights_of_a_checkpoint_is_killed(run: Run, tmp_path: Path, monkeypatch: Any) -> None:
+    changes = [model(embedder_init="pca")]
+    assert run(*words(tmp_path, "first", changes))[0] == 0
+    more = ["--ckpt_path", str(tmp_path / "fit/first/0/best.ckpt"), "--trainer.max_epochs", "4"]
+    assert run(*words(tmp_path, "whole", changes), *more)[0] == 0
+    killed = [*words(tmp_path, "killed", changes), *more, "--resume"]
+    monkeypatch.setenv(KILL, "2 1")
+    with pytest.raises(Killed):
+        run(*killed)
+    monkeypatch.delenv(KILL)
+    assert run(*killed)[0] == 0
+    same(tmp_path / "fit/killed/0", tmp_path / "fit/whole/0")
+
+
 TWO = [trainer(accelerator="cpu", devices=2, strategy="ddp", max_epochs=4)]
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 

@@ -76,7 +76,7 @@ class Fit(Training):
             self._refuse_other_number()
             if is_first and self._run.state == "unfinished":
                 self._last.check()
-            if config.ckpt_path is not None:
+            if config.ckpt_path is not None and self._run.state == "new":
                 start_from_checkpoint(config.ckpt_path, self.model, self.datamodule, self.config_dump)
         except BaseException:
             self._release()

@@ -190,7 +190,7 @@ def best_checkpoint(
 ) -> ModelCheckpoint:
     """Keeps `best.ckpt`, the epoch with the largest `monitor` (the first of equals); the last without validation.
 
-    A study's jobs store weights alone, a third of the size; a fit's checkpoint holds what going on from it needs.
+    A study's jobs store weights only, a third of the size. A fit stores what `trainer.fit(ckpt_path=...)` needs.
 
     Args:
         monitor: the logged score; None without validation.

@@ -58,7 +58,7 @@ class LastEpoch(Callback):
         self._sigterm = signal.getsignal(signal.SIGTERM)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if threading.current_thread() is threading.main_thread():
+        if self._sigterm is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._sigterm)  # Lightning's handler broadcasts in the middle of a step
         if self._resumes:  # with max_steps, Lightning would skip the next epoch as one that it had begun
             _Loop.restarting.fset(trainer.fit_loop, False)  # type: ignore[attr-defined] # its own setter may refuse
