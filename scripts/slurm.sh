@@ -9,7 +9,7 @@
 #   sbatch --nodes=2 --gpus-per-node=4 --cpus-per-task=32 scripts/slurm.sh \
 #     study run configs/study/grocery_quick.yaml --data.root DIR
 #
-# 90 seconds before the time limit SLURM signals levelfield, which requeues the job: it goes on where it was
+# 90 seconds before the time limit SLURM signals levelfield, which requeues the job: a fit resumes at its last epoch
 # (docs/fits.md), a study without the trainings that had not ended. A preempted job does the same. `fit` before the
 # options may be given or left out.
 #

@@ -92,11 +92,6 @@ PARTS = {
             and hasattr(_common, "lenient_check")
         ),
     ),
-    "_data_fetcher": Part(
-        "lightning",
-        "an epoch that was stopped goes on at its batch",
-        lambda: hasattr(trainer().fit_loop, "_data_fetcher"),
-    ),
     "_is_synced": Part("torchmetrics", "rows are gathered once", lambda: hasattr(MetricOfNothing(), "_is_synced")),
     "_layer_sync": Part(
         "lightning", "timm's batch norm is converted by timm", lambda: sets(DDPStrategy.__mro__[1], "_layer_sync")

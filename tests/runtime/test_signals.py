@@ -9,16 +9,33 @@ from pathlib import Path
 
 import pytest
 
-from levelfield.runtime.signals import SIGNALS, Stopped, handling, requeue, stop_at_once
+from levelfield.runtime.signals import SIGNALS, StopAtOnce, Stopped, handling, requeue
 
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_ends_what_can_be_repeated(number: signal.Signals) -> None:
     before = [signal.getsignal(each) for each in SIGNALS]
-    with pytest.raises(Stopped, match=f"stopped by {number.name}") as stop, handling(stop_at_once):
+    with pytest.raises(Stopped, match=f"stopped by {number.name}") as stop, handling(StopAtOnce()):
         signal.raise_signal(number)
     assert stop.value.code == 75
     assert [signal.getsignal(each) for each in SIGNALS] == before
+
+
+@pytest.mark.parametrize("name", ["RANK", "SLURM_PROCID", "LOCAL_RANK"])
+def test_another_process_than_the_first_works_on_for_some_seconds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("levelfield.runtime.signals.OTHERS_SECONDS", 0.3)
+    monkeypatch.setenv(name, "1")
+    started = time.monotonic()
+    stop_at_once = StopAtOnce()
+
+    def work() -> None:
+        signal.raise_signal(signal.SIGUSR1)
+        assert stop_at_once.number == signal.SIGUSR1
+        time.sleep(5)
+
+    with pytest.raises(Stopped), handling(stop_at_once):
+        work()
+    assert 0.25 < time.monotonic() - started < 4
 
 
 def forked() -> int:
@@ -36,11 +53,11 @@ def forked() -> int:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_loader_outlives_the_signals_until_its_training_has_ended_the_step(
+def test_a_forked_loader_outlives_the_signals_until_its_training_has_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("levelfield.runtime.signals.LOADER_SECONDS", 1)
-    with handling(stop_at_once):
+    with handling(StopAtOnce()):
         child = forked()
     started = time.monotonic()
     for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
@@ -98,7 +115,7 @@ def test_a_signal_that_comes_while_an_object_is_deleted_is_not_lost() -> None:
         time.sleep(5)
         raise AssertionError("it went on")
 
-    with pytest.raises(Stopped), handling(stop_at_once):
+    with pytest.raises(Stopped), handling(StopAtOnce()):
         work()
 
 

@@ -1,20 +1,24 @@
-"""A fit that a signal, a requeue or a kill stopped goes on to the bytes of one that was left alone."""
+"""A fit that is killed in its third epoch and resumed ends in the weights and rows of one that was left alone."""
 
 import csv
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
+from kill_at import KILL, Killed
 from lightning.pytorch import Trainer
 from lightning.pytorch.demos.boring_classes import BoringModel, RandomDataset
 from refused import refused
-from signal_at import SignalAt
-from study_process import StudyProcess
+from study_process import StudyProcess, children
 from tiny_fit import TINY
 from torch.utils.data import DataLoader
 
@@ -23,35 +27,229 @@ from levelfield.training.interruption import interruptible
 
 Run = Callable[..., tuple[int, str, str]]
 
-# Two epochs of 4 steps, with a callback in each fit so that all have one configuration.
-SETTINGS = """
-trainer:
-  log_every_n_steps: 1
-  callbacks: {{class_path: signal_at.SignalAt, init_args: {{step: {step}, number: {number}}}}}
-model: {{loss: ContrastiveLoss, embedding_size: 16}}
-"""
-FIT = Path("fit", "Glyphs-ContrastiveLoss")
+OURS, LIGHTNING = "levelfield.training.callbacks", "lightning.pytorch.callbacks"
+STOP = {"monitor": "val/map_at_r", "mode": "max"}
+BASE: dict[str, Any] = {
+    "trainer": {"max_epochs": 5, "log_every_n_steps": 1, "callbacks": [{"class_path": "kill_at.KillAt"}]},
+    "model": {"loss": "ArcFaceLoss", "embedding_size": 16, "embedder_lr": 0.01},
+    "data": {"eval_batch_size": 20},
+}
 
 
-def words(folder: Path, step: int, number: int) -> list[str]:
-    file = folder.parent / f"settings_{step}_{number}.yaml"
-    file.write_text(SETTINGS.format(step=step, number=int(number)))
-    return ["fit", *TINY, "--config", str(file), "--output", str(folder)]
+def callback(path: str, **arguments: Any) -> dict[str, Any]:
+    return {"trainer": {"callbacks+": {"class_path": path, "init_args": arguments}}}
 
 
-def same(folder: Path, undisturbed: Path) -> None:
-    assert sorted(path.name for path in folder.iterdir()) == ["best.ckpt", "config.yaml", "metrics.csv"]
-    assert (folder / "metrics.csv").read_bytes() == (undisturbed / "metrics.csv").read_bytes()
-    weights = [torch.load(path / "best.ckpt", weights_only=True)["state_dict"] for path in (folder, undisturbed)]
-    assert weights[0].keys() == weights[1].keys()
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+def trainer(**arguments: Any) -> dict[str, Any]:
+    return {"trainer": arguments}
+
+
+def model(**arguments: Any) -> dict[str, Any]:
+    return {"model": arguments}
+
+
+def schedule(**arguments: Any) -> dict[str, Any]:
+    return model(lr_scheduler={"class_path": "torch.optim.lr_scheduler.StepLR", "init_args": arguments})
+
+
+STILL = model(embedder_lr=0.0, trunk_lr=0.0)
+CASES: dict[str, tuple[list[dict[str, Any]], str]] = {
+    "plain": ([], "2 1"),
+    "in a validation": ([], "2 1 validation"),
+    "after the first step": ([], "2 0"),
+    "max_steps": ([trainer(max_epochs=-1, max_steps=17)], "2 1"),
+    "max_steps and a validation every 2 epochs": ([trainer(max_steps=17, check_val_every_n_epoch=2)], "2 1"),
+    "limit_train_batches": ([trainer(limit_train_batches=3)], "2 1"),
+    "two validations an epoch": ([trainer(val_check_interval=0.5)], "2 2"),
+    "a validation every 2 epochs": ([trainer(check_val_every_n_epoch=2)], "2 1"),
+    "accumulated gradients": ([trainer(accumulate_grad_batches=3)], "2 1"),
+    "a plateau schedule": ([model(learner="kill_at.PlateauLearner"), STILL], "2 1"),
+    "a schedule of epochs": ([schedule(step_size=2)], "2 1"),
+    "a schedule of steps": ([schedule(step_size=3), model(lr_scheduler_interval="step")], "2 1"),
+    "early stopping": ([callback(f"{LIGHTNING}.EarlyStopping", **STOP, patience=2), STILL, model(loss_lr=0.0)], "2 1"),
+    "early stopping due, min_epochs not reached": (
+        [callback(f"{LIGHTNING}.EarlyStopping", **STOP, patience=1), trainer(min_epochs=4, log_every_n_steps=3), STILL],
+        "2 1",
+    ),
+    "ValidateFirst": ([callback(f"{OURS}.ValidateFirst"), model(embedder_init="pca"), STILL], "2 1"),
+    "NewWeightsFirst": ([callback(f"{OURS}.NewWeightsFirst", epochs=2)], "2 1"),
+    "AverageWithStart 0.5": ([callback(f"{OURS}.AverageWithStart", alpha=0.5)], "2 1"),
+    "AverageWithStart validated": ([callback(f"{OURS}.AverageWithStart")], "2 1 validation"),
+    "UntilDone": (
+        [callback(f"{OURS}.UntilDone", first=4, every=8, patience=2), trainer(max_epochs=30), STILL],
+        "2 1",
+    ),
+    "EMA of steps": ([callback(f"{LIGHTNING}.EMAWeightAveraging", decay=0.9)], "2 1"),
+    "EMA of epochs, in a validation": (
+        [callback(f"{LIGHTNING}.EMAWeightAveraging", decay=0.5, update_every_n_steps=0, update_starting_at_epoch=0)],
+        "2 1 validation",
+    ),
+    "WarmUp": ([callback(f"{OURS}.WarmUp", steps=10)], "2 1"),
+    "a loss that draws": ([model(loss="TripletMarginLoss"), model(loss={"triplets_per_anchor": 2})], "2 1"),
+    "a frozen trunk's features": ([model(freeze_trunk=True), {"data": {"features": True}}], "2 1"),
+    "no validation": ([{"data": {"fold": "none"}}], "2 1"),
+    "SIGKILL": ([], "2 1 SIGKILL"),
+    "SIGKILL in a validation, with max_steps": ([trainer(max_steps=17)], "2 1 validation SIGKILL"),
+    "SIGKILL, two loader processes": ([{"data": {"num_workers": 2}}], "2 1 SIGKILL"),
+}  # fmt: skip
+PROCESSES = [
+    pytest.param(case, marks=pytest.mark.processes if "SIGKILL" in moment else ())
+    for case, (_, moment) in CASES.items()
+]
+
+
+def words(folder: Path, name: str, changes: list[dict[str, Any]]) -> list[str]:
+    files = []
+    for number, layer in enumerate([BASE, *changes]):
+        files.append(folder / f"layer_{number}.yaml")
+        files[-1].write_text(yaml.safe_dump(layer))
+    layers = [word for file in files for word in ("--config", str(file))]
+    return ["fit", *TINY, *layers, "--checkpoint_seconds", "0", "--output", str(folder), "--name", name]
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Whether two nested states are the same, to the bit."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(equal(value, other[key]) for key, value in one.items())
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(equal, one, other))
+    return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+
+
+def read(path: Path) -> Any:
+    return torch.load(path, weights_only=True)
+
+
+def same(killed: Path, whole: Path) -> None:
+    names = ["best.ckpt", "config.yaml", "end.pt", "metrics.csv"]
+    assert sorted(path.name for path in killed.iterdir()) == names
+    assert (killed / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
+    assert equal(read(killed / "end.pt"), read(whole / "end.pt"))
+    best = [read(folder / "best.ckpt") for folder in (killed, whole)]
+    for key in ("epoch", "global_step", "state_dict"):
+        assert equal(best[0][key], best[1][key]), key
+
+
+def in_process(*words: str, launcher: tuple[str, ...] = (), **environment: str) -> subprocess.CompletedProcess[str]:
+    paths = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, *launcher, "-m", "levelfield", *words],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths, **environment},
+    )
+
+
+@pytest.mark.filterwarnings("ignore:.*could not find the monitored key")
+@pytest.mark.parametrize("case", PROCESSES)
+def test_a_killed_fit_ends_as_one_that_was_left_alone(case: str, run: Run, tmp_path: Path, monkeypatch: Any) -> None:
+    changes, moment = CASES[case]
+    code, _, complaint = run(*words(tmp_path, "whole", changes))
+    assert code == 0, complaint
+    killed = words(tmp_path, "killed", changes)
+    if moment.endswith("SIGKILL"):
+        assert in_process(*killed, **{KILL: moment}).returncode == -signal.SIGKILL
+    else:
+        monkeypatch.setenv(KILL, moment)
+        with pytest.raises(Killed):
+            run(*killed)
+        monkeypatch.delenv(KILL)
+    assert (tmp_path / "fit/killed/0/last.ckpt").exists()
+    code, printed, complaint = run(*killed, "--resume")
+    assert code == 0, complaint
+    assert str(tmp_path / "fit/killed/0") in printed
+    assert [path.name for path in (tmp_path / "fit/killed").iterdir()] == ["0"]
+    same(tmp_path / "fit/killed/0", tmp_path / "fit/whole/0")
+
+
+def test_a_fit_is_killed_twice_and_a_finished_one_is_left_alone(run: Run, tmp_path: Path, monkeypatch: Any) -> None:
+    assert run(*words(tmp_path, "whole", []))[0] == 0
+    killed = [*words(tmp_path, "killed", []), "--resume"]
+    for moment in ("2 1", "3 1"):
+        monkeypatch.setenv(KILL, moment)
+        with pytest.raises(Killed):
+            run(*killed)
+    monkeypatch.delenv(KILL)
+    for _ in range(2):
+        assert run(*killed)[0] == 0
+        same(tmp_path / "fit/killed/0", tmp_path / "fit/whole/0")
+    assert [path.name for path in (tmp_path / "fit/killed").iterdir()] == ["0"]
+
+
+def test_a_fit_from_the_weights_of_a_checkpoint_is_killed(run: Run, tmp_path: Path, monkeypatch: Any) -> None:
+    changes = [model(embedder_init="pca")]
+    assert run(*words(tmp_path, "first", changes))[0] == 0
+    more = ["--ckpt_path", str(tmp_path / "fit/first/0/best.ckpt"), "--trainer.max_epochs", "4"]
+    assert run(*words(tmp_path, "whole", changes), *more)[0] == 0
+    killed = [*words(tmp_path, "killed", changes), *more, "--resume"]
+    monkeypatch.setenv(KILL, "2 1")
+    with pytest.raises(Killed):
+        run(*killed)
+    monkeypatch.delenv(KILL)
+    assert run(*killed)[0] == 0
+    same(tmp_path / "fit/killed/0", tmp_path / "fit/whole/0")
+
+
+TWO = [trainer(accelerator="cpu", devices=2, strategy="ddp", max_epochs=4)]
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.parametrize("launcher", [(), pytest.param(TORCHRUN, marks=pytest.mark.full)], ids=["ours", "torchrun"])
+def test_two_processes_are_killed_and_resume_in_one_folder(launcher: tuple[str, ...], tmp_path: Path) -> None:
+    whole = in_process(*words(tmp_path, "whole", TWO))
+    assert whole.returncode == 0, whole.stderr
+    killed = in_process(*words(tmp_path, "killed", TWO), launcher=launcher, **{KILL: "2 1 SIGKILL"})
+    assert killed.returncode == (1 if launcher else -signal.SIGKILL), killed.stderr  # torchrun has a code of its own
+    resumed = in_process(*words(tmp_path, "killed", TWO), "--resume", launcher=launcher)
+    assert resumed.returncode == 0, resumed.stderr
+    assert resumed.stdout.count("resuming in") == 1
+    assert [path.name for path in (tmp_path / "fit/killed").iterdir()] == ["0"]
+    same(tmp_path / "fit/killed/0", tmp_path / "fit/whole/0")
 
 
 def assert_stopped(code: int, complaint: str, number: signal.Signals, key: str = "--resume") -> None:
-    """One line that names the signal and how the fit goes on."""
+    """One line that names the signal and how to resume."""
     assert (code, complaint.count("\n")) == (75, 1), complaint
     assert number.name in complaint
     assert key in complaint
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
+def test_a_signal_ends_a_fit_at_once(number: signal.Signals, run: Run, tmp_path: Path, monkeypatch: Any) -> None:
+    command = [*words(tmp_path, "stopped", []), "--resume"]
+    folder = tmp_path / "fit/stopped"
+    monkeypatch.setenv(KILL, f"0 1 {number.name}")
+    code, printed, complaint = run(*command)
+    assert_stopped(code, complaint, number, "begins again")
+    assert any(line.startswith("note: ") and line.endswith(str(folder)) for line in printed.splitlines())
+    assert not (folder / "0/last.ckpt").exists()
+    monkeypatch.setenv(KILL, f"2 1 {number.name}")
+    code, _, complaint = run(*command)
+    assert_stopped(code, complaint, number)
+    assert read(folder / "1/last.ckpt")["global_step"] == 8
+    monkeypatch.delenv(KILL)
+    assert run(*command)[0] == 0
+    assert read(folder / "1/end.pt")["steps"] == 20
+
+
+def test_ctrl_c_ends_a_fit_and_names_the_way_on(run: Run, tmp_path: Path, monkeypatch: Any) -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    monkeypatch.setenv(KILL, "2 1 SIGINT")
+    code, _, complaint = run(*words(tmp_path, "stopped", []))
+    assert code == 130
+    for key in ("best.ckpt", "--resume"):
+        assert key in complaint.splitlines()[-1]
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_a_short_fit_stores_no_state(run: Run, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv(KILL, "2 1 SIGTERM")
+    code, _, complaint = run(*words(tmp_path, "stopped", []), "--checkpoint_seconds", "3600")
+    assert_stopped(code, complaint, signal.SIGTERM, "begins again")
+    assert not (tmp_path / "fit/stopped/0/last.ckpt").exists()
 
 
 @pytest.fixture
@@ -70,68 +268,29 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "scontrol.txt"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
-def test_a_stopped_fit_goes_on_with_resume(
-    number: int, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    step = {signal.SIGTERM: 2, signal.SIGUSR1: 4, signal.SIGUSR2: 7}[signal.Signals(number)]
-    monkeypatch.setattr(SignalAt, "sent", True)
-    assert run(*words(tmp_path / "undisturbed", step, number))[0] == 0
-    monkeypatch.setattr(SignalAt, "sent", False)
-    code, printed, complaint = run(*words(tmp_path / "stopped", step, number), "--resume")
-    assert_stopped(code, complaint, signal.Signals(number))
-    folder = tmp_path / "stopped" / FIT
-    assert any(line.startswith("note: ") and line.endswith(str(folder)) for line in printed.splitlines())
-    assert (folder / "0" / "last.ckpt").exists()
-    code, printed, complaint = run(*words(tmp_path / "stopped", step, number), "--resume")
-    assert code == 0, complaint
-    assert str(folder / "0") in printed
-    same(folder / "0", tmp_path / "undisturbed" / FIT / "0")
-    before = (folder / "0" / "best.ckpt").stat().st_mtime_ns
-    assert run(*words(tmp_path / "stopped", step, number), "--resume")[0] == 0
-    assert (folder / "0" / "best.ckpt").stat().st_mtime_ns == before
-    assert [path.name for path in folder.iterdir()] == ["0"]
-
-
-@pytest.mark.parametrize("step", [4, 6])
-def test_a_stopped_fit_on_the_whole_half_goes_on_to_its_last_epoch(
-    step: int, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = ["--data.fold", "none"]
-    monkeypatch.setattr(SignalAt, "sent", True)
-    assert run(*words(tmp_path / "undisturbed", step, signal.SIGTERM), *whole)[0] == 0
-    monkeypatch.setattr(SignalAt, "sent", False)
-    assert run(*words(tmp_path / "stopped", step, signal.SIGTERM), *whole)[0] == 75
-    code, _, complaint = run(*words(tmp_path / "stopped", step, signal.SIGTERM), *whole, "--resume")
-    assert code == 0, complaint
-    same(tmp_path / "stopped" / FIT / "0", tmp_path / "undisturbed" / FIT / "0")
-
-
-def test_a_requeued_job_goes_on_by_itself(
-    slurm: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(SignalAt, "sent", False)
-    code, _, complaint = run(*words(tmp_path / "stopped", 3, signal.SIGUSR1))
+def test_a_requeued_job_resumes_by_itself(slurm: Path, run: Run, tmp_path: Path, monkeypatch: Any) -> None:
+    command, folder = words(tmp_path, "stopped", []), tmp_path / "fit/stopped/0"
+    monkeypatch.setenv(KILL, "2 1 SIGUSR1")
+    code, _, complaint = run(*command)
     assert_stopped(code, complaint, signal.SIGUSR1, "4177")
     assert slurm.read_text() == "requeue 4177\n"
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    code, _, complaint = run(*words(tmp_path / "stopped", 3, signal.SIGUSR1))
+    monkeypatch.delenv(KILL)
+    code, printed, complaint = run(*command)
     assert code == 0, complaint
-    monkeypatch.delenv("SLURM_RESTART_COUNT")
-    assert run(*words(tmp_path / "undisturbed", 3, signal.SIGUSR1))[0] == 0
-    same(tmp_path / "stopped" / FIT / "0", tmp_path / "undisturbed" / FIT / "0")
-    # Requeued once more, after its end: nothing begins anew.
+    assert f"resuming in {folder}" in printed
+    # Requeued again after its end: nothing begins.
     monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
-    before = (tmp_path / "stopped" / FIT / "0" / "best.ckpt").stat().st_mtime_ns
-    assert run(*words(tmp_path / "stopped", 3, signal.SIGUSR1))[0] == 0
-    assert (tmp_path / "stopped" / FIT / "0" / "best.ckpt").stat().st_mtime_ns == before
+    before = (folder / "best.ckpt").stat().st_mtime_ns
+    assert run(*command)[0] == 0
+    assert (folder / "best.ckpt").stat().st_mtime_ns == before
 
 
 def test_a_preempted_or_cancelled_job_is_not_requeued_by_itself(
-    slurm: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    slurm: Path, run: Run, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(SignalAt, "sent", False)
-    code, _, complaint = run(*words(tmp_path / "stopped", 3, signal.SIGTERM))
+    monkeypatch.setenv(KILL, "2 1 SIGTERM")
+    code, _, complaint = run(*words(tmp_path, "stopped", []))
     assert_stopped(code, complaint, signal.SIGTERM)
     assert not slurm.exists()
 
@@ -163,47 +322,68 @@ def test_a_checkpoint_of_lightning_in_the_working_directory_changes_nothing(
     assert run("validate", "--ckpt_path", "best.ckpt")[1] == printed[0]
 
 
-def test_a_last_state_of_other_code_or_a_torn_one_is_refused(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(SignalAt, "sent", False)
-    command = words(tmp_path / "stopped", 3, signal.SIGTERM)
+@pytest.mark.parametrize("damage", ["other data", "no best.ckpt", "torn"])
+def test_what_a_fit_cannot_resume_from_is_refused(damage: str, run: Run, tmp_path: Path, monkeypatch: Any) -> None:
+    command = words(tmp_path, "stopped", [])
+    monkeypatch.setenv(KILL, "2 1 SIGTERM")
     assert run(*command)[0] == 75
-    last = tmp_path / "stopped" / FIT / "0" / "last.ckpt"
-    content = torch.load(last, weights_only=True)
-    content["job"]["identity"]["files"] = "others"
-    torch.save(content, last)
-    refused(run(*command, "--resume"), str(last), "files")
-    last.write_bytes(last.read_bytes()[:-100])
-    refused(run(*command, "--resume"), str(last))
+    last = tmp_path / "fit/stopped/0/last.ckpt"
+    if damage == "torn":
+        last.write_bytes(last.read_bytes()[:-100])
+    elif damage == "no best.ckpt":
+        last.with_name("best.ckpt").unlink()
+    else:
+        content = read(last)
+        content["resume"]["identity"]["data"] = "others"
+        torch.save(content, last)
+    key = {"other data": "other data", "no best.ckpt": "best.ckpt", "torn": "last.ckpt"}[damage]
+    refused(run(*command, "--resume"), str(last.parent), key, "--resume")
 
 
 @pytest.mark.processes
-def test_signals_from_outside_stop_a_fit_and_change_no_byte(tmp_path: Path) -> None:
-    def command(folder: str) -> list[str]:
-        settings = words(tmp_path / folder, -1, signal.SIGTERM)
-        return [*settings, "--data.steps_per_epoch", "20", "--trainer.max_epochs", "4"]
+def test_a_signal_to_a_fit_and_its_loaders_is_one_line(tmp_path: Path) -> None:
+    command = words(tmp_path, "stopped", [{"data": {"num_workers": 2}, "trainer": {"max_epochs": 1000}}])
+    process = StudyProcess(command, tmp_path / "log")
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "fit/stopped/0/last.ckpt").exists():
+        assert process.exit_code is None, process.wait()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    for child in children(process.pid):
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGTERM)
+    process.signal(signal.SIGTERM)
+    printed = process.wait(60)
+    assert process.exit_code == 75, printed
+    assert "--resume" in printed.splitlines()[-1]
+    assert "Traceback" not in printed
 
-    folder = tmp_path / "stopped" / FIT / "0"
-    # In the second epoch; and as soon as the rows of before are back.
-    for number, moment in ((signal.SIGUSR1, "best.ckpt"), (signal.SIGTERM, "metrics.csv")):
-        (folder / "metrics.csv").unlink(missing_ok=True)
-        process = StudyProcess([*command("stopped"), "--resume"], tmp_path / f"{number.name}.log")
-        deadline = time.monotonic() + 120
-        while not (folder / moment).exists():
-            assert process.exit_code is None, process.wait()
-            assert time.monotonic() < deadline
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.parametrize("launcher", [(), pytest.param(TORCHRUN, marks=pytest.mark.full)], ids=["ours", "torchrun"])
+def test_a_signal_to_two_processes_is_one_line(launcher: tuple[str, ...], tmp_path: Path) -> None:
+    command = words(tmp_path, "stopped", TWO)
+    stopped = in_process(*command, launcher=launcher, **{KILL: "2 1 SIGUSR1"})  # of the first process
+    assert stopped.returncode == (1 if launcher else 75), stopped.stderr
+    assert stopped.stderr.count("SIGUSR1") == 1
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, *launcher, "-m", "levelfield", *command, "--trainer.max_epochs", "1000"],
+            stderr=log,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])},
+            start_new_session=True,
+        )
+        while not (tmp_path / "fit/stopped/1/last.ckpt").exists():
+            assert process.poll() is None, (tmp_path / "log").read_text()
             time.sleep(0.01)
-        process.signal(number)
-        printed = process.wait(60)
-        assert_stopped(process.exit_code, f"{printed.splitlines()[-1]}\n", number)
-        assert (folder / "last.ckpt").exists()
-    last = StudyProcess([*command("stopped"), "--resume"], tmp_path / "last.log")
-    undisturbed = StudyProcess(command("undisturbed"), tmp_path / "undisturbed.log")
-    for process in (last, undisturbed):
-        printed = process.wait(120)
-        assert process.exit_code == 0, printed
-    same(folder, tmp_path / "undisturbed" / FIT / "0")
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(60)
+    printed = (tmp_path / "log").read_text()
+    assert process.returncode == (1 if launcher else 75), printed
+    assert printed.count("levelfield: stopped by SIGTERM; ") == 1
+    assert launcher or "Traceback" not in printed
 
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
@@ -217,5 +397,5 @@ def test_a_signal_while_the_loaders_start_is_that_signal(stop: BaseException, tm
 
     trainer = Trainer(default_root_dir=tmp_path, accelerator="cpu", logger=False, max_epochs=1)
     loader = NotStarted(RandomDataset(32, 8))
-    with pytest.raises(type(stop)), interruptible(trainer):
+    with pytest.raises(type(stop)), interruptible():
         trainer.fit(BoringModel(), loader)

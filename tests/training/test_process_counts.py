@@ -1,4 +1,4 @@
-"""`levelfield fit` on one process and on two: one validation curve, whoever begins and whoever goes on."""
+"""`levelfield fit` on one process and on two: one validation curve, whoever begins and whoever resumes."""
 
 import csv
 import os
@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from kill_at import KILL
 from tiny_fit import TINY
 
 ALONE = ["--trainer.devices", "1"]
@@ -17,24 +18,27 @@ trainer:
   max_epochs: 4
   accelerator: cpu
   precision: 64-true # float32 swaps near ties of a ranking
-  callbacks: {{class_path: signal_at.SignalAt, init_args: {{step: {step}, number: 10}}}}
+  callbacks: {class_path: kill_at.KillAt}
 """
 
 
-def levelfield(folder: Path, *words: str, launcher: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+def levelfield(
+    folder: Path, *words: str, launcher: tuple[str, ...] = (), kill: str = ""
+) -> subprocess.CompletedProcess[str]:
     paths = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths, KILL: kill}
     command = [sys.executable, *launcher, "-m", "levelfield", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=folder, env=environment)
 
 
-def fit(folder: Path, name: str, processes: list[str], *words: str, step: int = -1, launcher=()) -> list[float]:
-    """The validation curve of 20 steps, 5 an epoch; stopped before `step` it must say so, and has none."""
-    settings = folder / f"settings_{step}.yaml"
-    settings.write_text(SETTINGS.format(step=step))
+def fit(folder: Path, name: str, processes: list[str], *words: str, kill: str = "", launcher=()) -> list[float]:
+    """The validation curve of 20 steps, 5 an epoch; none of a fit that is killed."""
+    settings = folder / "settings.yaml"
+    settings.write_text(SETTINGS)
     words = (*TINY, "--config", str(settings), "--model.loss", "ArcFaceLoss", "--data.steps_per_epoch", "5", *words)
-    done = levelfield(folder, "fit", *words, "--name", name, *processes, launcher=launcher)
-    if step >= 0 and "--resume" not in words:
+    words += ("--checkpoint_seconds", "0")
+    done = levelfield(folder, "fit", *words, "--name", name, *processes, launcher=launcher, kill=kill)
+    if kill:
         assert "SIGUSR1" in done.stderr, done.stderr
         return []
     assert done.returncode == 0, done.stderr
@@ -80,7 +84,7 @@ def test_two_processes_have_the_validation_curve_of_one(folder, alone, processes
         pytest.param(ALONE, DDP, id="from_1_to_2"),
     ],
 )
-def test_a_fit_goes_on_with_another_number_of_processes(folder, alone, first, then, request) -> None:
+def test_a_fit_resumes_with_another_number_of_processes(folder, alone, first, then, request) -> None:
     name = request.node.callspec.id
-    fit(folder, name, first, step=7)
-    assert fit(folder, name, then, "--resume", step=7) == pytest.approx(alone, abs=1e-4)
+    fit(folder, name, first, kill="1 1 SIGUSR1")
+    assert fit(folder, name, then, "--resume") == pytest.approx(alone, abs=1e-4)

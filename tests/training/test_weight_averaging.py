@@ -2,7 +2,6 @@
 
 import copy
 import json
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import torch
 import yaml
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import EMAWeightAveraging
-from signal_at import SignalAt
 from tiny_fit import TINY
 from toy_study import TOY
 
@@ -82,26 +80,14 @@ def test_a_study_tests_the_weights_that_it_selected(run, tmp_path, monkeypatch) 
         assert scored(job / "best.ckpt", data) == pytest.approx(result["validation"]["map_at_r"], abs=1e-6)
 
 
-@pytest.mark.parametrize(("step", "in_validation"), [(5, False), (4, True)])
-def test_a_fit_that_was_stopped_goes_on_with_its_average(step, in_validation, run, tmp_path, monkeypatch) -> None:
-    given = {"step": step, "in_validation": in_validation, "number": int(signal.SIGTERM)}
-    at = {"class_path": "signal_at.SignalAt", "init_args": given}
-    settings = {"trainer": {"callbacks": [at, BY_STEP]}, "model": {"loss": "ArcFaceLoss", "embedder_lr": 0.1}}
+def test_a_fit_validates_as_its_checkpoint_does(run, tmp_path) -> None:
+    settings = {"trainer": {"callbacks": [BY_STEP]}, "model": {"loss": "ArcFaceLoss", "embedder_lr": 0.1}}
     (tmp_path / "ema.yaml").write_text(yaml.safe_dump(settings))
-    words = ["fit", *TINY, "--config", tmp_path / "ema.yaml", "--data.eval_batch_size", "20", "--output"]
-    for folder, sent, code in (("whole", True, 0), ("stopped", False, 75)):
-        monkeypatch.setattr(SignalAt, "sent", sent)
-        assert run(*words, tmp_path / folder)[0] == code
-    assert run(*words, tmp_path / "stopped", "--resume")[0] == 0
-    whole, stopped = (tmp_path / folder / "fit" / "Glyphs-ArcFaceLoss" / "0" for folder in ("whole", "stopped"))
-    assert (whole / "metrics.csv").read_bytes() == (stopped / "metrics.csv").read_bytes()
-    kept = [torch.load(folder / "best.ckpt", weights_only=True) for folder in (whole, stopped)]
-    for key in ("state_dict", "current_model_state"):
-        assert kept[0][key].keys() == kept[1][key].keys() >= {"loss.class_weights"}
-        assert all(torch.equal(value, kept[1][key][name]) for name, value in kept[0][key].items())
-    code, printed, complaint = run("validate", "--ckpt_path", whole / "best.ckpt")
+    assert run("fit", *TINY, "--config", tmp_path / "ema.yaml", "--output", tmp_path)[0] == 0
+    folder = tmp_path / "fit" / "Glyphs-ArcFaceLoss" / "0"
+    code, printed, complaint = run("validate", "--ckpt_path", folder / "best.ckpt")
     assert code == 0, complaint
-    best = max(float(row.split(",")[2]) for row in (whole / "metrics.csv").read_text().splitlines()[1:])
+    best = max(float(row.split(",")[2]) for row in (folder / "metrics.csv").read_text().splitlines()[1:])
     assert f"{best:.6f}" in printed
 
 

@@ -42,7 +42,7 @@ OF_EVALUATION = {
     *("limit_val_batches", "limit_test_batches", "limit_predict_batches"),
 }
 OF_FIT = (
-    *("name", "output", "resume", "checkpoint_seconds", "seed_everything", "weights_only", "model.trunk.weights"),
+    *("name", "output", "resume", "checkpoint_seconds", "seed_everything", "model.trunk.weights"),
     *(f"trainer.{key}" for key in sorted({*inspect.signature(Trainer).parameters} - OF_EVALUATION)),
 )
 

@@ -1,10 +1,9 @@
-"""`levelfield fit`: one training in a folder of its own, which a stopped fit goes on in."""
+"""`levelfield fit`: one training in a folder of its own, which `--resume` continues."""
 
-import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-import torch
 from jsonargparse import Namespace
 from lightning.pytorch import Callback
 
@@ -15,22 +14,17 @@ from levelfield.errors import UserError
 from levelfield.metrics.table import title_of
 from levelfield.runtime.launchers import launched_nodes, launched_together
 from levelfield.runtime.signals import Stopped
-from levelfield.storage.without_places import without_places
 from levelfield.training.build import Training
-from levelfield.training.callbacks.asked_rates import AskedRates, asked_rates
-from levelfield.training.callbacks.last_checkpoint import LastCheckpoint
+from levelfield.training.callbacks.last_epoch import LastEpoch
 from levelfield.training.callbacks.validate_first import BEFORE_TRAINING
-from levelfield.training.checkpoint import read_checkpoint
-from levelfield.training.checkpoint_content import check_callbacks
-from levelfield.training.contradictions import refuse_finished, refuse_other_architecture, refuse_other_folds
+from levelfield.training.initial_weights import start_from_checkpoint
 from levelfield.training.interruption import interruptible
-from levelfield.training.run_claim import BEST, LAST, Claim, claim, learns_from_group
-from levelfield.training.run_folder import default_name, is_first_process
+from levelfield.training.run_folder import BEST, LAST, RunFolder, claim, is_first_process
 from levelfield.training.settings import plain
 from levelfield.training.trust import own_packages
 
 # Options without a dot that are settings: a file can have them too.
-SETTINGS = ("seed_everything", "name", "output", "checkpoint_seconds", "ckpt_path", "weights_only")
+SETTINGS = ("seed_everything", "name", "output", "checkpoint_seconds", "ckpt_path")
 # `seed_everything` sets these; a printed configuration has them.
 LINKED = ("model.seed", "data.seed")
 
@@ -56,32 +50,34 @@ def main(argv: list[str]) -> int:
 
 
 class Fit(Training):
-    """A training that claims a folder below `--output`, and goes on there or from a checkpoint."""
+    """A training that claims a folder below `--output`, and resumes there or starts from a checkpoint's weights."""
 
-    _claim: Claim
-    _last: LastCheckpoint
+    _run: RunFolder
+    _last: LastEpoch
 
     def __init__(self, config: Config, resume: bool, complete: bool = True) -> None:
-        self._started = time.monotonic()
         self._resume = resume
         super().__init__(config, command="fit", complete=complete)
 
     def build(self) -> None:
-        """Claim a folder and make the parts; on a process that another one started, in that one's folder."""
+        """Claim a folder and make the parts. Only the first process of a run claims one.
+
+        Raises:
+            UserError: a part is refused, or the fit cannot resume from its `last.ckpt`.
+        """
         config = self.config
         _refuse_unusable(config, self._resume)
-        self._claim_folder(Path(config.output) / "fit" / (config.name or default_name(config)))
+        parent = Path(config.output) / "fit" / (config.name or _default_name(config))
+        is_first = is_first_process()
+        self._run = claim(parent, plain(self.parser, config), self._resume) if is_first else RunFolder(parent)
+        self.folder = self._run.path
         try:
             super().build()
             self._refuse_other_number()
-            if learns_from_group(self.trainer):
-                with torch.random.fork_rng(devices=[]):  # Lightning seeds anew there
-                    self.trainer.strategy.setup_environment()
-                words = self.trainer.strategy.broadcast((self._claim.folder, self._claim.state))
-                if not is_first_process():
-                    self._claim = Claim(*words)
-                    self.folder = self._claim.folder
-                    self.trainer = self.make_trainer()
+            if is_first and self._run.state == "unfinished":
+                self._last.check()
+            if config.ckpt_path is not None and self._run.state == "new":
+                start_from_checkpoint(config.ckpt_path, self.model, self.datamodule, self.config_dump)
         except BaseException:
             self._release()
             raise
@@ -104,94 +100,73 @@ class Fit(Training):
                 f"{self.trainer.num_nodes}"
             )
 
-    def _claim_folder(self, parent: Path) -> None:
-        """The first process claims a folder, and tells those that it starts itself; others learn it from the group."""
-        if is_first_process():
-            self._claim = claim(parent, plain(self.parser, self.config), self._resume)
-            self._claim.tell()
-        else:
-            self._claim = Claim.told() or Claim(parent / "unknown")
-        self.folder = self._claim.folder
+    def _learn_folder(self) -> None:
+        """Let all processes know the folder of the first: each reads the checkpoint that a fit resumes from."""
+        strategy: Any = self.trainer.strategy
+        several = self.trainer.num_devices * self.trainer.num_nodes > 1
+        if not several or strategy.launcher is None or strategy.launcher.is_interactive_compatible:  # forks know it
+            return
+        strategy.launcher.launch(strategy.setup_environment)  # starts the processes, unless srun or torchrun did
+        path, state = strategy.broadcast((self._run.path, self._run.state))
+        if not is_first_process():
+            self._run = RunFolder(path, state)
 
     def _release(self) -> None:
         if is_first_process():
-            self._claim.release()
+            self._run.release()
 
     def with_callbacks_of_command(self, callbacks: list[Callback]) -> list[Callback]:
-        config = self.config
-        if config.ckpt_path is not None:
-            callbacks = [*callbacks, self._rates_beside(config.ckpt_path)]
-        if config.trainer.enable_checkpointing is False:
+        if self.config.trainer.enable_checkpointing is False:
             return callbacks
         identity = partial(self.identity, self.config_dump, sources(self.config_dump))
-        self._last = LastCheckpoint(self._claim.folder, identity, config.checkpoint_seconds, self._started)
-        return [self._last.first, *callbacks, self._last]
-
-    def _rates_beside(self, path: Path) -> AskedRates:
-        """A fit that goes on from a checkpoint has its architecture, data set and fold, and a step left to do."""
-        checkpoint = read_checkpoint(path)
-        check_callbacks(checkpoint.get("callbacks", {}), path)
-        if "datamodule_hyper_parameters" not in checkpoint:
-            raise UserError(
-                f"'{path}' was fitted with loaders of one's own, which it cannot name: go on from it in Python, "
-                "trainer.fit(learner, loader, ckpt_path=..., weights_only=True)"
-            )
-        stored, asked = without_places(checkpoint["hyper_parameters"]), without_places(self.config_dump["model"])
-        refuse_other_architecture(stored, asked, path)
-        refuse_other_folds(checkpoint["datamodule_hyper_parameters"], self.config_dump["data"], path)
-        trainer = self.config_dump["trainer"]
-        refuse_finished(checkpoint, trainer["max_epochs"], trainer["max_steps"], path)
-        return asked_rates(stored, asked)
+        self._last = LastEpoch(self._run.path, identity, self.config.checkpoint_seconds)
+        return [self._last, *callbacks]
 
     def run(self) -> None:
-        """Trainer.fit, on from `last.ckpt` if this fit was stopped; nothing if it is finished.
+        """Trainer.fit, from `last.ckpt` if this fit was killed; nothing if it is finished.
 
         Raises:
             KeyboardInterrupt: Ctrl-C, which Lightning would turn into an exit.
-            Stopped: A signal came; the last state is written.
-            UserError: `last.ckpt` is of other data or code, or damaged.
+            Stopped: A signal came.
+            UserError: A callback or a weight does not fit.
         """
-        if self._claim.state == "new":
-            self._begin()
-        if self._claim.state == "finished":
-            if is_first_process():
-                print(f"{self.folder} is finished: nothing to do (another one begins without --resume)")
-            return
-        checkpoint: str | Path | None = self.config.ckpt_path
         try:
-            if self._claim.state == "unfinished":
-                checkpoint = self._state_to_go_on_from()
-            with interruptible(self.trainer):
-                self.trainer.fit(
-                    self.model, datamodule=self.datamodule, ckpt_path=checkpoint, weights_only=self.config.weights_only
-                )
+            self._learn_folder()
+            if self._run.state == "finished":
+                if is_first_process():
+                    print(f"{self._run.path} is finished: nothing to do (another one begins without --resume)")
+                return
+            self._begin()
+            last = self._run.path / LAST if self._run.state == "unfinished" else None
+            with interruptible():
+                self.trainer.fit(self.model, datamodule=self.datamodule, ckpt_path=last, weights_only=True)
         except KeyboardInterrupt:
-            best = self._claim.folder / BEST
+            best = self._run.path / BEST
             kept = [f"best so far: {best}"] * best.exists()
-            raise KeyboardInterrupt("; ".join([*kept, *self._how_to_go_on()])) from None
+            raise KeyboardInterrupt("; ".join([*kept, *self._how_to_resume()])) from None
         except Stopped as stop:
-            stop.remedy = "; ".join(self._how_to_go_on())
+            stop.remedy = "; ".join(self._how_to_resume())
             raise
         except RuntimeError as error:
-            if str(error).startswith("Early stopping conditioned on metric"):
-                raise UserError(f"--trainer.callbacks: {error}") from error
-            if "loading state_dict" not in str(error) or checkpoint is None:
+            if not str(error).startswith("Early stopping conditioned on metric"):
                 raise
-            line = " ".join(str(error).split())
-            raise UserError(f"'{checkpoint}' has weights of other shapes: {line[:200]}") from error
+            raise UserError(f"--trainer.callbacks: {error}") from error
         else:
             if is_first_process():
-                self._claim.finish()
+                self._run.finish()
         finally:
             self._release()
 
     def _begin(self) -> None:
+        if not is_first_process():
+            return
+        if self._run.state == "unfinished":
+            print(f"resuming in {self.folder}")
+            return
         self.write_config()
-        if is_first_process():
-            print("\n".join([*self.datamodule.overview(), f"trunk: {self.model.trunk.summary()}"]))
-            if self._resume:
-                parent = self._claim.folder.parent
-                print(f"note: nothing to go on with: no fit of these settings was stopped in {parent}")
+        print("\n".join([*self.datamodule.overview(), f"trunk: {self.model.trunk.summary()}"]))
+        if self._resume:
+            print(f"note: nothing to resume: no fit of these settings was stopped in {self._run.path.parent}")
 
     def conclusion(self) -> list[str]:
         """What a finished fit says: its batches, its best score, and the next command."""
@@ -209,22 +184,17 @@ class Fit(Training):
         score = f"best validation {title_of(self.selected_by)} {self.best_score:.4f} {when}: {best}"
         return [*lines, score, f"next: levelfield validate --ckpt_path {best}{trusted}"]
 
-    def _how_to_go_on(self) -> list[str]:
-        kept = (self._claim.folder / LAST).exists()
-        return ["the same command with --resume goes on"] if kept else []
+    def _how_to_resume(self) -> list[str]:
+        if not (self._run.path / LAST).exists():
+            return ["no epoch is kept: the same command begins again"]
+        return ["the same command with --resume continues at the last whole epoch that it kept"]
 
-    def _state_to_go_on_from(self) -> Path:
-        differences = self._last.differences()
-        if differences is None:
-            raise UserError(f"{self._last.path} or the {BEST} beside it is damaged: leave --resume out to begin again")
-        if differences:
-            raise UserError(
-                f"{self._last.path} was written with other {' and '.join(differences)}: go on with the same, or leave "
-                "--resume out to begin again"
-            )
-        if is_first_process():
-            print(f"going on in {self.folder}")
-        return self._last.path
+
+def _default_name(config: Namespace) -> str:
+    """`<data set>-<loss>`, in the words of the command line."""
+    data, loss = config["data"]["dataset"]["class_path"], config["model"]["loss"]
+    names = (data, loss.__name__ if callable(loss) else loss["class_path"])  # a function is there itself
+    return "-".join(name.rpartition(".")[2] for name in names)
 
 
 def _refuse_unusable(config: Namespace, resume: bool) -> None:
@@ -235,4 +205,4 @@ def _refuse_unusable(config: Namespace, resume: bool) -> None:
     if not 0 <= seconds < float("inf"):
         raise UserError(f"--checkpoint_seconds {seconds:g}: give seconds, 0 or more")
     if resume and config.trainer.enable_checkpointing is False:
-        raise UserError("--resume goes on from last.ckpt, which --trainer.enable_checkpointing false does not keep")
+        raise UserError("--resume needs last.ckpt, which --trainer.enable_checkpointing false does not keep")

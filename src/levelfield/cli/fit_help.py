@@ -14,9 +14,9 @@ usage: levelfield fit [--config FILE ...] [--KEY VALUE ...]
   --print_config         prints the resulting configuration and exits
   --name NAME            folder of this fit (default: <data set>-<loss>)
   --output DIR           folder that everything is written to (default: outputs)
-  --resume               go on with the newest fit of these settings, if it was stopped
+  --resume               continue the newest fit of these settings at its last whole epoch, if it was stopped
   --seed_everything N    seed of weights, batches and augmentation (default 0)
-  --ckpt_path FILE       a checkpoint that the fit goes on from
+  --ckpt_path FILE       a checkpoint whose weights a new fit starts from
 """
 TAIL = """\
 A class takes its arguments behind its key: --model.loss ArcFaceLoss --model.loss.margin 20

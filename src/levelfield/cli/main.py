@@ -11,8 +11,8 @@ from levelfield.errors import UserError, nearest, refused_file
 from levelfield.runtime.freed_memory import keep_freed_memory
 from levelfield.runtime.imports import quick_imports
 from levelfield.runtime.own_modules import find_own_modules
-from levelfield.runtime.processes import end_with_first
-from levelfield.runtime.signals import EXIT_CODE, Stopped, handling, is_first_rank, requeue, stop_at_once
+from levelfield.runtime.processes import FIRST, end_with_first
+from levelfield.runtime.signals import EXIT_CODE, StopAtOnce, Stopped, handling, is_first_rank, requeue
 
 HELP = f"""\
 levelfield {__version__}: compares deep metric learning methods on a level playing field
@@ -72,6 +72,7 @@ def main(argv: list[str] | None = None) -> int:
     if args[0] == "--version":
         print(__version__)
         return 0
+    stop_at_once = StopAtOnce()
     try:
         with handling(stop_at_once):
             return _run(args[0], args[1:])
@@ -81,6 +82,8 @@ def main(argv: list[str] | None = None) -> int:
         print(f"\nstopped{f'; {stop}' if str(stop) else ''}", file=sys.stderr)
         return 130
     except Exception as error:
+        if stop_at_once.number:  # the first process has left the group before this one
+            return _stopped(Stopped(stop_at_once.number))
         if debug or not _is_users(error):
             traceback.print_exc()
             return 2 if _is_users(error) else 1
@@ -110,9 +113,7 @@ def _run(name: str, words: list[str]) -> int:
 
 def _stopped(stop: Stopped) -> int:
     """Says how to go on, and lets SLURM do it."""
-    from levelfield.training.run_claim import Claim
-
-    if os.environ.get("LOCAL_RANK", "0") != "0" and Claim.told() is not None:
+    if os.environ.get("LOCAL_RANK", "0") != "0" and FIRST in os.environ:
         return 0  # a process that the fit started itself: Lightning kills the fit if one fails
     if is_first_rank():
         print("; ".join(["levelfield: " + str(stop), *filter(None, [requeue(stop) or stop.remedy])]), file=sys.stderr)

@@ -249,6 +249,11 @@ class MetricDataModule(LightningDataModule):
         index = self.dataset.read_index()
         check_test_half(index, self._halves(index)[2])
 
+    def test_classes(self) -> list[str]:
+        """The names of the test classes."""
+        index = self.dataset.read_index()
+        return [index.class_names[c] for c in self._halves(index)[2]]
+
     def test_sample_hashes(self) -> list[str]:
         """A hash of each test sample, as the ledger of the evaluations holds them."""
         index = self.dataset.read_index()

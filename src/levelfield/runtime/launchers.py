@@ -29,3 +29,9 @@ def launched_nodes() -> int | None:
     if here.isdigit() and int(here) > 0:
         return int(os.environ.get("WORLD_SIZE", here)) // int(here)
     return int(nodes) if nodes.isdigit() else None
+
+
+def restarted() -> bool:
+    """Whether SLURM has requeued this job, or torchrun started its processes again."""
+    counts = ("SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT")
+    return any(os.environ.get(name, "0") not in ("", "0") for name in counts)

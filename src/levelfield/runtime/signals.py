@@ -1,7 +1,7 @@
 """Who has SIGTERM, SIGUSR1 and SIGUSR2, by which a cluster announces the end of a job, and the Ctrl-C of a study.
 
-Outside of a training they end the program at once. A training ends its step and writes its last state first. Either
-way the exit code is 75, and the same command goes on: a study by itself, a fit with `--resume`.
+They end the program at once. The exit code is 75, and the same command goes on: a study by itself, a fit with
+`--resume`, at its last whole epoch.
 """
 
 import os
@@ -17,6 +17,7 @@ from typing import Any
 # SIGUSR1 is what `#SBATCH --signal` is given here, SIGUSR2 what other scripts give; SIGTERM comes with a preemption.
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 LOADER_SECONDS = 10
+OTHERS_SECONDS = 5  # of the processes of a run after its first one
 AGAIN_SECONDS = 0.1
 EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, the same command can be given again
 
@@ -42,8 +43,8 @@ class Stopped(SystemExit):
 def handling(handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
     """Let `handler` have the signals; they reach the main thread alone, so another one changes nothing.
 
-    A cluster signals loader processes too. They were forked with the handlers: they go on until the training has ended
-    its step, or some seconds at most.
+    A cluster signals loader processes too. They were forked with the handlers: they go on until the training has ended,
+    or some seconds at most, so that it fails because of the signal and not because of them.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -80,13 +81,29 @@ def handling(handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
             signal.signal(number, earlier)
 
 
-def stop_at_once(number: int, frame: FrameType | None = None) -> None:
-    """A handler for all that can be repeated.
+class StopAtOnce:
+    """A handler for work that can be repeated.
+
+    Of a run's several processes the first stops at once. It may be in a step that waits for the others, so they work on
+    for `OTHERS_SECONDS`.
+
+    Attributes:
+        number: The signal that came; 0 before one does.
 
     Raises:
-        Stopped: always.
+        Stopped: from a call.
     """
-    raise Stopped(number)
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def __call__(self, number: int, frame: FrameType | None = None) -> None:
+        comes_first, self.number = self.number == 0, number
+        if is_first_rank() or not comes_first:
+            raise Stopped(number)
+        again = threading.Timer(OTHERS_SECONDS, os.kill, (os.getpid(), number))
+        again.daemon = True
+        again.start()
 
 
 def is_first_rank() -> bool:

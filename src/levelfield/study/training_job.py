@@ -97,7 +97,7 @@ def _train(task: Task) -> dict[str, Any]:
         try:
             training = _build(task)
             training.write_config()
-            with interruptible(training.trainer):
+            with interruptible():
                 training.trainer.fit(training.model, datamodule=training.datamodule)
         except OutOfMemory:
             raise

@@ -31,13 +31,19 @@ from levelfield.training.callbacks import (
 )
 from levelfield.training.callbacks.retrieval_validation import monitor_of
 from levelfield.training.checks import check_features
+from levelfield.training.initial_weights import check_weight_files
 from levelfield.training.kept_parts import KeptParts
 from levelfield.training.learner import MetricLearner
 from levelfield.training.no_profiler import NoProfiler
 from levelfield.training.notices import silence_expected_notices
 from levelfield.training.own_learner import learner_class
-from levelfield.training.run_claim import determining
-from levelfield.training.run_folder import AtomicCheckpoints, MetricsFile, best_checkpoint, is_first_process
+from levelfield.training.run_folder import (
+    AtomicCheckpoints,
+    MetricsFile,
+    best_checkpoint,
+    determining,
+    is_first_process,
+)
 from levelfield.training.settings import instantiate, parse_training, plain, settle
 from levelfield.training.trackers import place_trackers
 from levelfield.training.weight_averaging import averages
@@ -130,6 +136,8 @@ class Training:
         self.config_dump = plain(self.parser, self.config)
         self.model.save_hyperparameters(without_places(self.config_dump["model"]))
         self.datamodule.save_hyperparameters(_without_roots(self.config_dump["data"]))
+        if self.command in (None, "fit"):
+            check_weight_files(self.config_dump["model"], self.datamodule)
         self.trainer = self.make_trainer()
         self.datamodule.device = self.trainer.strategy.root_device
 

@@ -199,8 +199,8 @@ def build_learner(
 
 
 def load_learner(
+    kind: type[LightningModule],
     origin: Path | str,
-    kind: type[LightningModule] | None,
     map_location: Any,
     strict: bool,
     trust: Iterable[str],
@@ -209,12 +209,12 @@ def load_learner(
     """The learner of a checkpoint, in eval mode: what `MetricLearner.load_from_checkpoint` says.
 
     Args:
-        kind: the learner's class; None for the one that the checkpoint names.
+        kind: the learner's class; `MetricLearner` for the one that the checkpoint names.
     """
     from levelfield.training.learner import MetricLearner
 
     def kind_of(named: str | None) -> type[LightningModule]:
-        return learner_class(named, MetricLearner) if kind is None else kind
+        return learner_class(named, MetricLearner) if kind is MetricLearner else kind
 
     checkpoint = with_parts_given(read_checkpoint(origin, map_location), parts, origin)
     config = learner_config(checkpoint, origin, kind_of, trust)

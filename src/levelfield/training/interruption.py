@@ -1,23 +1,20 @@
-"""Ctrl-C and signals during a fit, past what Lightning and the loader processes make of them."""
+"""Ctrl-C and signals during a fit, past what Lightning makes of them."""
 
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from lightning.pytorch import Trainer
-
 from levelfield.runtime.signals import Stopped
-from levelfield.training.callbacks.last_checkpoint import LastCheckpoint
 
 
 @contextmanager
-def interruptible(trainer: Trainer) -> Iterator[None]:
+def interruptible() -> Iterator[None]:
     """Turn the exit by which Lightning answers Ctrl-C back into a KeyboardInterrupt.
 
     Raises:
         KeyboardInterrupt: Ctrl-C.
-        Stopped: a signal came, and it or the same to a loader process kept the step from its end.
+        Stopped: a signal came, also if it ended the loader processes too.
     """
     in_main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGINT) if in_main else None
@@ -28,12 +25,10 @@ def interruptible(trainer: Trainer) -> Iterator[None]:
             raise  # a user's code calls exit
         raise KeyboardInterrupt from None
     except RuntimeError as error:
-        if isinstance(error.__context__, Stopped | KeyboardInterrupt):
-            raise error.__context__ from None  # Lightning cannot tear down loaders that a signal kept from starting
-        stopped = next((one.signal for one in trainer.callbacks if isinstance(one, LastCheckpoint)), 0)  # type: ignore[attr-defined]
-        if not stopped or "DataLoader worker" not in str(error):
-            raise
-        raise Stopped(stopped) from error
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, Stopped | KeyboardInterrupt):
+            cause = cause.__context__
+        raise cause or error from None  # Lightning cannot tear down loaders that a signal ended or kept from starting
     finally:
         if in_main:
             signal.signal(signal.SIGINT, handler)

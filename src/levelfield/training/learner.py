@@ -32,9 +32,8 @@ class MetricLearner(LightningModule):
     """Learns embeddings with any metric loss.
 
     A plain Trainer fits it: the learner brings callbacks that validate by retrieval, keep the best epoch, log the
-    losses, seed each step, and record evaluations on the test classes, unless the Trainer has its own
-    (`levelfield.training.callbacks`). Loaders yield (samples, labels), (samples, labels, index) or dictionaries with
-    these keys, where index is the position in the data set.
+    losses, seed each step, and record evaluations on the test classes (`levelfield.training.callbacks`). Loaders yield
+    (samples, labels), (samples, labels, index) or dictionaries with these keys; index is the position in the data set.
 
     To change what a step computes, override `compute_loss`, `objective`, `embed_batch` or Lightning's `training_step`.
 
@@ -48,7 +47,7 @@ class MetricLearner(LightningModule):
         embedder_init: where a linear embedder starts: at random weights; as a fit begins, at the PCA of the training
             samples' features, or of these whitened within the training classes.
         miner: chooses the pairs or triplets of a batch that the loss sees.
-        regularizer: a penalty beside the loss, times its weight, on where embeddings or class weights lie.
+        regularizer: a penalty on embeddings or class weights, which is added to the loss.
         normalize: whether embeddings are L2-normalised before the loss and for retrieval; None takes the attribute
             `normalize` of the loss' class, or true.
         distance: what retrieval ranks by; euclidean is for methods whose embeddings stay raw, hamming keeps the signs
@@ -74,7 +73,7 @@ class MetricLearner(LightningModule):
     """
 
     checkpoint_path: Path | None = None
-    metadata: Metadata | None = None  # further columns of the data set, for a loss that takes them
+    metadata: Metadata | None = None  # the data set's further columns, for a loss that takes them; then a batch's
     batch_metadata: Metadata | None = None
     _trains_when_fitted: Iterable[nn.Module] = ()
 
@@ -253,9 +252,9 @@ class MetricLearner(LightningModule):
     ) -> Self:
         """The learner of a checkpoint, in eval mode, from nothing but the checkpoint. A fit trains it again.
 
-        A learner of your own that the checkpoint names comes back as itself, or as the class that this is called on.
-        It runs no code but that of levelfield and of the libraries it stands on, of modules of your own that are
-        imported already, and of those that `trust` names (docs/security.md).
+        It is of the class that the checkpoint names, or that this is called on. This runs no code but that of
+        levelfield, of the libraries it depends on, of your own modules that are imported already, and of those that
+        `trust` names (docs/security.md).
 
         Args:
             map_location: device of the tensors.
@@ -270,5 +269,4 @@ class MetricLearner(LightningModule):
         """
         from levelfield.training.checkpoint import load_learner
 
-        kind = None if cls is MetricLearner else cls
-        return cast(Self, load_learner(checkpoint_path, kind, map_location, strict, trust, parts))
+        return cast(Self, load_learner(cls, checkpoint_path, map_location, strict, trust, parts))

@@ -18,7 +18,6 @@ EXPECTED_NOTICES = (
     ".*LeafSpec.* is deprecated.*",
     ".*GPU available but not used.*",  # `accelerator: cpu` was asked for
     ".*`srun` command is available on your system but is not used.*",  # SLURM's machines run more than its jobs
-    ".*your dataloader is not resumable.*",  # LastCheckpoint passes over the batches that were trained on
 )
 
 

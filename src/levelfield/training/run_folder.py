@@ -1,27 +1,119 @@
-"""The folder that a fit writes: `config.yaml`, `metrics.csv`, `best.ckpt`."""
+"""The folder that a training writes: `config.yaml`, `metrics.csv`, `best.ckpt`, and while it runs `last.ckpt`."""
 
+import copy
 import csv
 import io
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
+import yaml
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities import rank_zero_only
 
+from levelfield.data.places import dataset_without_ways
+from levelfield.errors import UserError
+from levelfield.runtime.launchers import restarted
 from levelfield.storage.atomic import make_durable, storing, write_atomically
+from levelfield.storage.lock import LOCKS, Lock
 from levelfield.storage.without_places import HERE, moved
+from levelfield.storage.without_trackers import without_trackers
 from levelfield.training.checkpoint_content import check_callbacks
 from levelfield.training.frozen_trunk import with_trunk, without_trunk
 
+LAST, BEST, CONFIG = "last.ckpt", "best.ckpt", "config.yaml"
+# Settings that change no number of a training by more than rounding.
+PLACES = {
+    "": ("name", "output", "checkpoint_seconds"),
+    "data": ("root", "num_workers", "cache"),
+    "trainer": ("enable_progress_bar", "devices", "num_nodes", "strategy"),
+}
 
-def default_name(config: Any) -> str:
-    """`<data set>-<loss>`, in the words of the command line."""
-    data, loss = config["data"]["dataset"]["class_path"], config["model"]["loss"]
-    names = (data, loss.__name__ if callable(loss) else loss["class_path"])  # a function is there itself
-    return "-".join(name.rpartition(".")[2] for name in names)
+
+class RunFolder:
+    """A numbered folder that one fit holds. It contains `locks/` until the fit is finished."""
+
+    def __init__(self, path: Path, state: Literal["new", "unfinished", "finished"] = "new") -> None:
+        self.path, self.state = path, state
+        self._lock = Lock(path, "fit", "fit")
+
+    def hold(self) -> bool:
+        """Hold the folder, unless a living process does."""
+        return self._lock.acquire()
+
+    def release(self) -> None:
+        """Leave the fit unfinished; a folder without a file is deleted."""
+        self._lock.release()
+        if self.state == "new" and self.path.is_dir() and {each.name for each in self.path.iterdir()} <= {LOCKS}:
+            shutil.rmtree(self.path)
+
+    def finish(self) -> None:
+        self._lock.release()
+        shutil.rmtree(self.path / LOCKS, ignore_errors=True)
+        (self.path / LAST).unlink(missing_ok=True)
+        self.state = "finished"
+
+
+def claim(parent: Path, config: Mapping[str, Any], resume: bool) -> RunFolder:
+    """A folder in `parent` that no other fit writes: with `resume` the newest one of this configuration, or a new one.
+
+    Raises:
+        UserError: the fit to resume is running, or the folder cannot be made.
+    """
+    with storing(parent):
+        parent.mkdir(parents=True, exist_ok=True)
+        earlier = sorted((path for path in parent.iterdir() if path.name.isdecimal()), key=lambda path: -int(path.name))
+        for path in earlier if resume or restarted() else []:
+            if not _is_of(path, config):
+                continue
+            if not (path / LOCKS).exists():
+                if (path / BEST).exists():
+                    return RunFolder(path, "finished")
+                continue
+            found = RunFolder(path, "unfinished")
+            if not found.hold():
+                if resume:
+                    raise UserError(f"{path}: this fit is running; wait for it, or leave --resume out for another one")
+                continue  # equal fits of one requeued allocation resume one folder each
+            if (path / LAST).exists():
+                return found
+            found.release()
+        number = int(earlier[0].name) + 1 if earlier else 0
+        while True:
+            found = RunFolder(parent / str(number))
+            try:
+                found.path.mkdir()
+            except FileExistsError:  # another fit was quicker
+                number += 1
+                continue
+            found.hold()
+            return found
+
+
+def _is_of(path: Path, config: Mapping[str, Any]) -> bool:
+    try:
+        found = yaml.safe_load((path / CONFIG).read_text())
+    except (OSError, yaml.YAMLError):  # killed before it was written
+        return False
+    return isinstance(found, dict) and determining(found) == determining(config)
+
+
+def determining(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a configuration that a training's numbers depend on by more than rounding."""
+    plain = copy.deepcopy(dict(config))
+    data = plain.get("data", {})
+    if isinstance(data.get("dataset"), dict):
+        data["dataset"] = dataset_without_ways(data["dataset"], data.get("root"))
+    for section, keys in PLACES.items():
+        for key in keys:
+            (plain.get(section, {}) if section else plain).pop(key, None)
+    if "trainer" in plain:
+        plain["trainer"] = without_trackers(plain["trainer"])
+    return plain
 
 
 def is_first_process() -> bool:
@@ -54,7 +146,7 @@ class MetricsFile(CSVLogger):
         path = Path(self.experiment.metrics_file_path)
         return path.read_bytes().decode() if path.exists() else ""
 
-    def go_on_from(self, text: str) -> None:
+    def restore(self, text: str) -> None:
         """Put back the rows of a `text`, in place of what the file holds; the next ones follow them."""
         if text and is_first_process():
             write_atomically(Path(self.experiment.metrics_file_path), text.encode())
@@ -98,7 +190,7 @@ def best_checkpoint(
 ) -> ModelCheckpoint:
     """Keeps `best.ckpt`, the epoch with the largest `monitor` (the first of equals); the last without validation.
 
-    A study's jobs store weights alone, a third of the size; a fit's checkpoint holds what going on from it needs.
+    A study's jobs store weights only, a third of the size. A fit stores what `trainer.fit(ckpt_path=...)` needs.
 
     Args:
         monitor: the logged score; None without validation.

@@ -104,7 +104,6 @@ def training_parser(learner: type, command: str | None) -> ArgumentParser:
         parser.add_argument("--model.learner", type=str, default=SUPPRESS)
         if command is not None:
             parser.add_argument("--ckpt_path", type=str | None, default=None)
-            parser.add_argument("--weights_only", type=bool | None, default=None)
         for section in ("data", "model") if command in (None, "fit") else ():  # else the seeds are the checkpoint's
             parser.link_arguments("seed_everything", f"{section}.seed")
     return parser

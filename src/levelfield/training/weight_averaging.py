@@ -1,12 +1,11 @@
 """Lightning's `WeightAveraging` in a fit: it averages the whole learner, and checkpoints hold what was scored."""
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.callbacks import WeightAveraging
 from torch import Tensor
 
@@ -37,17 +36,6 @@ def save_average(learner: LightningModule, checkpoint: dict[str, Any]) -> None:
         each.on_save_checkpoint(learner.trainer, learner, checkpoint)
         for key in ("current_model_state", "averaging_state"):
             checkpoint.pop(key, None)
-
-
-@contextmanager
-def training_weights(trainer: Trainer) -> Iterator[None]:
-    """Has a learner hold the weights that it trains with, in a validation, for which it is given the average."""
-    swaps = averages(trainer.callbacks)  # type: ignore[attr-defined]
-    for each in swaps:
-        each.on_validation_epoch_end(trainer, trainer.lightning_module)
-    yield
-    for each in swaps:
-        each.on_validation_epoch_start(trainer, trainer.lightning_module)
 
 
 def forget_average(learner: LightningModule) -> None:

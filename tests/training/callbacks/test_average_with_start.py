@@ -2,7 +2,6 @@
 
 import copy
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 import torch
 import yaml
 from lightning.pytorch import Trainer
-from signal_at import SignalAt
 from tiny_fit import TINY
 from toy_study import TOY
 
@@ -132,40 +130,6 @@ def test_the_best_average_of_the_best_epoch_is_chosen(case: str, tmp_path: Path)
     assert (float(last["alpha"]), int(last["epoch"])) == (chosen, training.best_epoch)
     for alpha, expected in scores.items():
         assert float(last[f"val/map_at_r_alpha_{alpha:g}"]) == pytest.approx(expected, abs=1e-6)
-
-
-@pytest.mark.parametrize("alpha", [0.5, "validated"])
-@pytest.mark.parametrize(("step", "in_validation", "seconds"), [(5, False, 60), (4, True, 60), (5, False, 0)])
-def test_a_stopped_fit_keeps_the_same_average(
-    alpha: Any, step: int, in_validation: bool, seconds: int, run: Any, tmp_path: Path, monkeypatch: Any
-) -> None:
-    given = {"step": step, "in_validation": in_validation, "number": int(signal.SIGTERM)}
-    at = {"class_path": "signal_at.SignalAt", "init_args": given}
-    model = {"loss": "ArcFaceLoss", "embedder_lr": 0.1}
-    settings = {"trainer": {"callbacks": [at, average(alpha)], "max_epochs": 4}, "model": model}
-    (tmp_path / "fit.yaml").write_text(yaml.safe_dump(settings))
-    words = ["fit", *TINY, "--config", tmp_path / "fit.yaml", "--data.eval_batch_size", "20"]
-    words += ["--checkpoint_seconds", str(seconds), "--output"]
-    for folder, sent, code in (("whole", True, 0), ("stopped", False, 75)):
-        monkeypatch.setattr(SignalAt, "sent", sent)
-        assert run(*words, tmp_path / folder)[0] == code
-    assert run(*words, tmp_path / "stopped", "--resume")[0] == 0
-    whole, stopped = (tmp_path / folder / "fit" / "Glyphs-ArcFaceLoss" / "0" for folder in ("whole", "stopped"))
-    assert (whole / "metrics.csv").read_bytes() == (stopped / "metrics.csv").read_bytes()
-    one, other = weights(whole), weights(stopped)
-    assert all(torch.equal(value, other[name]) for name, value in one.items())
-
-
-def test_a_fit_goes_on_from_an_average_with_the_trained_weights(run: Any, tmp_path: Path) -> None:
-    settings = {"trainer": {"callbacks": [average(0.5)]}, "model": {"loss": "ArcFaceLoss", "embedder_lr": 0.1}}
-    (tmp_path / "fit.yaml").write_text(yaml.safe_dump(settings))
-    words = ["fit", *TINY, "--config", tmp_path / "fit.yaml", "--data.fold", "none", "--output"]
-    assert run(*words, tmp_path / "four", "--trainer.max_epochs", "4")[0] == 0
-    assert run(*words, tmp_path / "two", "--trainer.max_epochs", "2")[0] == 0
-    best = tmp_path / "two" / "fit" / "Glyphs-ArcFaceLoss" / "0" / "best.ckpt"
-    assert run(*words, tmp_path / "more", "--trainer.max_epochs", "4", "--ckpt_path", best)[0] == 0
-    one, other = (weights(tmp_path / folder / "fit" / "Glyphs-ArcFaceLoss" / "0") for folder in ("four", "more"))
-    assert_near(other, one)
 
 
 @pytest.mark.usefixtures("quiet")

@@ -1,12 +1,10 @@
-"""Validations get rarer, patience counts them, and a stop changes nothing."""
+"""Validations get rarer, and patience counts them."""
 
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from signal_at import SignalAt
 from tiny_fit import TINY
 
 from levelfield.analysis.integrity import validation_scores
@@ -21,16 +19,14 @@ trainer:
   callbacks:
     - class_path: levelfield.training.callbacks.UntilDone
       init_args: {{first: 4, every: 8, patience: 2}}
-    - {{class_path: signal_at.SignalAt, init_args: {{step: {step}, number: {number}, in_validation: {validates}}}}}
 data: {{steps_per_epoch: {steps}, eval_batch_size: 20}}
-model: {{loss: ContrastiveLoss, embedder_lr: {rate}, trunk_lr: {rate}, weight_decay: 0.0}}
+model: {{loss: ContrastiveLoss, embedder_lr: 0.0, trunk_lr: 0.0, weight_decay: 0.0}}
 """
 
 
-def words(folder: Path, rate: float = 0.0, steps: int = 2, step: int = -1, validates: bool = False) -> list[str]:
+def words(folder: Path, steps: int = 2) -> list[str]:
     file = folder.parent / f"{folder.name}.yaml"
-    number = int(signal.SIGTERM)
-    file.write_text(SETTINGS.format(rate=rate, steps=steps, step=step, number=number, validates=str(validates).lower()))
+    file.write_text(SETTINGS.format(steps=steps))
     return ["fit", *TINY, "--config", str(file), "--output", str(folder)]
 
 
@@ -64,31 +60,6 @@ def test_patience_counts_validations(steps, trainer, epochs, run: Run, tmp_path:
     assert [*scores] == epochs
     assert len(set(scores.values())) == 1
     assert torch.load(tmp_path / "still" / FIT / "best.ckpt", weights_only=True)["epoch"] == epochs[0]
-
-
-@pytest.mark.parametrize(
-    ("step", "validates", "trainer"),
-    [
-        (5, False, []),
-        (7, False, ["--trainer.max_steps", "16"]),
-        (8, True, []),
-        # The state after an epoch without a validation, and after one with it.
-        (6, False, ["--checkpoint_seconds", "0"]),
-        (8, False, ["--checkpoint_seconds", "0", "--trainer.max_steps", "16"]),
-    ],
-)
-def test_a_stopped_training_validates_when_it_would_have(
-    step, validates, trainer, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for folder, sent, code in (("whole", True, 0), ("stopped", False, 75)):
-        monkeypatch.setattr(SignalAt, "sent", sent)
-        assert run(*words(tmp_path / folder, 0.01, step=step, validates=validates), *trainer)[0] == code
-    assert run(*words(tmp_path / "stopped", 0.01, step=step, validates=validates), *trainer, "--resume")[0] == 0
-    one, other = (tmp_path / name / FIT for name in ("whole", "stopped"))
-    assert (one / "metrics.csv").read_bytes() == (other / "metrics.csv").read_bytes()
-    best = [torch.load(folder / "best.ckpt", weights_only=True) for folder in (one, other)]
-    assert best[0]["global_step"] == best[1]["global_step"]
-    assert all(torch.equal(value, best[1]["state_dict"][name]) for name, value in best[0]["state_dict"].items())
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,13 @@
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
-from levelfield.training.callbacks.asked_rates import AskedRates
 from levelfield.training.callbacks.average_with_start import AverageWithStart
 from levelfield.training.callbacks.best_epoch import BestEpoch, default_checkpoint
 from levelfield.training.callbacks.compile_trunk import CompileTrunk
 from levelfield.training.callbacks.finish_tracking import FinishTracking
 from levelfield.training.callbacks.gradient_caching import GradientCaching
 from levelfield.training.callbacks.gradient_checkpointing import GradientCheckpointing
-from levelfield.training.callbacks.last_checkpoint import LastCheckpoint
+from levelfield.training.callbacks.last_epoch import LastEpoch
 from levelfield.training.callbacks.log_losses import LogLosses
 from levelfield.training.callbacks.new_weights_first import NewWeightsFirst
 from levelfield.training.callbacks.random_draws import RandomDraws
@@ -23,14 +22,13 @@ from levelfield.training.callbacks.validate_first import ValidateFirst
 from levelfield.training.callbacks.warm_up import WarmUp
 
 __all__ = [
-    "AskedRates",
     "AverageWithStart",
     "BestEpoch",
     "CompileTrunk",
     "FinishTracking",
     "GradientCaching",
     "GradientCheckpointing",
-    "LastCheckpoint",
+    "LastEpoch",
     "LogLosses",
     "NewWeightsFirst",
     "RandomDraws",

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from levelfield.errors import UserError
-from levelfield.training.run_claim import Claim, claim
+from levelfield.training.run_folder import RunFolder, claim
 
 CONFIG = {
     "name": None,
@@ -25,29 +25,29 @@ CONFIG = {
 def _released(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Lets go of what a test holds at its end."""
     held = []
-    take = Claim.take
+    hold = RunFolder.hold
 
-    def noting(one: Claim) -> bool:
+    def noting(one: RunFolder) -> bool:
         held.append(one)
-        return take(one)
+        return hold(one)
 
-    monkeypatch.setattr(Claim, "take", noting)
+    monkeypatch.setattr(RunFolder, "hold", noting)
     yield
     for one in held:
         one.release()
 
 
-def begun(parent: Path, config: dict, *files: str, go_on: bool = False) -> Claim:
+def begun(parent: Path, config: dict, *files: str, resume: bool = False) -> RunFolder:
     """A claim whose fit has written its configuration and some files."""
-    found = claim(parent, config, go_on)
+    found = claim(parent, config, resume)
     for name, content in (("config.yaml", yaml.safe_dump(config)), *((name, "") for name in files)):
-        (found.folder / name).write_text(content)
+        (found.path / name).write_text(content)
     return found
 
 
 def test_fits_that_begin_at_once_have_a_folder_each(tmp_path: Path) -> None:
     together = threading.Barrier(8)
-    found: list[Claim] = []
+    found: list[RunFolder] = []
 
     def take() -> None:
         together.wait()
@@ -58,41 +58,43 @@ def test_fits_that_begin_at_once_have_a_folder_each(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(int(one.folder.name) for one in found) == list(range(8))
+    assert sorted(int(one.path.name) for one in found) == list(range(8))
 
 
-def test_only_a_stopped_fit_of_the_same_settings_is_gone_on_with(tmp_path: Path) -> None:
+def test_only_a_stopped_fit_of_the_same_settings_is_resumed(tmp_path: Path) -> None:
     begun(tmp_path, CONFIG, "best.ckpt").finish()
     begun(tmp_path, CONFIG, "last.ckpt", "best.ckpt").release()
     begun(tmp_path, {**CONFIG, "model": {"trunk_lr": 1e-3}}, "last.ckpt").release()
     elsewhere = {**CONFIG, "output": "elsewhere", "data": {**CONFIG["data"], "root": "data", "num_workers": 4}}
     found = claim(tmp_path, elsewhere, True)
-    assert (found.folder.name, found.state) == ("1", "unfinished")
-    assert claim(tmp_path, {**CONFIG, "seed_everything": 1}, True).folder.name == "3"
+    assert (found.path.name, found.state) == ("1", "unfinished")
+    assert claim(tmp_path, {**CONFIG, "seed_everything": 1}, True).path.name == "3"
     found.finish()
-    assert sorted(path.name for path in found.folder.iterdir()) == ["best.ckpt", "config.yaml"]
-    assert claim(tmp_path, CONFIG, True) == Claim(tmp_path / "1", "finished")
+    assert sorted(path.name for path in found.path.iterdir()) == ["best.ckpt", "config.yaml"]
+    found = claim(tmp_path, CONFIG, True)
+    assert (found.path.name, found.state) == ("1", "finished")
     assert claim(tmp_path, CONFIG, False).state == "new"
 
 
 def test_without_a_last_state_another_folder_is_taken_and_the_best_checkpoint_stays(tmp_path: Path) -> None:
     begun(tmp_path, CONFIG, "best.ckpt").release()
     found = claim(tmp_path, CONFIG, True)
-    assert (found.folder.name, found.state) == ("1", "new")
+    assert (found.path.name, found.state) == ("1", "new")
     assert (tmp_path / "0" / "best.ckpt").exists()
 
 
-def test_a_running_fit_is_not_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_running_fit_is_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     running = begun(tmp_path, CONFIG, "last.ckpt")
-    with pytest.raises(UserError, match=str(running.folder)):
+    with pytest.raises(UserError, match=str(running.path)):
         claim(tmp_path, CONFIG, True)
     # Of two equal fits in one allocation that was requeued, each goes on with one.
     begun(tmp_path, CONFIG, "last.ckpt").release()
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     first, second = claim(tmp_path, CONFIG, False), claim(tmp_path, CONFIG, False)
-    assert [(one.folder.name, one.state) for one in (first, second)] == [("1", "unfinished"), ("2", "new")]
+    assert [(one.path.name, one.state) for one in (first, second)] == [("1", "unfinished"), ("2", "new")]
     running.release()
-    assert claim(tmp_path, CONFIG, False) == Claim(tmp_path / "0", "unfinished")
+    third = claim(tmp_path, CONFIG, False)
+    assert (third.path.name, third.state) == ("0", "unfinished")
 
 
 def test_a_mistake_leaves_no_folder(tmp_path: Path) -> None:

@@ -1,0 +1,102 @@
+"""A new training from the weights of a checkpoint, and which classes these weights have seen."""
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from levelfield.data.datamodule import MetricDataModule
+from levelfield.errors import UserError
+from levelfield.storage.without_places import without_places
+from levelfield.training.checkpoint import read_checkpoint
+from levelfield.training.contradictions import refuse_other_architecture, refuse_other_dataset
+from levelfield.training.frozen_trunk import with_trunk
+
+LOSS = "loss."
+
+
+def start_from_checkpoint(
+    path: Path | str, learner: Any, datamodule: MetricDataModule, config: Mapping[str, Any]
+) -> None:
+    """Give a learner the weights of a checkpoint, as `fit --ckpt_path` does; no optimizer state and no epochs.
+
+    The weights of the loss come along if loss and training classes are the same. Otherwise the loss starts as new.
+
+    Args:
+        config: The configuration of the new training, with all defaults.
+
+    Raises:
+        UserError: the checkpoint has another architecture or data set, or has seen a test class.
+    """
+    checkpoint = read_checkpoint(path)
+    if "datamodule_hyper_parameters" not in checkpoint or checkpoint["levelfield"].get("data") is None:
+        raise UserError(
+            f"'{path}' was fitted with loaders of your own and does not name its classes: use it in Python, "
+            "MetricLearner.load_from_checkpoint(...)"
+        )
+    then, now = without_places(checkpoint["hyper_parameters"]), without_places(config["model"])
+    refuse_other_architecture(then, now, path)
+    refuse_other_dataset(checkpoint["datamodule_hyper_parameters"], config["data"], path)
+    data = checkpoint["levelfield"]["data"]
+    check_seen_classes(data, datamodule, path)
+    state = with_trunk(checkpoint, path, given=learner.trunk)["state_dict"]
+    same_loss = then["loss"] is not None and then["loss"]["class_path"] == now["loss"]["class_path"]
+    if same_loss and data["train_classes"] == datamodule.identity()["train_classes"]:
+        learner.on_load_checkpoint(checkpoint)  # builds a loss with class weights
+    else:
+        state = {name: weight for name, weight in state.items() if not name.startswith(LOSS)}
+        state |= {name: weight for name, weight in learner.state_dict().items() if name.startswith(LOSS)}
+    try:
+        learner.load_state_dict(state)
+    except RuntimeError as error:
+        raise UserError(f"'{path}' has other weights: {' '.join(str(error).split())[:200]}") from error
+    learner.checkpoint_path = Path(path)
+
+
+def check_seen_classes(data: Mapping[str, Any], datamodule: MetricDataModule, path: Path | str) -> None:
+    """Warn if weights were trained on a class of the validation fold.
+
+    Args:
+        data: What the checkpoint at `path` says about its data.
+
+    Raises:
+        UserError: they were trained on, or selected by, a test class.
+    """
+    here, trained_on = datamodule.identity(), set(data["train_classes"])
+    if data["dataset"]["class_path"] != here["dataset"]["class_path"]:
+        return
+    if seen := sorted((trained_on | set(data["val_classes"])) & set(datamodule.test_classes())):
+        raise UserError(f"'{path}' has seen {len(seen)} of the test classes (such as {seen[0]!r}): give other weights")
+    if seen := sorted(trained_on & set(here["val_classes"])):
+        warnings.warn(
+            f"'{path}' was trained on {len(seen)} classes of the validation fold (such as {seen[0]!r}): validation "
+            "scores are too high",
+            UserWarning,
+            stacklevel=2,
+        )
+
+
+def check_weight_files(config: Any, datamodule: MetricDataModule) -> None:
+    """`check_seen_classes` for each `weights` in a learner's configuration that is a checkpoint of levelfield."""
+    if isinstance(config, Mapping):
+        for key, value in config.items():
+            if key == "weights" and isinstance(value, str):
+                if (data := _data_of(Path(value).expanduser())) is not None:
+                    check_seen_classes(data, datamodule, value)
+            else:
+                check_weight_files(value, datamodule)
+    elif isinstance(config, list):
+        for each in config:
+            check_weight_files(each, datamodule)
+
+
+def _data_of(path: Path) -> Mapping[str, Any] | None:
+    if not path.is_file() or path.suffix == ".safetensors":
+        return None
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except RuntimeError:  # an old format, which is not a checkpoint of levelfield
+        return None
+    return content.get("levelfield", {}).get("data") if isinstance(content, Mapping) else None

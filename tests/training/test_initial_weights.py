@@ -1,0 +1,117 @@
+"""`fit --ckpt_path` starts a training from weights that have seen no test class; so do a trunk's weights."""
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from refused import refused
+from tiny_fit import TINY
+
+from levelfield.cli.main import main
+
+Run = Callable[..., tuple[int, str, str]]
+STILL = ["--model.trunk_lr", "0", "--model.embedder_lr", "0", "--model.loss_lr", "0", "--model.weight_decay", "0"]
+NETWORK = ("trunk.", "embedder.")
+
+
+def words(loss: str = "ArcFaceLoss", *more: Any) -> list[Any]:
+    return ["fit", *TINY, "--model.loss", loss, "--model.embedding_size", "16", "--name", "it", *more]
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoint of a fit on fold 0."""
+    folder = tmp_path_factory.mktemp("first")
+    assert main([*words(), "--output", str(folder)]) == 0
+    return folder / "fit/it/0/best.ckpt"
+
+
+def fitted(folder: Path) -> dict[str, Any]:
+    return torch.load(folder / "fit/it/0/best.ckpt", weights_only=True)
+
+
+def test_a_new_training_starts_at_the_weights(first: Path, run: Run, tmp_path: Path) -> None:
+    code, _, complaint = run(*words(), *STILL, "--ckpt_path", first, "--output", tmp_path, "--seed_everything", "3")
+    assert code == 0, complaint
+    then, now = torch.load(first, weights_only=True), fitted(tmp_path)
+    assert {"loss.class_weights"} < then["state_dict"].keys() == now["state_dict"].keys()
+    for name, weight in then["state_dict"].items():
+        if not name.endswith("num_batches_tracked"):
+            assert torch.equal(weight, now["state_dict"][name]), name
+    assert then["global_step"] > 0
+    assert (now["epoch"], now["global_step"]) == (0, 4)
+    assert {int(state["step"]) for state in now["optimizer_states"][0]["state"].values()} == {4}
+    with open(tmp_path / "fit/it/0/metrics.csv") as file:
+        assert [row["epoch"] for row in csv.DictReader(file) if row["val/map_at_r"]] == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("loss", "more", "warns"),
+    [
+        pytest.param("ContrastiveLoss", [], False, id="another loss"),
+        pytest.param("ArcFaceLoss", ["--data.fold", "1"], True, id="another fold"),
+        pytest.param("ArcFaceLoss", ["--data.num_folds", "2"], True, id="other folds"),
+        pytest.param("ArcFaceLoss", ["--data.fold", "none"], False, id="the whole training half"),
+    ],
+)
+def test_the_loss_starts_as_new_where_loss_or_classes_differ(
+    loss: str, more: list[str], warns: bool, first: Path, run: Run, tmp_path: Path
+) -> None:
+    command = [*words(loss), *STILL, *more, "--ckpt_path", first, "--output", tmp_path]
+    if warns:
+        with pytest.warns(UserWarning, match=r"best\.ckpt' was trained on .* validation fold"):
+            code, _, complaint = run(*command)
+    else:
+        code, _, complaint = run(*command)
+    assert code == 0, complaint
+    then, now = torch.load(first, weights_only=True)["state_dict"], fitted(tmp_path)["state_dict"]
+    for name, weight in then.items():
+        if name.startswith(NETWORK) and not name.endswith("num_batches_tracked"):
+            assert torch.equal(weight, now[name]), name
+    weights = now.get("loss.class_weights")
+    assert weights is None or not torch.equal(weights, then["loss.class_weights"])
+
+
+@pytest.mark.parametrize(
+    ("more", "key"),
+    [
+        (["--model.embedding_size", "32"], "--model.embedding_size 32"),
+        (["--model.embedder", "MLPEmbedder"], "--model.embedder"),
+        (["--data.split", "random", "--data.split_seed", "4"], "test classes"),
+        (["--ckpt_path", "nothing.ckpt"], "nothing.ckpt"),
+    ],
+)
+def test_other_weights_are_refused(more: list[str], key: str, first: Path, run: Run, tmp_path: Path) -> None:
+    refused(run(*words(), "--ckpt_path", first, "--output", tmp_path, *more), key)
+    assert not list(tmp_path.glob("fit/it/*"))
+
+
+def test_a_checkpoint_of_other_data_is_refused(first: Path, run: Run, tmp_path: Path) -> None:
+    checkpoint = torch.load(first, weights_only=True)
+    command = [*words(), "--ckpt_path", tmp_path / "other.ckpt", "--output", tmp_path]
+    checkpoint["datamodule_hyper_parameters"]["dataset"]["class_path"] = "levelfield.data.datasets.Omniglot"
+    torch.save(checkpoint, tmp_path / "other.ckpt")
+    refused(run(*command), "other.ckpt", "--data.dataset")
+    del checkpoint["datamodule_hyper_parameters"]  # as after a fit with loaders of your own
+    torch.save(checkpoint, tmp_path / "other.ckpt")
+    refused(run(*command), "other.ckpt", "load_from_checkpoint")
+
+
+def test_weights_of_a_study_are_enough(first: Path, run: Run, tmp_path: Path) -> None:
+    checkpoint = torch.load(first, weights_only=True)
+    for key in ("optimizer_states", "lr_schedulers", "callbacks", "loops"):
+        del checkpoint[key]
+    torch.save(checkpoint, tmp_path / "weights.ckpt")
+    code, _, complaint = run(*words(), "--ckpt_path", tmp_path / "weights.ckpt", "--output", tmp_path)
+    assert code == 0, complaint
+
+
+def test_trunk_weights_of_a_checkpoint_are_looked_at_too(first: Path, run: Run, tmp_path: Path) -> None:
+    command = [*words(), "--model.trunk.weights", first, "--output", tmp_path]
+    assert run(*command)[0] == 0
+    with pytest.warns(UserWarning, match=r"best\.ckpt' was trained on .* validation fold"):
+        assert run(*command, "--data.fold", "1")[0] == 0
+    refused(run(*command, "--data.split", "random", "--data.split_seed", "4"), "test classes")
