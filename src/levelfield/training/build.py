@@ -107,6 +107,8 @@ class Training:
         named = model.get("learner") if isinstance(model, Mapping) else None
         self._model_class = learner_class(None if named is None else str(named), MetricLearner)
         self.parser, self.config = parse_training(self._model_class, config, command, complete)
+        if complete:
+            settle(self.config)
         seed = self.config.seed_everything
         if not 0 <= seed <= MOST_SEED:
             raise UserError(f"--seed_everything {seed}: give 0 to {MOST_SEED}")
@@ -125,7 +127,6 @@ class Training:
         if self.folder is not None:
             of_a_fit = {"name": "-".join(self.folder.parts[-2:]), "group": self.folder.parent.name, "job_type": "fit"}
             place_trackers(self.config.trainer.logger, self.folder, self._tracked or of_a_fit)
-        settle(self.config)
         config = self.config.clone()
         config.model.pop("learner", None)  # its class is in the parser
         self.parts = instantiate(self.parser, config, self._builders())

@@ -38,10 +38,9 @@ class MetricLearner(LightningModule):
     To change what a step computes, override `compute_loss`, `objective`, `embed_batch` or Lightning's `training_step`.
 
     Args:
-        trunk: network that turns samples into features: one of ours, or any module with an attribute `num_features`.
-        loss: a loss of ours, or any module with `forward(embeddings, labels)`. A loss with class weights is given as a
-            class or partial; whatever the class, arguments named `num_classes` and `embedding_size` are supplied once
-            the training classes are known.
+        trunk: network that turns samples into features, a `Trunk` or any module with an attribute `num_features`.
+        loss: any module with `forward(embeddings, labels)`. A loss with class weights is given as a class or partial:
+            arguments named `num_classes` and `embedding_size` are supplied once the training classes are known.
         embedder: class, built with the trunk's number of features and `embedding_size`.
         embedding_size: length D of an embedding.
         embedder_init: where a linear embedder starts: at random weights; as a fit begins, at the PCA of the training
