@@ -70,9 +70,9 @@ def look_at_rows(spec: StudySpec, own: Collection[str], given_up: GivenUp) -> Se
             data = halves[spec.halves[row]]
             if not is_baseline(row):
                 training.datamodule.training_batches(data.train_subset.labels)
-            if row in own and type(training.model).training_step is MetricLearner.training_step:
+            if row in own and getattr(type(training.model), "training_step", None) is MetricLearner.training_step:
                 _try_loss(row, training, data.train_subset, given_up)
-    trunks = {row: training.model.trunk for row, training in seen.items()}
+    trunks = {row: getattr(training.model, "trunk", None) for row, training in seen.items()}
     weights = {row: getattr(trunk, "weights_origin", None) for row, trunk in trunks.items()}  # a user's may know none
     found = {row: half for row, half in spec.halves.items() if half in halves}  # a row that was given up may have none
     return Seen(

@@ -105,7 +105,8 @@ def training_parser(learner: type, command: str | None) -> ArgumentParser:
         if command is not None:
             parser.add_argument("--ckpt_path", type=str | None, default=None)
         for section in ("data", "model") if command in (None, "fit") else ():  # else the seeds are the checkpoint's
-            parser.link_arguments("seed_everything", f"{section}.seed")
+            if f"{section}.seed" in parser.get_defaults(skip_validation=True):
+                parser.link_arguments("seed_everything", f"{section}.seed")
     return parser
 
 
@@ -159,16 +160,30 @@ def parse_training(
     for section in SECTIONS:
         if not isinstance(of_training.get(section), Mapping | None):
             raise UserError(f"--{section} {of_training[section]!r}: give the section's settings")
-    parsed = parse(parser, merge(DEFAULTS, of_training), complete)
+    merged = merge(DEFAULTS, of_training)
+    merged["model"] = _own_settings(learner, merged["model"])
+    parsed = parse(parser, merged, complete)
     of_dataset = (parsed.data.dataset or Namespace()).get("init_args", Namespace())
     if "root" in of_dataset and of_dataset.root is None:
         of_dataset.root = parsed.data.root
     return parser, parsed
 
 
+def _own_settings(kind: type, model: Config) -> Config:
+    """The settings of a LightningModule that is no MetricLearner: it takes none of the other's from files below it."""
+    from levelfield.training.learner import MetricLearner
+    from levelfield.training.make_loss import parameters
+    from levelfield.training.optimization import Optimization
+
+    if issubclass(kind, MetricLearner):
+        return model
+    others = parameters(MetricLearner).keys() | parameters(Optimization).keys()
+    return {key: value for key, value in model.items() if key not in others - parameters(kind).keys()}
+
+
 def settle(parsed: Namespace) -> None:
     """Give settings that were left to the loss what its class says, so that `config.yaml` has the numbers."""
-    loss = parsed.model.loss
+    loss = parsed.model.get("loss")
     kind = pkgutil.resolve_name(loss.class_path) if isinstance(loss, Namespace) else loss
     for key, otherwise in OF_THE_LOSS.items():
         if key in parsed and parsed[key] is None:
