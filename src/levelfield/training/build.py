@@ -37,7 +37,7 @@ from levelfield.training.kept_parts import KeptParts
 from levelfield.training.learner import MetricLearner
 from levelfield.training.no_profiler import NoProfiler
 from levelfield.training.notices import silence_expected_notices
-from levelfield.training.own_learner import learner_class
+from levelfield.training.own_learner import datamodule_class, learner_class
 from levelfield.training.plain_module import add_own_part, can_be_tested, is_plain, usual_callbacks
 from levelfield.training.run_folder import (
     AtomicCheckpoints,
@@ -105,10 +105,9 @@ class Training:
         self._tracked = tracked
         find_own_modules()
         silence_expected_notices()
-        model = config.get("model")
-        named = model.get("learner") if isinstance(model, Mapping) else None
-        self._model_class = learner_class(None if named is None else str(named), MetricLearner)
-        self.parser, self.config = parse_training(self._model_class, config, command, complete)
+        self._model_class = learner_class(_named(config, "model", "learner"), MetricLearner)
+        data_class = datamodule_class(_named(config, "data", "datamodule"))
+        self.parser, self.config = parse_training(self._model_class, data_class, config, command, complete)
         if complete:
             settle(self.config)
         seed = self.config.seed_everything
@@ -130,7 +129,8 @@ class Training:
             of_a_fit = {"name": "-".join(self.folder.parts[-2:]), "group": self.folder.parent.name, "job_type": "fit"}
             place_trackers(self.config.trainer.logger, self.folder, self._tracked or of_a_fit)
         config = self.config.clone()
-        config.model.pop("learner", None)  # its class is in the parser
+        config.model.pop("learner", None)  # the classes are in the parser
+        config.data.pop("datamodule", None)
         self.parts = instantiate(self.parser, config, self._builders())
         self.datamodule = self.parts.data
         self.model = self.parts.model
@@ -303,6 +303,13 @@ def build(
     training = Training(config, folder, progress, tracked, trunks, kept)
     training.build()
     return training
+
+
+def _named(config: Config, section: str, key: str) -> str | None:
+    """The user's class in a section of a configuration."""
+    settings = config.get(section)
+    named = settings.get(key) if isinstance(settings, Mapping) else None
+    return None if named is None else str(named)
 
 
 def _without_validation(callbacks: list[Callback], trainer: Mapping[str, Any]) -> list[Callback]:

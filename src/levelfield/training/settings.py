@@ -78,8 +78,8 @@ CAUSES = (
 
 
 @cache
-def training_parser(learner: type, command: str | None) -> ArgumentParser:
-    """The parser of a learner's class, the datamodule and the Trainer; made once, for it takes as long as some steps.
+def training_parser(learner: type, datamodule: type, command: str | None) -> ArgumentParser:
+    """The parser of two classes and the Trainer; made once, for it takes as long as some steps.
 
     Args:
         command: One of `COMMANDS`; None for a study's job.
@@ -89,7 +89,6 @@ def training_parser(learner: type, command: str | None) -> ArgumentParser:
     from lightning.pytorch import Trainer
 
     import levelfield.miners  # noqa: F401 # a short name is found among the classes that are imported
-    from levelfield.data.datamodule import MetricDataModule
 
     register_unresolvable_import_paths(torch)  # of functions, such as an activation
     with restricted():
@@ -97,11 +96,12 @@ def training_parser(learner: type, command: str | None) -> ArgumentParser:
         parser.add_argument("--seed_everything", type=int, default=0)
         parser.add_class_arguments(Trainer, "trainer", instantiate=False, fail_untyped=False)
         parser.add_class_arguments(learner, "model", fail_untyped=False)
-        parser.add_class_arguments(MetricDataModule, "data", fail_untyped=False)
+        parser.add_class_arguments(datamodule, "data", fail_untyped=False)
         parser.add_argument("--name", type=str | None, default=None)
         parser.add_argument("--output", type=str, default="outputs")
         parser.add_argument("--checkpoint_seconds", type=float, default=60.0)
-        parser.add_argument("--model.learner", type=str, default=SUPPRESS)
+        for own in ("--model.learner", "--data.datamodule"):
+            parser.add_argument(own, type=str, default=SUPPRESS)
         if command is not None:
             parser.add_argument("--ckpt_path", type=str | None, default=None)
         for section in ("data", "model") if command in (None, "fit") else ():  # else the seeds are the checkpoint's
@@ -145,7 +145,7 @@ def restricted() -> Iterator[None]:
 
 
 def parse_training(
-    learner: type, config: Config, command: str | None = None, complete: bool = True
+    learner: type, datamodule: type, config: Config, command: str | None = None, complete: bool = True
 ) -> tuple[ArgumentParser, Namespace]:
     """The parser of a training and its settings, with all defaults.
 
@@ -155,7 +155,7 @@ def parse_training(
     Raises:
         UserError: A key, class or value that is not accepted.
     """
-    parser = training_parser(learner, command)
+    parser = training_parser(learner, datamodule, command)
     of_training = {key: value for key, value in config.items() if key not in OF_A_STUDY}
     for section in SECTIONS:
         if not isinstance(of_training.get(section), Mapping | None):
