@@ -1,10 +1,7 @@
 """Lightning callbacks of levelfield."""
 
-from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.trainer.states import TrainerFn
-
 from levelfield.training.callbacks.average_with_start import AverageWithStart
-from levelfield.training.callbacks.best_epoch import BestEpoch, default_checkpoint
+from levelfield.training.callbacks.best_epoch import BestEpoch
 from levelfield.training.callbacks.compile_trunk import CompileTrunk
 from levelfield.training.callbacks.finish_tracking import FinishTracking
 from levelfield.training.callbacks.gradient_caching import GradientCaching
@@ -40,18 +37,3 @@ __all__ = [
     "ValidateFirst",
     "WarmUp",
 ]
-
-
-def missing_callbacks(trainer: Trainer) -> list[Callback]:
-    """What a Trainer would silently lack for metric learning: those of the usual callbacks that it has not been given.
-
-    Validation by retrieval, the best epoch, logged losses, seeded steps, batch norm that is synchronized as timm does,
-    and in a test a line in the ledger.
-    """
-    kinds: list[type[Callback]] = [RandomDraws, RetrievalValidation, LogLosses, TimmSyncBatchNorm]
-    if trainer.state.fn == TrainerFn.FITTING and default_checkpoint(trainer) is not None:
-        kinds.append(BestEpoch)
-    if trainer.state.fn == TrainerFn.TESTING:
-        kinds.append(RecordOpening)
-    given = trainer.callbacks  # type: ignore[attr-defined]
-    return [kind() for kind in kinds if not any(isinstance(each, kind) for each in given)]
