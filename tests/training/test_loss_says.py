@@ -16,6 +16,7 @@ from levelfield.data.datasets import ImageTable
 from levelfield.data.transforms import ImageTransforms
 from levelfield.errors import UserError
 from levelfield.losses import ContrastiveLoss, CrossBatchMemory, WeightedSum
+from levelfield.models import TimmTrunk
 from levelfield.training.learner import MetricLearner
 
 pytestmark = [pytest.mark.usefixtures("quiet"), pytest.mark.filterwarnings("ignore:You defined a `validation_step`")]
@@ -186,3 +187,22 @@ def test_data_without_further_columns_and_a_memory_are_refused(table):
         fit(MetricLearner(Pictures(), YearLoss(), embedding_size=4), data_of(table))
     with pytest.raises(ValueError, match="YearLoss takes metadata"):
         CrossBatchMemory(YearLoss(), embedding_size=4)
+
+
+class Careless(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.centers = torch.zeros(4)
+
+    def forward(self, embeddings, labels):
+        return (embeddings - self.centers).square().sum()
+
+
+def test_a_tensor_that_no_checkpoint_holds_is_warned_of(table):
+    with pytest.warns(UserWarning, match=r"--model\.loss Careless: self\.centers"):
+        fit(MetricLearner(Pictures(), Careless(), embedding_size=4), data_of(table))
+
+
+def test_frozen_batch_norm_over_random_weights_is_warned_of(table):
+    with pytest.warns(UserWarning, match=r"--model\.freeze_batch_norm false"):
+        fit(MetricLearner(TimmTrunk("test_resnet", weights=None), ContrastiveLoss(), embedding_size=4), data_of(table))

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from levelfield.storage.without_places import without_places
 from levelfield.training.batches import Batch
-from levelfield.training.callbacks import LogLosses, RandomDraws, TimmSyncBatchNorm
+from levelfield.training.callbacks import LogLosses, RandomDraws, TimmSyncBatchNorm, WarnOfSameSamples
 from levelfield.training.callbacks.retrieval_validation import embeddings_of
 from levelfield.training.embed import EmbeddedSet
 from levelfield.training.learner import MetricLearner
@@ -29,7 +29,7 @@ def is_plain(module: LightningModule | type[LightningModule]) -> bool:
 
 def usual_callbacks() -> list[Callback]:
     """What a `MetricLearner` would bring for a fit."""
-    return [RandomDraws(), LogLosses(), TimmSyncBatchNorm()]
+    return [RandomDraws(), LogLosses(), TimmSyncBatchNorm(), WarnOfSameSamples()]
 
 
 def add_own_part(module: LightningModule, datamodule: Any, checkpoint: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from levelfield.training.callbacks import (
     RecordOpening,
     RetrievalValidation,
     TimmSyncBatchNorm,
+    WarnOfSameSamples,
 )
 from levelfield.training.callbacks.best_epoch import default_checkpoint
 
@@ -20,7 +21,7 @@ def missing_callbacks(trainer: Trainer) -> list[Callback]:
     Validation by retrieval, the best epoch, logged losses, seeded steps, batch norm that is synchronized as timm does,
     and in a test a line in the ledger.
     """
-    kinds: list[type[Callback]] = [RandomDraws, RetrievalValidation, LogLosses, TimmSyncBatchNorm]
+    kinds: list[type[Callback]] = [RandomDraws, RetrievalValidation, LogLosses, TimmSyncBatchNorm, WarnOfSameSamples]
     if trainer.state.fn == TrainerFn.FITTING and default_checkpoint(trainer) is not None:
         kinds.append(BestEpoch)
     if trainer.state.fn == TrainerFn.TESTING:

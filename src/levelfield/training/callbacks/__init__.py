@@ -12,6 +12,7 @@ from levelfield.training.callbacks.new_weights_first import NewWeightsFirst
 from levelfield.training.callbacks.random_draws import RandomDraws
 from levelfield.training.callbacks.record_opening import RecordOpening
 from levelfield.training.callbacks.retrieval_validation import RetrievalValidation
+from levelfield.training.callbacks.same_samples import WarnOfSameSamples
 from levelfield.training.callbacks.sync_batch_norm import TimmSyncBatchNorm
 from levelfield.training.callbacks.track_training import TrackTraining
 from levelfield.training.callbacks.until_done import UntilDone
@@ -36,4 +37,5 @@ __all__ = [
     "UntilDone",
     "ValidateFirst",
     "WarmUp",
+    "WarnOfSameSamples",
 ]
