@@ -11,6 +11,7 @@ import time
 
 import pytest
 import torch
+import yaml
 from own_images import image_options, own_images
 from printed import numbers
 from refused import refused
@@ -70,11 +71,14 @@ def test_validate_repeats_the_score_of_the_fit(fitted, run):
     assert f"{best:.6f}"[:7] in printed
 
 
-def test_validate_takes_the_configuration_of_a_fit(fitted, run):
-    _, without, _ = run("validate", "--ckpt_path", fitted / "best.ckpt")
-    code, printed, complaint = run("validate", "--config", fitted / "config.yaml", "--ckpt_path", fitted / "best.ckpt")
-    assert code == 0, complaint
-    assert without.startswith(printed)  # except the progress bar, which the file switches off
+def test_validate_takes_no_configuration_of_a_learner(fitted, run):
+    words = ("validate", "--ckpt_path", fitted / "best.ckpt")
+    refused(run(*words, "--config", fitted / "config.yaml"), str(fitted / "best.ckpt"))
+    code, printed, _ = run(*words, "--data.eval_batch_size", "8", "--print_config")
+    assert code == 0
+    settings = yaml.safe_load(printed)
+    assert settings["data"]["eval_batch_size"] == 8
+    assert settings["model"]["loss"]["class_path"] == "levelfield.losses.ArcFaceLoss"
 
 
 def test_test_is_recorded_and_predict_embeds_everything(fitted, run, tmp_path):

@@ -23,7 +23,7 @@ def test_a_checkpoint_with_a_seed_needs_no_option(command, seeded, run):
 
 
 def test_another_seed_is_refused(seeded, run):
-    refused(run("validate", "--ckpt_path", seeded, "--model.seed", "1"), "--model.seed 1")
+    refused(run("validate", "--ckpt_path", seeded, "--model.seed", "1"), "--model.seed")
 
 
 def test_a_checkpoint_of_a_random_split_is_validated_and_tested_on_its_classes(tmp_path, run):
@@ -35,7 +35,7 @@ def test_a_checkpoint_of_a_random_split_is_validated_and_tested_on_its_classes(t
     for command in ("validate", "test"):
         code, _, complaint = run(command, "--ckpt_path", path)
         assert code == 0, complaint
-    refused(run("validate", "--ckpt_path", path, "--data.split_seed", "4"), "--data.split_seed 4", "3")
+    refused(run("validate", "--ckpt_path", path, "--data.split_seed", "4"), "--data.split_seed")
     code, _, complaint = run("fit", *words, "--data.split", "random", "--data.split_seed", "4", "--ckpt_path", path)
     assert code != 0
     assert "test classes" in complaint

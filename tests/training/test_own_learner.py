@@ -63,7 +63,7 @@ def test_the_page_s_learner_fits_and_comes_back(desk, tiny, run):
     assert "my_learner" not in sys.modules, "nothing was imported"
     code, printed, complaint = run(*VALIDATE)
     assert code == 0, complaint
-    refused(run(*VALIDATE, "--model.noise", "0.3"), "--model.noise 0.3")
+    refused(run(*VALIDATE, "--model.noise", "0.3"), "--model.noise")
 
 
 def test_the_page_s_study_compares_it(desk, run):

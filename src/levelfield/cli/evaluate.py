@@ -1,40 +1,40 @@
-"""`validate`, `test` and `predict`: everything comes from the checkpoint, and what contradicts it is refused."""
+"""`validate`, `test` and `predict`: learner and data come from the checkpoint, which no option changes."""
 
 import argparse
 import inspect
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+import yaml
+from jsonargparse import Namespace
+from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
 from safetensors.torch import save
 
 from levelfield.cli.options import Options, configuration
-from levelfield.core.configuration import Config, merge, texts
+from levelfield.core.configuration import Config, flatten, init_args, merge, texts
 from levelfield.core.ledger import EVALUATED, LEDGER, read_lines
 from levelfield.data.places import check_is_there, dataset_found_again, root_in_vain
 from levelfield.errors import UserError
 from levelfield.metrics.distributed import first_of_each
 from levelfield.metrics.table import SHOWN_METRICS
 from levelfield.storage.atomic import write_atomically
-from levelfield.storage.without_places import without_places
 from levelfield.training.batches import Batch, gather_rows
 from levelfield.training.build import Training
 from levelfield.training.callbacks import RecordOpening
 from levelfield.training.callbacks.retrieval_validation import embeddings_of
-from levelfield.training.checkpoint import data_config, learner_config, read_checkpoint
-from levelfield.training.contradictions import refuse_other_data, refuse_other_model, refuse_other_settings
-from levelfield.training.learner import MetricLearner
-from levelfield.training.own_learner import learner_class
+from levelfield.training.checkpoint import data_arguments, load_data, load_learner, read_checkpoint
+from levelfield.training.contradictions import refuse_other_data, refuse_other_dataset
 from levelfield.training.run_folder import is_first_process
-from levelfield.training.settings import plain
-from levelfield.training.trust import named_by_configuration
+from levelfield.training.settings import class_parser, instantiate, plain
 
 if TYPE_CHECKING:
     from levelfield.use.further import Further
 
 COMMANDS = ("validate", "test", "predict")
+# Where the data are and how they are loaded. Everything else about learner and data is the checkpoint's.
+OF_DATA = ("root", "dataset", "eval_batch_size", "num_workers", "cache", "features")
+TAKEN = ("trainer.", *(f"data.{key}" for key in OF_DATA))
 # Where and how a Trainer computes. All else that it takes is for training.
 OF_EVALUATION = {
     *("accelerator", "strategy", "devices", "num_nodes", "precision", "deterministic", "benchmark", "inference_mode"),
@@ -94,7 +94,7 @@ class Evaluation(Training):
         asked: The settings beside the checkpoint's.
 
     Raises:
-        UserError: No checkpoint, or settings that contradict it.
+        UserError: No checkpoint, or a setting that is read from it.
     """
 
     def __init__(self, given: argparse.Namespace, asked: Config) -> None:
@@ -107,23 +107,38 @@ class Evaluation(Training):
                 f"'{self.checkpoint_path}' was fitted with loaders of one's own, which it cannot name: in Python, "
                 "Trainer().test(MetricLearner.load_from_checkpoint(...), loader)"
             )
-        self._trust = _trusted(given.trust, asked, self.checkpoint)
-        kind_of = partial(learner_class, base=MetricLearner)
-        stored = {
-            "model": learner_config(self.checkpoint, self.checkpoint_path, kind_of, self._trust).arguments,
-            "data": data_config(self.checkpoint, self.checkpoint_path, self._trust),
-        }
-        beside = self.checkpoint_path.with_name("config.yaml")
-        stored["data"]["dataset"] = dataset_found_again(stored["data"]["dataset"], beside)
-        super().__init__(merge(stored, asked), command=given.command)
-        found = plain(self.parser, self.config)
-        refuse_other_model(stored["model"], without_places(found["model"]), self.checkpoint_path)
-        refuse_other_settings(stored["data"], found["data"], self.checkpoint_path)
+        for key in (key for key, _ in flatten(asked)):
+            if not key.startswith(TAKEN):
+                option, command = key.replace(".init_args", ""), given.command
+                raise UserError(f"--{option}: {command} reads it from '{self.checkpoint_path}'; leave it out")
+        note_unused_trust(given.trust, self.checkpoint)
+        stored = data_arguments(self.checkpoint, self.checkpoint_path, given.trust)
+        dataset = stored["dataset"]
+        data_asked = merge({"dataset": {"class_path": dataset["class_path"]}}, asked.get("data") or {})
+        super().__init__({**asked, "data": data_asked}, command=given.command, complete=False)
+        found = plain(self.parser, self.config)["data"]
+        refuse_other_dataset(stored, found, self.checkpoint_path)
+        # Only what was given: the rest is the checkpoint's.
+        in_dataset = {"root", *init_args(data_asked["dataset"])}
+        stored |= {key: found[key] for key in data_asked}
+        again = dataset_found_again(dataset, self.checkpoint_path.with_name("config.yaml"))
+        here = {key: value for key, value in init_args(found["dataset"]).items() if key in in_dataset}
+        self.data = {**stored, "dataset": {**again, "init_args": {**init_args(again), **here}}}
+
+    def printed(self) -> str:
+        """The settings, as `--print_config` prints them."""
+        settings = {"trainer": plain(self.parser, self.config)["trainer"], "data": self.data}
+        return yaml.safe_dump({**settings, "model": self.checkpoint["hyper_parameters"]}, sort_keys=False)
 
     def build(self) -> None:
         """Make the parts, with the checkpoint's weights."""
-        super().build()
-        self.model = MetricLearner.load_from_checkpoint(self.checkpoint_path, trust=self._trust)
+        seed_everything(self.config.seed_everything, workers=True)
+        self.model = load_learner(None, self.checkpoint_path, trust=self.given.trust)
+        self.datamodule = load_data(self.data, self.checkpoint_path, self.given.trust)
+        parser = class_parser(Trainer, "trainer", instantiate=False)
+        self.parts = instantiate(parser, Namespace(trainer=self.config.trainer))
+        self.trainer = self.make_trainer()
+        self.datamodule.device = self.trainer.strategy.root_device
         check_is_there(self.datamodule.dataset, self.datamodule.root)
         refuse_other_data(self.checkpoint["levelfield"]["data"], self.datamodule.identity(), self.checkpoint_path)
         if is_first_process():
@@ -234,11 +249,10 @@ class EmbeddedTest(Callback):
         self.embeddings, self.labels = embeddings[first].float(), labels[first]
 
 
-def _trusted(names: list[str], asked: Config, checkpoint: dict[str, Any]) -> set[str]:
-    """What the command line lets the checkpoint use: by `--trust`, or as a class that it names itself."""
+def note_unused_trust(names: list[str], checkpoint: dict[str, Any]) -> None:
+    """Print which `--trust` has no effect."""
     parts = ("hyper_parameters", "datamodule_hyper_parameters")
     stored = {f"{text}." for part in parts for _, text in texts(checkpoint[part])}
     for name in sorted(set(names)):
         if not any(text.startswith(f"{name}.") for text in stored):
             print(f"note: --trust {name} is passed over: the checkpoint names nothing of it")
-    return set(names) | named_by_configuration(asked)

@@ -7,7 +7,6 @@ from typing import Any
 from levelfield.errors import UserError
 
 DATA_MUST_AGREE = ("num_folds", "split", "fold", "train_classes", "val_classes", "fingerprint")
-DATA_MAY_DIFFER = ("root", "dataset", "eval_batch_size", "num_workers", "cache", "features")  # where and how, not what
 ARCHITECTURE = ("trunk", "embedder", "embedding_size")
 
 
@@ -29,14 +28,6 @@ def refuse_other_architecture(expected: dict[str, Any], given: dict[str, Any], c
 def refuse_other_dataset(expected: dict[str, Any], given: dict[str, Any], checkpoint: Path | str) -> None:
     """Raises UserError if the datamodule's arguments name another data set."""
     _refuse("data.dataset", expected["dataset"]["class_path"], given["dataset"]["class_path"], checkpoint)
-
-
-def refuse_other_settings(expected: dict[str, Any], given: dict[str, Any], checkpoint: Path | str) -> None:
-    """Raises UserError if any of the datamodule's arguments differs that is neither a place nor a speed."""
-    refuse_other_dataset(expected, given, checkpoint)
-    wanted, found = ({k: v for k, v in config.items() if k not in DATA_MAY_DIFFER} for config in (expected, given))
-    for key, value in _leaves(wanted).items():
-        _refuse(f"data.{key}", value, _leaves(found).get(key), checkpoint)
 
 
 def refuse_other_data(expected: dict[str, Any], found: dict[str, Any], checkpoint: Path | str) -> None:

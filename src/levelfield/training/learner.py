@@ -268,4 +268,5 @@ class MetricLearner(LightningModule):
         """
         from levelfield.training.checkpoint import load_learner
 
-        return cast(Self, load_learner(cls, checkpoint_path, map_location, strict, trust, parts))
+        kind = None if cls is MetricLearner else cls
+        return cast(Self, load_learner(kind, checkpoint_path, map_location, strict, trust, parts))
