@@ -12,10 +12,10 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from levelfield.storage.without_places import without_places
 from levelfield.training.batches import Batch
 from levelfield.training.callbacks import LogLosses, RandomDraws, TimmSyncBatchNorm, WarnOfSameSamples
 from levelfield.training.callbacks.retrieval_validation import embeddings_of
+from levelfield.training.checkpoint import add_own_part as of_checkpoint
 from levelfield.training.embed import EmbeddedSet
 from levelfield.training.learner import MetricLearner
 from levelfield.training.weight_averaging import save_average
@@ -34,14 +34,10 @@ def usual_callbacks() -> list[Callback]:
 
 def add_own_part(module: LightningModule, datamodule: Any, checkpoint: dict[str, Any]) -> None:
     """Add to a checkpoint what levelfield reads there, as a `MetricLearner` does by itself."""
-    if not is_plain(module):
-        return
-    save_average(module, checkpoint)
-    for section in ("hyper_parameters", "datamodule_hyper_parameters"):
-        if section in checkpoint:
-            checkpoint[section] = without_places(checkpoint[section])
-    checkpoint.get("datamodule_hyper_parameters", {}).pop("num_workers", None)
-    checkpoint["levelfield"] = {"num_classes": None, "data": datamodule.identity(), "weights": None, "licence": None}
+    if is_plain(module):
+        save_average(module, checkpoint)
+        checkpoint.setdefault("datamodule_hyper_parameters", dict(datamodule.hparams))
+        of_checkpoint(module, checkpoint, datamodule)
 
 
 def can_be_tested(module: LightningModule) -> LightningModule:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
-from lightning.pytorch import LightningModule
+from lightning.pytorch import LightningDataModule, LightningModule
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -62,6 +62,8 @@ PARTS = {
     "model.lr_scheduler": Part("scheduler", LRScheduler, ("torch.optim.lr_scheduler",)),
     "data.dataset": Part("data set", MetricDataset, ("levelfield.data",)),
     "data.sampler": Part("sampler", TrainingBatchSampler, ("levelfield.data",)),
+    "data.datamodule": Part("datamodule", LightningDataModule, ("levelfield.data",)),
+    "data.transforms": Part("transforms", object, ("levelfield.data",)),
 }
 # An argument that only a learner of your own has.
 _OWN_PART = Part("part", nn.Module, (*_TRUNKS, *_LOSSES, *_MINERS, "levelfield.regularizers"))
