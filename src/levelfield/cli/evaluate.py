@@ -25,6 +25,7 @@ from levelfield.training.callbacks import RecordOpening
 from levelfield.training.callbacks.retrieval_validation import embeddings_of
 from levelfield.training.checkpoint import data_arguments, load_data, load_learner, read_checkpoint
 from levelfield.training.contradictions import refuse_other_data, refuse_other_dataset
+from levelfield.training.plain_module import can_be_tested
 from levelfield.training.run_folder import is_first_process
 from levelfield.training.settings import class_parser, instantiate, plain
 
@@ -130,10 +131,15 @@ class Evaluation(Training):
         settings = {"trainer": plain(self.parser, self.config)["trainer"], "data": self.data}
         return yaml.safe_dump({**settings, "model": self.checkpoint["hyper_parameters"]}, sort_keys=False)
 
+    @property
+    def distance(self) -> str:
+        """By what neighbours are ranked."""
+        return getattr(self.model, "distance", "cosine")
+
     def build(self) -> None:
         """Make the parts, with the checkpoint's weights."""
         seed_everything(self.config.seed_everything, workers=True)
-        self.model = load_learner(None, self.checkpoint_path, trust=self.given.trust)
+        self.model = can_be_tested(load_learner(None, self.checkpoint_path, trust=self.given.trust))
         self.datamodule = load_data(self.data, self.checkpoint_path, self.given.trust)
         parser = class_parser(Trainer, "trainer", instantiate=False)
         self.parts = instantiate(parser, Namespace(trainer=self.config.trainer))
@@ -170,9 +176,9 @@ class Evaluation(Training):
         subset = self.datamodule.test_subset
         is_query = subset.is_query
         asks = None if is_query is None else torch.from_numpy(is_query)
-        scores, _ = scores_of(kept.embeddings, kept.labels, asks, self.model.distance, tuple(SHOWN_METRICS))
+        scores, _ = scores_of(kept.embeddings, kept.labels, asks, self.distance, tuple(SHOWN_METRICS))
         coarse = subset.index.coarse_labels()  # of the samples in the data set's order, as they are kept
-        sections = further.sections(kept.embeddings, kept.labels, asks, self.model.distance, coarse)
+        sections = further.sections(kept.embeddings, kept.labels, asks, self.distance, coarse)
         for section in sections:
             print("\n".join(section.lines()))
         counts = len(kept.labels.unique()), len(kept.labels)
@@ -185,7 +191,7 @@ class Evaluation(Training):
 
         given = self.given
         further = Further(given.hierarchy, given.open_set, rerankings(given.rerank))
-        further.check(self.model.distance, self.datamodule.dataset)
+        further.check(self.distance, self.datamodule.dataset)
         return further
 
     def predict(self) -> None:

@@ -21,6 +21,7 @@ from levelfield.training.embed import EmbeddedSet
 from levelfield.training.embed import embed as embed_batches
 from levelfield.training.frozen_trunk import KEY as FROZEN_TRUNK
 from levelfield.training.learner import MetricLearner
+from levelfield.training.plain_module import is_plain
 from levelfield.use.samples import Samples, record_labelled, samples_of
 
 CHECKPOINT = "best.ckpt"
@@ -120,6 +121,9 @@ class Encoder:
         read = [read_checkpoint(path) for path in self.paths]
         self.checkpoints = [{key: part for key, part in each.items() if key != "state_dict"} for each in read]
         self.learners = [MetricLearner.load_from_checkpoint(path, trust=tuple(trust)) for path in self.paths]
+        for learner, path in zip(self.learners, self.paths, strict=True):
+            if is_plain(learner):
+                raise UserError(f"'{path}' holds a {type(learner).__name__}, no MetricLearner: use it by its own class")
         self.modality = _one([learner.trunk.modality for learner in self.learners], self.origin, "trunks")
         known = [_transforms(content, path) for content, path in zip(self.checkpoints, self.paths, strict=True)]
         self.transforms = transforms or _one(known, self.origin, "transforms")
