@@ -85,7 +85,7 @@ def load_learner(
         kind: The class of any LightningModule; None for the one that the checkpoint names.
     """
     checkpoint, trusted = read_checkpoint(origin, map_location), tuple(trust)
-    with _one_line(origin):
+    with one_line(origin):
         arguments = _arguments(checkpoint, parts)
         kind = kind or named_class("model.learner", arguments.get("learner", USUAL_LEARNER), trusted)
         made, missing = dict(parts), None
@@ -129,7 +129,7 @@ def data_arguments(checkpoint: dict[str, Any], origin: Path | str, trust: Iterab
         UserError: A class that is not allowed.
     """
     trusted = tuple(trust)
-    with _one_line(origin):
+    with one_line(origin):
         arguments = dict(checkpoint["datamodule_hyper_parameters"])
         built("data.num_workers", arguments.pop("num_workers", None), trusted)  # each machine has its own
         named_class("data.dataset", arguments["dataset"]["class_path"], trusted)
@@ -147,7 +147,7 @@ def load_data(arguments: dict[str, Any], origin: Path | str, trust: Iterable[str
     """
     from levelfield.data.datamodule import MetricDataModule
 
-    with _one_line(origin):
+    with one_line(origin):
         return MetricDataModule(**built_arguments(MetricDataModule, "data", arguments, tuple(trust)))
 
 
@@ -172,7 +172,7 @@ def _arguments(checkpoint: dict[str, Any], parts: Mapping[str, Any]) -> dict[str
 
 
 @contextmanager
-def _one_line(origin: object) -> Iterator[None]:
+def one_line(origin: object) -> Iterator[None]:
     """Turn whatever a damaged or foreign checkpoint raises into one line that names it."""
     try:
         yield
