@@ -307,3 +307,22 @@ def test_a_value_of_another_type_is_one_line(section, key, value, checkpoint, pl
     code, _, complaint = run("validate", "--ckpt_path", changed(checkpoint, place, section, key, value))
     assert (code, complaint.count("\n")) == (2, 1), complaint
     assert "it.ckpt" in complaint
+
+
+class Saving(MetricLearner):
+    """Lightning's habit stores each argument, objects among them."""
+
+    def __init__(self, *, noise: float = 0.1, **kwargs):
+        super().__init__(**kwargs)
+        self.noise = noise
+        self.save_hyperparameters()
+
+
+def test_a_checkpoint_holds_no_objects(tmp_path):
+    learner = Saving(noise=0.3, trunk=TimmTrunk("test_resnet", weights=None), loss=ArcFaceLoss, embedding_size=4)
+    content = {"hyper_parameters": dict(learner.hparams), "state_dict": learner.state_dict()}
+    learner.on_save_checkpoint(content)
+    torch.save(content, tmp_path / "it.ckpt")
+    loaded = MetricLearner.load_from_checkpoint(tmp_path / "it.ckpt")
+    assert (type(loaded), loaded.noise) == (Saving, 0.3)
+    assert loaded.trunk.init_args["name"] == "test_resnet"

@@ -125,6 +125,11 @@ class Evaluation(Training):
         here = {key: value for key, value in init_args(found["dataset"]).items() if key in in_dataset}
         self.data = {**stored, "dataset": {**again, "init_args": {**init_args(again), **here}}}
 
+    @property
+    def distance(self) -> Any:
+        """What embeddings are compared by; a learner of your own need not say it."""
+        return getattr(self.model, "distance", "cosine")
+
     def printed(self) -> str:
         """The settings, as `--print_config` prints them."""
         settings = {"trainer": plain(self.parser, self.config)["trainer"], "data": self.data}
@@ -170,9 +175,9 @@ class Evaluation(Training):
         subset = self.datamodule.test_subset
         is_query = subset.is_query
         asks = None if is_query is None else torch.from_numpy(is_query)
-        scores, _ = scores_of(kept.embeddings, kept.labels, asks, self.model.distance, tuple(SHOWN_METRICS))
+        scores, _ = scores_of(kept.embeddings, kept.labels, asks, self.distance, tuple(SHOWN_METRICS))
         coarse = subset.index.coarse_labels()  # of the samples in the data set's order, as they are kept
-        sections = further.sections(kept.embeddings, kept.labels, asks, self.model.distance, coarse)
+        sections = further.sections(kept.embeddings, kept.labels, asks, self.distance, coarse)
         for section in sections:
             print("\n".join(section.lines()))
         counts = len(kept.labels.unique()), len(kept.labels)
@@ -185,7 +190,7 @@ class Evaluation(Training):
 
         given = self.given
         further = Further(given.hierarchy, given.open_set, rerankings(given.rerank))
-        further.check(self.model.distance, self.datamodule.dataset)
+        further.check(self.distance, self.datamodule.dataset)
         return further
 
     def predict(self) -> None:

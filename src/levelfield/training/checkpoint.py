@@ -15,6 +15,7 @@ from levelfield.errors import UserError
 from levelfield.storage.without_places import without_places
 from levelfield.training.checkpoint_content import check_content
 from levelfield.training.frozen_trunk import KEY, trunk_hash, with_trunk
+from levelfield.training.import_paths import plain_value
 from levelfield.training.rebuild import built, built_arguments, init_arguments
 from levelfield.training.trust import Missing, named_class
 
@@ -49,7 +50,8 @@ def add_own_part(learner: Any, checkpoint: dict[str, Any]) -> None:
     """
     for section in ("hyper_parameters", "datamodule_hyper_parameters"):
         if section in checkpoint:
-            checkpoint[section] = without_places(checkpoint[section])
+            plain = {name: plain_value(value) for name, value in checkpoint[section].items()}
+            checkpoint[section] = without_places(plain)
     datamodule = getattr(learner._trainer, "datamodule", None)
     data = datamodule.identity() if datamodule is not None and hasattr(datamodule, "identity") else None
     if data is not None:

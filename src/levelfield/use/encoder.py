@@ -120,10 +120,10 @@ class Encoder:
         read = [read_checkpoint(path) for path in self.paths]
         self.checkpoints = [{key: part for key, part in each.items() if key != "state_dict"} for each in read]
         self.learners = [MetricLearner.load_from_checkpoint(path, trust=tuple(trust)) for path in self.paths]
-        self.modality = _one([learner.trunk.modality for learner in self.learners], self.origin, "trunks")
+        self.modality = _one(list(map(_modality, self.learners)), self.origin, "trunks")
         known = [_transforms(content, path) for content, path in zip(self.checkpoints, self.paths, strict=True)]
         self.transforms = transforms or _one(known, self.origin, "transforms")
-        distance = _one([learner.distance for learner in self.learners], self.origin, "distances")
+        distance = _one([getattr(learner, "distance", "cosine") for learner in self.learners], self.origin, "distances")
         several = len(self.learners) > 1
         # Side by side they are of unit length, where both rank as cosine does.
         self.distance = "cosine" if several and distance in ("euclidean", "poincare") else distance
@@ -283,6 +283,11 @@ def _transforms(checkpoint: dict[str, Any], origin: Path) -> ImageTransforms | N
         return ImageTransforms(**plain)
     except (TypeError, AttributeError, UserError) as error:
         raise UserError(f"'{origin}' has transforms that cannot be read ({error}): is it a whole file?") from None
+
+
+def _modality(learner: nn.Module) -> Any:
+    """What a learner takes; None for one of your own that does not say it."""
+    return getattr(getattr(learner, "trunk", None), "modality", None)
 
 
 def _one(given: Sequence[Any], origin: object, what: str) -> Any:
