@@ -84,13 +84,8 @@ PARTS = {
     ),
     "_common": Part(
         "jsonargparse",
-        "what may be imported while a checkpoint is read, for `set_parsing_settings` cannot be taken back; and "
-        "`--print_config` of what is not complete",
-        lambda: (
-            {"import_path_verdicts", "import_paths_enforced"} <= set(_common.parsing_settings)
-            and callable(_common.parser_context)
-            and hasattr(_common, "lenient_check")
-        ),
+        "`--print_config` of what is not complete, and the options of `validate` beside a checkpoint",
+        lambda: callable(_common.parser_context) and hasattr(_common, "lenient_check"),
     ),
     "_is_synced": Part("torchmetrics", "rows are gathered once", lambda: hasattr(MetricOfNothing(), "_is_synced")),
     "_layer_sync": Part(

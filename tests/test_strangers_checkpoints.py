@@ -1,4 +1,4 @@
-"""Each attack by a checkpoint, through each entrance: nothing is run or fetched, and one line says what is refused."""
+"""Each attack by a checkpoint, through each door: nothing is run or fetched, and one line says what is refused."""
 
 import copy
 import io
@@ -22,16 +22,20 @@ import torch
 import yaml
 from own_images import image_options
 from PIL import Image
+from refused import refused as refuses
 from tiny_fit import TINY
 from tiny_text import DISTILBERT, tiny_text_model
 
 import levelfield
 from levelfield.cli.main import main
+from levelfield.cli.options import configuration
 from levelfield.core.configuration import Loader
 from levelfield.errors import UserError
 from levelfield.losses import ContrastiveLoss
-from levelfield.models import TransformersTrunk
+from levelfield.models import TimmTrunk, TransformersTrunk
 from levelfield.study.archive import unpack_study
+from levelfield.training.build import Training, build
+from levelfield.training.initial_weights import check_weight_files, start_from_checkpoint
 from levelfield.training.learner import MetricLearner
 from levelfield.training.run_folder import AtomicCheckpoints
 from levelfield.use.encoder import Encoder
@@ -234,6 +238,7 @@ SHAPES: dict[str, tuple[str, Callable[[], Any]]] = {
     "no weights": ("state_dict", list),
     "no class names": ("levelfield.data.train_classes", lambda: [{"class_path": "subprocess.Popen"}]),
 }
+OF_TENSORS = ("fit", "weights")  # these doors build nothing that a checkpoint names
 OF_CALLBACKS = {
     "a file of the best epoch elsewhere": {"best_model_path": "{folder}/../../images"},
     "files to delete by an address": {"best_k_models": {"local://PLACE/images": 0.0}},
@@ -325,9 +330,20 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("planted", None)
 
 
+@pytest.fixture(scope="module")
+def training(tmp_path_factory: pytest.TempPathFactory) -> Training:
+    """A fit before its first step, to which weights are given."""
+    words = [*zip(TINY[::2], TINY[1::2], strict=True), ("--model.loss", "ContrastiveLoss")]
+    files = [value for key, value in words if key == "--config"]
+    config = configuration(files, [(key[2:], value) for key, value in words if key != "--config"])
+    found = build(config, tmp_path_factory.mktemp("new"), progress=False)
+    found.datamodule.setup("fit")
+    return found
+
+
 @pytest.fixture
-def refused(place: Path, run: Callable, asked: list[Any]) -> Callable[[bool], dict[str, str]]:
-    """Gives `here/it.ckpt` to each entrance, to `fit` too where asked: the line by which each refused it, or none.
+def refused(place: Path, run: Callable, asked: list[Any], training: Training) -> Callable[[], dict[str, str]]:
+    """Gives `here/it.ckpt` to each door: the line by which each refused it, or none.
 
     Nothing was run, fetched, deleted or recorded by any.
     """
@@ -349,8 +365,12 @@ def refused(place: Path, run: Callable, asked: list[Any]) -> Callable[[bool], di
         assert "\n" not in line
         return line
 
+    def as_weights() -> None:
+        TimmTrunk("test_resnet", weights=str(path))
+        check_weight_files({"weights": str(path)}, training.datamodule)
+
     images = "images"
-    entrances: dict[str, Callable[[], str]] = {
+    doors: dict[str, Callable[[], str]] = {
         "validate": partial(of_command, "validate"),
         "test": partial(of_command, "test"),
         "predict": partial(of_command, "predict"),
@@ -358,19 +378,21 @@ def refused(place: Path, run: Callable, asked: list[Any]) -> Callable[[bool], di
         "score": partial(of_command, "score", "--data", images),
         "search": partial(of_command, "search", "--gallery", images, "--query", "images/0/0.png"),
         "export": partial(of_command, "export", "--output", images),  # which is there: it ends in a refusal at least
-        # It has no epoch left to do, which ends in a refusal at least.
-        "fit": partial(of_command, "fit", *TINY, "--model.loss", "ContrastiveLoss", "--trainer.max_epochs", "1"),
+        # The functions that `fit --ckpt_path` and `--model.trunk.weights` call: see `test_doors_of_fit`.
+        "fit": partial(
+            of_python,
+            lambda: start_from_checkpoint(path, training.model, training.datamodule, training.config_dump),
+        ),
+        "weights": partial(of_python, as_weights),
         "load_from_checkpoint": partial(of_python, lambda: MetricLearner.load_from_checkpoint(path)),
         "Encoder": partial(of_python, lambda: Encoder(path)),
         "levelfield.embed": partial(of_python, lambda: levelfield.embed(path, images)),
     }
 
-    def enter(fit: bool) -> dict[str, str]:
+    def enter() -> dict[str, str]:
         lines = {}
-        for name, entrance in entrances.items():
-            if name == "fit" and not fit:
-                continue
-            lines[name] = entrance()
+        for name, door in doors.items():
+            lines[name] = door()
             assert not (place / "written").exists(), name
             assert asked == [], name
             assert len(list((place / images).rglob("*.png"))) == 4, name
@@ -414,15 +436,15 @@ def here(place: Path, server: tuple[str, list[str]]) -> Callable[[Any], Any]:
 def test_a_class_of_the_learner_that_nobody_trusts(attack, checkpoint, place, here, refused) -> None:
     key, value = CLASSES_OF_THE_MODEL[attack]
     stored(checkpoint, place, f"{MODEL}.{key}", here(value))
-    for name, line in refused(fit=False).items():
-        assert "it.ckpt" in line, name
+    for name, line in refused().items():
+        assert name in OF_TENSORS or "it.ckpt" in line, name
 
 
 @pytest.mark.parametrize("attack", CLASSES_OF_THE_DATA)
 def test_a_class_of_the_data_that_nobody_trusts(attack, checkpoint, place, here, refused) -> None:
     key, value = CLASSES_OF_THE_DATA[attack]
     stored(checkpoint, place, f"{DATA}.{key}", here(value))
-    lines = refused(fit=False)
+    lines = refused()
     # The others take other data.
     assert {name for name, line in lines.items() if "it.ckpt" in line} >= {"validate", "test", "predict"}, lines
 
@@ -430,17 +452,28 @@ def test_a_class_of_the_data_that_nobody_trusts(attack, checkpoint, place, here,
 @pytest.mark.parametrize("name", ["hf-hub:somebody/something", "local-dir:images"])
 def test_an_image_trunk_that_timm_would_fetch_by_its_name(name, checkpoint, place, refused) -> None:
     stored(checkpoint, place, f"{MODEL}.trunk", spec("levelfield.models.TimmTrunk", name=name))
-    for entrance, line in refused(fit=False).items():
-        assert name in line, entrance
+    for door, line in refused().items():
+        assert door in OF_TENSORS or name in line, door
 
 
-def test_fit_takes_its_classes_from_its_own_options(checkpoint, place, here, refused) -> None:
+def test_doors_of_fit(checkpoint, place, here, run, asked) -> None:
+    """They take tensors only, and no class. Each calls what the other attacks are given to."""
     compared, changed = ("trunk", "embedder", "embedding_size", "dataset"), copy.copy(checkpoint)
     for section, attacks in ((MODEL, CLASSES_OF_THE_MODEL), (DATA, CLASSES_OF_THE_DATA)):
         of_all = {key: here(value) for key, value in attacks.values() if key not in compared}
         changed[section] = {**checkpoint[section], **of_all}
     stored(changed, place, f"{MODEL}.loss", here(POPEN))
-    assert refused(fit=True)["fit"] == ""
+    path = place / "it.ckpt"
+    words = [*TINY, "--model.loss", "ContrastiveLoss", "--trainer.max_epochs", "1"]
+    for door in ("--ckpt_path", "--model.trunk.weights"):
+        code, _, complaint = run("fit", *words, door, path)
+        assert (code, complaint) == (0, ""), door
+    assert asked == []
+    assert not (place / "written").exists()
+    stored(checkpoint, place, *NUMBERS["classes"])
+    refuses(run("fit", *words, "--ckpt_path", path), "it.ckpt")
+    stored(checkpoint, place, "levelfield", "nothing")
+    refuses(run("fit", *words, "--model.trunk.weights", path), "it.ckpt")
 
 
 @pytest.mark.parametrize(
@@ -454,7 +487,7 @@ def test_a_place(attack, where, checkpoint, place, here, refused) -> None:
     key, around = KEYS[where]
     found = here(PLACES[attack])
     stored(checkpoint, place, key, around(found) if around else found)
-    for name, line in refused(fit=True).items():
+    for name, line in refused().items():
         assert "it.ckpt" in line, name
         assert key in line, name
 
@@ -462,7 +495,7 @@ def test_a_place(attack, where, checkpoint, place, here, refused) -> None:
 @pytest.mark.parametrize("attack", NUMBERS)
 def test_a_number(attack, checkpoint, place, refused) -> None:
     stored(checkpoint, place, *NUMBERS[attack])
-    for name, line in refused(fit=True).items():
+    for name, line in refused().items():
         assert "it.ckpt" in line, name
         assert NUMBERS[attack][0] in line, name
 
@@ -471,13 +504,13 @@ def test_a_number(attack, checkpoint, place, refused) -> None:
 def test_a_shape(attack, checkpoint, place, refused) -> None:
     key, make = SHAPES[attack]
     stored(checkpoint, place, key, make())
-    for name, line in refused(fit=True).items():
+    for name, line in refused().items():
         assert "it.ckpt" in line, name
 
 
 def test_a_pickle(place, refused) -> None:
     torch.save({"levelfield": {}, "state_dict": {}, MODEL: Command(place / "written")}, place / "it.ckpt")
-    for name, line in refused(fit=True).items():
+    for name, line in refused().items():
         assert "it.ckpt" in line, name
 
 

@@ -4,6 +4,7 @@ import copy
 import socket
 import sys
 import warnings
+from importlib import import_module
 
 import pytest
 import torch
@@ -14,8 +15,9 @@ from levelfield.cli.main import main
 from levelfield.data import Glyphs, ImageTransforms
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.errors import UserError
-from levelfield.losses import ArcFaceLoss
+from levelfield.losses import ArcFaceLoss, ContrastiveLoss
 from levelfield.models import TimmTrunk
+from levelfield.training.checkpoint import load_learner
 from levelfield.training.learner import MetricLearner
 
 PLANTED = """
@@ -217,3 +219,110 @@ def test_a_subclass_comes_back_as_itself(tmp_path):
     images = torch.rand(3, 3, 32, 32)
     torch.testing.assert_close(loaded(images), learner.eval()(images))
     assert type(MetricLearner.load_from_checkpoint(tmp_path / "it.ckpt")) is MetricLearner
+
+
+PLAIN = """
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import nn
+
+
+@dataclass
+class Rates:
+    head: float
+    betas: tuple[float, float] = (0.9, 0.999)
+
+
+class Plain(LightningModule):
+    def __init__(
+        self,
+        backbone: nn.Module,
+        loss: nn.Module,
+        head: Callable[[int], nn.Module],
+        activation: Callable = torch.nn.functional.gelu,
+        norm: type[nn.Module] | None = None,
+        optimizer: Callable = torch.optim.SGD,
+        rates: Rates | None = None,
+        mode: str = "nothing",
+    ):
+        super().__init__()
+        self.backbone, self.loss, self.head = backbone, loss, head(8)
+        self.activation, self.norm, self.optimizer, self.rates, self.mode = activation, norm, optimizer, rates, mode
+"""
+
+
+def test_any_module_is_rebuilt_by_the_types_of_its_arguments(place):
+    (place / "plain.py").write_text(PLAIN)
+    arguments = {
+        "learner": "plain.Plain",
+        "backbone": spec("levelfield.models.TimmTrunk", name="test_resnet"),  # of no weights, which it does not say
+        "loss": spec("levelfield.losses.ContrastiveLoss", neg_margin=0.25),
+        "head": spec("torch.nn.Linear", out_features=3),
+        "activation": "torch.nn.functional.relu",
+        "norm": "torch.nn.LayerNorm",
+        "optimizer": spec("torch.optim.Adam", lr=0.5),
+        "rates": {"head": 0.1, "betas": [0.5, 0.6]},
+        "mode": "a.b",
+    }
+    found = import_module("plain").Plain(
+        TimmTrunk("test_resnet", weights=None), ContrastiveLoss(), lambda size: torch.nn.Linear(size, 3)
+    )
+    content = {"levelfield": {}, "hyper_parameters": arguments, "state_dict": found.state_dict()}
+    torch.save(content, place / "it.ckpt")
+    for kind in (None, type(found)):
+        learner = load_learner(kind, place / "it.ckpt")
+        assert type(learner) is type(found)
+        assert learner.backbone.weights_origin == "random"
+        assert learner.loss.neg_margin == 0.25
+        torch.testing.assert_close(learner.head.weight, found.head.weight)
+        assert (learner.activation, learner.norm) == (torch.nn.functional.relu, torch.nn.LayerNorm)
+        assert learner.optimizer(learner.parameters()).defaults["lr"] == 0.5
+        assert (learner.rates.head, learner.rates.betas) == (0.1, (0.5, 0.6))
+        assert learner.mode == "a.b"
+    del sys.modules["plain"]  # as in another process
+    with pytest.raises(UserError, match="--trust plain"):
+        load_learner(None, place / "it.ckpt")
+    assert type(load_learner(None, place / "it.ckpt", trust=["plain"])).__name__ == "Plain"
+    for key in ("backbone", "head", "activation", "norm", "optimizer"):
+        value = spec("subprocess.Popen", args="id > written", shell=True) if key == "head" else "subprocess.Popen"
+        torch.save({**content, "hyper_parameters": {**arguments, key: value}}, place / "it.ckpt")
+        with pytest.raises(UserError, match=r"it\.ckpt"):
+            load_learner(None, place / "it.ckpt", trust=["plain"])
+    assert not (place / "written").exists()
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        *(("model", "distance", value) for value in ("nearest", 3, ["cosine"])),
+        *(("model", key, "many") for key in ("embedding_size", "normalize", "freeze_trunk", "trunk_lr")),
+        *(("data", key, "many") for key in ("batch_size", "split", "cache", "fold", "transforms")),
+        ("data", "root", 3),
+    ],
+)
+def test_a_value_of_another_type_is_one_line(section, key, value, checkpoint, place, run):
+    code, _, complaint = run("validate", "--ckpt_path", changed(checkpoint, place, section, key, value))
+    assert (code, complaint.count("\n")) == (2, 1), complaint
+    assert "it.ckpt" in complaint
+
+
+class Saving(MetricLearner):
+    """Lightning's habit stores each argument, objects among them."""
+
+    def __init__(self, *, noise: float = 0.1, **kwargs):
+        super().__init__(**kwargs)
+        self.noise = noise
+        self.save_hyperparameters()
+
+
+def test_a_checkpoint_holds_no_objects(tmp_path):
+    learner = Saving(noise=0.3, trunk=TimmTrunk("test_resnet", weights=None), loss=ArcFaceLoss, embedding_size=4)
+    content = {"hyper_parameters": dict(learner.hparams), "state_dict": learner.state_dict()}
+    learner.on_save_checkpoint(content)
+    torch.save(content, tmp_path / "it.ckpt")
+    loaded = MetricLearner.load_from_checkpoint(tmp_path / "it.ckpt")
+    assert (type(loaded), loaded.noise) == (Saving, 0.3)
+    assert loaded.trunk.init_args["name"] == "test_resnet"

@@ -17,6 +17,7 @@ from levelfield.losses.hyperbolic_cross_entropy import poincare_distances
 from levelfield.metrics.distances import pack_bits
 from levelfield.metrics.reranking import KReciprocal
 from levelfield.numerics import in_ball
+from levelfield.runtime.cache_root import cache_root
 from levelfield.use.encoder import Embedded, Encoder
 from levelfield.use.gallery import Gallery
 from levelfield.use.samples import Samples
@@ -196,3 +197,12 @@ def test_mistakes_end_in_a_line(fitted: Path, birds: Path, tmp_path: Path, run) 
     refused(run(*asked, "--gallery", birds, "--query", picture), "jay/0.png is not a whole, readable image")
     refused(run(*asked, "--gallery", birds, "--query", birds / "jay/1.png"), "jay/0.png", "--skip-broken")
     refused(run("search", "--ckpt_path", picture, "--gallery", birds, "--query", picture), "cannot read checkpoint")
+
+
+def test_an_index_is_not_written_through_a_link(encoder: Encoder, birds: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (birds / ".levelfield").symlink_to(tmp_path / "elsewhere")
+    gallery = Gallery.of(encoder, birds)
+    assert gallery.file.is_file()
+    assert gallery.file.is_relative_to(cache_root())
+    assert not list((tmp_path / "elsewhere").iterdir())

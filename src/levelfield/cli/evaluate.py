@@ -126,15 +126,15 @@ class Evaluation(Training):
         here = {key: value for key, value in init_args(found["dataset"]).items() if key in in_dataset}
         self.data = {**stored, "dataset": {**again, "init_args": {**init_args(again), **here}}}
 
+    @property
+    def distance(self) -> Any:
+        """What embeddings are compared by; a learner of your own need not say it."""
+        return getattr(self.model, "distance", "cosine")
+
     def printed(self) -> str:
         """The settings, as `--print_config` prints them."""
         settings = {"trainer": plain(self.parser, self.config)["trainer"], "data": self.data}
         return yaml.safe_dump({**settings, "model": self.checkpoint["hyper_parameters"]}, sort_keys=False)
-
-    @property
-    def distance(self) -> str:
-        """By what neighbours are ranked."""
-        return getattr(self.model, "distance", "cosine")
 
     def build(self) -> None:
         """Make the parts, with the checkpoint's weights."""

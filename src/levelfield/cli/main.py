@@ -41,7 +41,7 @@ COMMANDS = ("fit", *EVALUATIONS, *USES, "compare", "study", "data")
 EVALUATION_HELP = """\
 usage: levelfield {} --ckpt_path FILE [--KEY VALUE ...]
 
-All settings are read from the checkpoint, and an option that contradicts one is refused.
+Learner and data are read from the checkpoint, and options that would change them are refused.
 
   --ckpt_path FILE     the best.ckpt of a fit or of a study's job
   --trust NAME         a module or class of your own, or of a library we do not know, that the checkpoint may use;

@@ -140,7 +140,10 @@ def read_state_dict(path: Path) -> dict[str, torch.Tensor]:
         raise UserError(
             f"cannot read weights from '{path}' ({type(error).__name__}): is it a complete file?"
         ) from error
-    return content.get("state_dict", content)
+    state = content.get("state_dict", content) if isinstance(content, dict) else None
+    if not isinstance(state, dict):
+        raise UserError(f"'{path}' holds no weights by their names: give another file")
+    return state
 
 
 def match_tensors(

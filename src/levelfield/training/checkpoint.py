@@ -15,6 +15,7 @@ from levelfield.errors import UserError
 from levelfield.storage.without_places import without_places
 from levelfield.training.checkpoint_content import check_content
 from levelfield.training.frozen_trunk import KEY, trunk_hash, with_trunk
+from levelfield.training.import_paths import plain_value
 from levelfield.training.rebuild import built, built_arguments, init_arguments
 from levelfield.training.trust import Missing, named_class
 
@@ -54,7 +55,8 @@ def add_own_part(learner: Any, checkpoint: dict[str, Any], datamodule: Any = Non
     """
     for section in ("hyper_parameters", "datamodule_hyper_parameters"):
         if section in checkpoint:
-            checkpoint[section] = without_places(checkpoint[section])
+            plain = {name: plain_value(value) for name, value in checkpoint[section].items()}
+            checkpoint[section] = without_places(plain)
     datamodule = datamodule or getattr(learner._trainer, "datamodule", None)
     data = datamodule.identity() if datamodule is not None and hasattr(datamodule, "identity") else None
     if data is not None:
@@ -90,7 +92,7 @@ def load_learner(
         kind: The class of any LightningModule; None for the one that the checkpoint names.
     """
     checkpoint, trusted = read_checkpoint(origin, map_location), tuple(trust)
-    with _one_line(origin):
+    with one_line(origin):
         arguments = _arguments(checkpoint, parts)
         kind = kind or named_class("model.learner", arguments.get("learner", USUAL_LEARNER), trusted)
         made, missing = dict(parts), None
@@ -134,7 +136,7 @@ def data_arguments(checkpoint: dict[str, Any], origin: Path | str, trust: Iterab
         UserError: A class that is not allowed.
     """
     trusted = tuple(trust)
-    with _one_line(origin):
+    with one_line(origin):
         arguments = dict(checkpoint["datamodule_hyper_parameters"])
         built("data.num_workers", arguments.pop("num_workers", None), trusted)  # each machine has its own
         named_class("data.dataset", arguments["dataset"]["class_path"], trusted)
@@ -151,7 +153,7 @@ def load_data(arguments: dict[str, Any], origin: Path | str, trust: Iterable[str
         UserError: A class that is not allowed, or an argument that is refused.
     """
     trusted, given = tuple(trust), dict(arguments)
-    with _one_line(origin):
+    with one_line(origin):
         kind = named_class("data.datamodule", given.pop("datamodule", USUAL_DATA), trusted)
         return kind(**built_arguments(kind, "data", given, trusted))
 
@@ -177,7 +179,7 @@ def _arguments(checkpoint: dict[str, Any], parts: Mapping[str, Any]) -> dict[str
 
 
 @contextmanager
-def _one_line(origin: object) -> Iterator[None]:
+def one_line(origin: object) -> Iterator[None]:
     """Turn whatever a damaged or foreign checkpoint raises into one line that names it."""
     try:
         yield

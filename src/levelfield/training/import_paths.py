@@ -46,6 +46,11 @@ def import_spec(thing: Any) -> Any:
     return {"class_path": _import_path(kind), "init_args": without_places(arguments)}
 
 
+def plain_value(value: Any) -> Any:
+    """A value as a checkpoint may hold it, also of a learner that calls `self.save_hyperparameters()`."""
+    return value if _is_plain(value) else import_spec(value)
+
+
 def _import_path(thing: Any) -> str:
     """Where a class or function is imported from."""
     return f"{thing.__module__}.{thing.__qualname__}"

@@ -10,7 +10,8 @@ import torch
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.errors import UserError
 from levelfield.storage.without_places import without_places
-from levelfield.training.checkpoint import read_checkpoint
+from levelfield.training.checkpoint import one_line, read_checkpoint
+from levelfield.training.checkpoint_content import check_content
 from levelfield.training.contradictions import refuse_other_architecture, refuse_other_dataset
 from levelfield.training.frozen_trunk import with_trunk
 
@@ -37,12 +38,14 @@ def start_from_checkpoint(
             "MetricLearner.load_from_checkpoint(...)"
         )
     then, now = without_places(checkpoint["hyper_parameters"]), without_places(config["model"])
-    refuse_other_architecture(then, now, path)
-    refuse_other_dataset(checkpoint["datamodule_hyper_parameters"], config["data"], path)
     data = checkpoint["levelfield"]["data"]
-    check_seen_classes(data, datamodule, path)
+    with one_line(path):
+        refuse_other_architecture(then, now, path)
+        refuse_other_dataset(checkpoint["datamodule_hyper_parameters"], config["data"], path)
+        check_seen_classes(data, datamodule, path)
     state = with_trunk(checkpoint, path, given=learner.trunk)["state_dict"]
-    same_loss = then["loss"] is not None and then["loss"]["class_path"] == now["loss"]["class_path"]
+    losses = [part.get("class_path") if isinstance(part, dict) else part for part in (then.get("loss"), now["loss"])]
+    same_loss = losses[0] is not None and losses[0] == losses[1]
     if same_loss and data["train_classes"] == datamodule.identity()["train_classes"]:
         learner.on_load_checkpoint(checkpoint)  # builds a loss with class weights
     else:
@@ -99,4 +102,8 @@ def _data_of(path: Path) -> Mapping[str, Any] | None:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except RuntimeError:  # an old format, which is not a checkpoint of levelfield
         return None
-    return content.get("levelfield", {}).get("data") if isinstance(content, Mapping) else None
+    if not isinstance(content, dict) or "levelfield" not in content:
+        return None
+    check_content(content, path)
+    data: Mapping[str, Any] | None = content["levelfield"].get("data")
+    return data

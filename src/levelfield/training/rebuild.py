@@ -1,11 +1,13 @@
 """Objects from the import paths and plain values of a checkpoint."""
 
+import builtins
 import inspect
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import is_dataclass
 from functools import partial
-from types import UnionType
-from typing import Any, Protocol, Union, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Literal, Protocol, Union, get_args, get_origin
 
 from torch import nn
 
@@ -33,6 +35,7 @@ def built_arguments(kind: type, section: str, values: dict[str, Any], trusted: t
     types, made = _types(kind), {}
     for name, value in values.items():
         place = f"{section}.{name}"
+        _check_type(name, value, list(_alternatives(types.get(name, Any))))
         is_path = place in PARTS and isinstance(value, str) and "." in value
         made[name] = built(place, {"class_path": value} if is_path else value, trusted, types.get(name))
     return made
@@ -62,7 +65,10 @@ def built(place: str, value: Any, trusted: tuple[str, ...], hint: Any = None, is
     else:
         kind, given = next(filter(is_dataclass, types), None), value
     known = _types(kind) if kind else {}
-    made = {name: built(place, each, trusted, known.get(name, hint), True) for name, each in given.items()}
+    made = {
+        name: built(place, each, trusted, known.get(name, hint if kind is None else None), True)
+        for name, each in given.items()
+    }
     if kind is None:
         return made
     if _needs_more(place, kind, made):
@@ -107,23 +113,44 @@ def _is_required(parameter: inspect.Parameter) -> bool:
     )
 
 
+class _Names(dict[str, Any]):
+    def __missing__(self, name: str) -> Any:
+        return Any  # a name that only a type checker imports
+
+
 def _types(kind: Any) -> dict[str, Any]:
     """The types of arguments, a class' own before those of its bases; none where they cannot be resolved."""
     classes = [base for base in kind.__mro__ if "__init__" in vars(base)] if inspect.isclass(kind) else []
     found: dict[str, Any] = {}
     for function in [vars(base)["__init__"] for base in classes] or [kind]:
-        try:
-            found = get_type_hints(function) | found
-        except (NameError, TypeError, AttributeError):  # names that only a type checker imports
-            continue
+        names = _Names({**vars(builtins), **getattr(function, "__globals__", {})})
+        with suppress(Exception):  # of annotations that are no types
+            found = inspect.get_annotations(function, locals=names, eval_str=True) | found
     return found
+
+
+def _check_type(name: str, value: Any, types: list[Any]) -> None:
+    """Refuse a value of another type, where an argument takes plain values only: few classes look at theirs."""
+    words: list[Any] = []
+    kinds: set[type] = {NoneType}  # which jsonargparse takes as any default
+    for each in types:
+        if get_origin(each) is Literal:
+            words += get_args(each)
+        elif each in (bool, int, float, str, NoneType) or is_dataclass(each):
+            kinds.add({int: float}.get(each, dict if is_dataclass(each) else each))
+        else:
+            return
+    given = float if type(value) is int else type(value)
+    if given not in kinds and not (isinstance(value, str | int) and value in words):
+        wanted = [*map(str, words), *sorted(kind.__name__ for kind in kinds - {NoneType})]
+        raise UserError(f"its {name} is {str(value)[:80]!r}, and not {' or '.join(wanted)}")
 
 
 def _alternatives(hint: Any) -> Iterator[Any]:
     """The types of a union, and those of the values in lists and mappings."""
     if get_origin(hint) not in (Union, UnionType):
         yield hint
-    if get_origin(hint) not in (Callable, type):
+    if get_origin(hint) not in (Callable, type, Literal):
         for each in get_args(hint):
             yield from _alternatives(each)
 

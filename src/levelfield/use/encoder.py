@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Float
@@ -21,7 +21,7 @@ from levelfield.training.embed import EmbeddedSet
 from levelfield.training.embed import embed as embed_batches
 from levelfield.training.frozen_trunk import KEY as FROZEN_TRUNK
 from levelfield.training.learner import MetricLearner
-from levelfield.training.plain_module import is_plain
+from levelfield.training.plain_module import can_be_tested
 from levelfield.use.samples import Samples, record_labelled, samples_of
 
 CHECKPOINT = "best.ckpt"
@@ -120,14 +120,12 @@ class Encoder:
         self.device = usual_device(device)
         read = [read_checkpoint(path) for path in self.paths]
         self.checkpoints = [{key: part for key, part in each.items() if key != "state_dict"} for each in read]
-        self.learners = [MetricLearner.load_from_checkpoint(path, trust=tuple(trust)) for path in self.paths]
-        for learner, path in zip(self.learners, self.paths, strict=True):
-            if is_plain(learner):
-                raise UserError(f"'{path}' holds a {type(learner).__name__}, no MetricLearner: use it by its own class")
-        self.modality = _one([learner.trunk.modality for learner in self.learners], self.origin, "trunks")
+        loaded = [MetricLearner.load_from_checkpoint(path, trust=tuple(trust)) for path in self.paths]
+        self.learners = [cast(Any, can_be_tested(learner)) for learner in loaded]
+        self.modality = _one(list(map(_modality, self.learners)), self.origin, "trunks")
         known = [_transforms(content, path) for content, path in zip(self.checkpoints, self.paths, strict=True)]
         self.transforms = transforms or _one(known, self.origin, "transforms")
-        distance = _one([learner.distance for learner in self.learners], self.origin, "distances")
+        distance = _one([getattr(learner, "distance", "cosine") for learner in self.learners], self.origin, "distances")
         several = len(self.learners) > 1
         # Side by side they are of unit length, where both rank as cosine does.
         self.distance = "cosine" if several and distance in ("euclidean", "poincare") else distance
@@ -287,6 +285,11 @@ def _transforms(checkpoint: dict[str, Any], origin: Path) -> ImageTransforms | N
         return ImageTransforms(**plain)
     except (TypeError, AttributeError, UserError) as error:
         raise UserError(f"'{origin}' has transforms that cannot be read ({error}): is it a whole file?") from None
+
+
+def _modality(learner: nn.Module) -> Any:
+    """What a learner takes; None for one of your own that does not say it."""
+    return getattr(getattr(learner, "trunk", None), "modality", None)
 
 
 def _one(given: Sequence[Any], origin: object, what: str) -> Any:

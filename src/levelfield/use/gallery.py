@@ -212,7 +212,9 @@ def _index_files(gallery: Path, encoder: Encoder) -> tuple[Path, Path]:
     made_by = json.dumps([encoder.hash, repr(encoder.transforms), encoder.batch_size])
     name = f"{place.name}-{hashlib.sha256(made_by.encode()).hexdigest()[:16]}.safetensors"
     of_place = hashlib.sha256(str(place).encode()).hexdigest()[:16]
-    return folder / HIDDEN / name, cache_root() / "search" / of_place / name
+    elsewhere = cache_root() / "search" / of_place / name
+    # A stranger's gallery could have its index written to any folder by a link.
+    return elsewhere if (folder / HIDDEN).is_symlink() else folder / HIDDEN / name, elsewhere
 
 
 def _first_read(*files: Path) -> tuple[Path, dict[str, Tensor]]:
