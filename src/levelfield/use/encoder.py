@@ -16,12 +16,13 @@ from levelfield.data.loading import in_processes, loader_processes
 from levelfield.data.transforms import ImageTransforms
 from levelfield.errors import UserError
 from levelfield.storage.file_hash import file_hash
-from levelfield.training.checkpoint import read_checkpoint
+from levelfield.training.checkpoint import one_line, read_checkpoint
 from levelfield.training.embed import EmbeddedSet
 from levelfield.training.embed import embed as embed_batches
 from levelfield.training.frozen_trunk import KEY as FROZEN_TRUNK
 from levelfield.training.learner import MetricLearner
 from levelfield.training.plain_module import can_be_tested
+from levelfield.training.rebuild import built
 from levelfield.use.samples import Samples, record_labelled, samples_of
 
 CHECKPOINT = "best.ckpt"
@@ -123,8 +124,9 @@ class Encoder:
         loaded = [MetricLearner.load_from_checkpoint(path, trust=tuple(trust)) for path in self.paths]
         self.learners = [cast(Any, can_be_tested(learner)) for learner in loaded]
         self.modality = _one(list(map(_modality, self.learners)), self.origin, "trunks")
-        known = [_transforms(content, path) for content, path in zip(self.checkpoints, self.paths, strict=True)]
-        self.transforms = transforms or _one(known, self.origin, "transforms")
+        described = [content.get("datamodule_hyper_parameters", {}).get("transforms") for content in self.checkpoints]
+        _one(described, self.origin, "transforms")
+        self.transforms = transforms or _transforms(self.checkpoints[0], self.paths[0], tuple(trust))
         distance = _one([getattr(learner, "distance", "cosine") for learner in self.learners], self.origin, "distances")
         several = len(self.learners) > 1
         # Side by side they are of unit length, where both rank as cosine does.
@@ -272,19 +274,17 @@ def usual_device(device: str | torch.device | None) -> torch.device:
     return found
 
 
-def _transforms(checkpoint: dict[str, Any], origin: Path) -> ImageTransforms | None:
-    """The transforms in a checkpoint, which are plain values; None in one that was fitted with loaders of one's own."""
+def _transforms(checkpoint: dict[str, Any], origin: Path, trust: tuple[str, ...]) -> Any:
+    """The transforms in a checkpoint, which are plain values; None in one that was fitted with loaders of your own."""
     if "datamodule_hyper_parameters" not in checkpoint:
         return None
     given = checkpoint["datamodule_hyper_parameters"].get("transforms") or {}
     known = inspect.signature(ImageTransforms).parameters
-    try:
-        plain: dict[str, Any] = {
-            key: tuple(v) if isinstance(v, list) else v for key, v in given.items() if key in known
-        }
+    with one_line(origin):
+        if "class_path" in given:
+            return built("data.transforms", given, trust)
+        plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items() if k in known}
         return ImageTransforms(**plain)
-    except (TypeError, AttributeError, UserError) as error:
-        raise UserError(f"'{origin}' has transforms that cannot be read ({error}): is it a whole file?") from None
 
 
 def _modality(learner: nn.Module) -> Any:

@@ -15,6 +15,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from levelfield.data.crops import as_floats, stacked
+from levelfield.data.transforms import ImageTransforms
 from levelfield.errors import UserError
 from levelfield.models import TimmTrunk
 from levelfield.models.adapters import merge_adapter, save_adapter
@@ -129,6 +130,10 @@ def _images(encoder: Encoder, folder: Path, data: Any) -> list[Compared]:
     transforms = encoder.transforms
     if transforms is None:
         raise UserError(f"'{encoder.origin}' was fitted with loaders of one's own: its transforms are not known")
+    if not isinstance(transforms, ImageTransforms):
+        raise UserError(
+            f"'{encoder.origin}' has transforms of your own, which export cannot write: use ImageTransforms"
+        )
     pictures = _pictures(encoder, data)
     crops = as_floats(stacked([transforms.evaluate().pixels(picture) for picture in pictures])).contiguous()
     pixels = [torch.from_numpy(np.array(picture)).permute(2, 0, 1) for picture in pictures]
@@ -216,7 +221,7 @@ def _weights(encoder: Encoder, folder: Path) -> list[Compared]:
         trunk = learner.trunk
         of_model = trunk.model if hasattr(trunk, "model") else trunk
         file = folder / f"trunk{ending}.safetensors"
-        write_atomically(file, save(_tensors(of_model)))  # type: ignore[arg-type]
+        write_atomically(file, save(_tensors(of_model)))
         if isinstance(trunk, TimmTrunk):
             import timm
 
@@ -227,7 +232,7 @@ def _weights(encoder: Encoder, folder: Path) -> list[Compared]:
                 **trunk.init_args.get("arguments", {}),
             )
             state = again.state_dict()
-            largest = max(float((state[key] - value).abs().max()) for key, value in _tensors(of_model).items())  # type: ignore[arg-type]
+            largest = max(float((state[key] - value).abs().max()) for key, value in _tensors(of_model).items())
             found.append(Compared(f"{file.name}: weights, read by timm", largest, 0.0))
     return found
 
