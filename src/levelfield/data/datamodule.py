@@ -117,6 +117,8 @@ class MetricDataModule(LightningDataModule):
             raise UserError(f"--data.fold {fold}: there are {num_folds} folds, 0 to {num_folds - 1}")
         if transforms is not None and dataset.modality == "text":
             raise UserError(f"--data.transforms is for images, and {dataset.name} holds texts: leave it out")
+        if transforms is not None and not (hasattr(transforms, "train") and hasattr(transforms, "evaluate")):
+            raise UserError(f"--data.transforms {transforms!r}: give a class with the methods train() and evaluate()")
         self.dataset = dataset
         self.root = root
         if root is not None and getattr(dataset, "root", root) is None:

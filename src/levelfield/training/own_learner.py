@@ -24,7 +24,7 @@ def learner_class(path: str | None, base: type[Learner]) -> type[Any]:
     if path is None:
         return base
     option = f"--model {path}"
-    kind = _named(path, option)
+    kind = _named(path, option, "my_learner")
     if not (isinstance(kind, type) and issubclass(kind, LightningModule)):
         raise UserError(f"{option} is no LightningModule: write a class that extends one, or levelfield.MetricLearner")
     if issubclass(kind, base):
@@ -44,16 +44,16 @@ def datamodule_class(path: str | None) -> type[MetricDataModule]:
     if path is None:
         return MetricDataModule
     option = f"--data {path}"
-    kind = _named(path, option)
+    kind = _named(path, option, "my_data")
     if not (isinstance(kind, type) and issubclass(kind, MetricDataModule)):
         raise UserError(f"{option} is no datamodule: write a class that extends levelfield.MetricDataModule")
     _refuse_missing_arguments(option, kind, MetricDataModule)
     return kind
 
 
-def _named(path: str, option: str) -> Any:
+def _named(path: str, option: str, module: str) -> Any:
     if "." not in path:
-        raise UserError(f"{option}: give the class with its module, my_module.{path}")
+        raise UserError(f"{option}: give the class with its module, {module}.{path}")
     return import_named(path, option)
 
 

@@ -70,7 +70,7 @@ CAUSES = (
     r"(?:path |Expected ')(?P<path>[\w.]+)'? (?:does not correspond|to be) .*subclass of (?:<class ')?(?P<base>\w+)",
     r"Expected an? (?P<types>.+?)\. Got value: ?(?P<value>.*?)(?:\. Got value: .*)?$",
     r"Multiple subclasses with name (?P<several>\w+)\. .*?: (?P<paths>[\w., ]+)",
-    r"(?:Got|Given) value: (?P<given>.+?)(?:\. Got value: .*)?$",
+    r"(?:Got|Given) value: ?(?P<given>.*?)(?:\. Got value: .*)?$",
 )
 
 
