@@ -1,19 +1,22 @@
 PYTHON ?= python3# 3.11 or newer; makes .venv
 VENV := .venv
 BIN := $(VENV)/bin
+OLDEST := .venv-oldest
 AXE := node_modules/axe-core/axe.min.js# checks whether the study's page can be read by everyone
 
-.PHONY: help quickstart notebooks axe test test-full test-gpu lint docs
+.PHONY: help quickstart notebooks axe test test-oldest test-full test-gpu lint docs constraints
 
 help:
 	@echo "make quickstart  sets up $(VENV) and compares five losses on a frozen trunk"
 	@echo "make notebooks   executes notebooks/ again, and keeps what they show"
 	@echo "make test        the tests, at most 10 minutes on 2 cores"
+	@echo "make test-oldest the core ones with the lowest versions that pyproject.toml allows, at most 10 minutes on 2 cores"
 	@echo "make test-full   the long ones too, at most an hour"
 	@echo "make axe         axe-core, with which tests check the study's page; test-full fetches it"
 	@echo "make test-gpu    those that need CUDA, some minutes; without it each is skipped"
 	@echo "make lint        ruff, mypy, and who may import whom"
 	@echo "make docs        the documentation site, build/site/index.html"
+	@echo "make constraints writes the versions in $(VENV) to constraints.txt"
 	@echo "PYTHON=python3.12 chooses the interpreter that $(VENV) is made with"
 
 quickstart: $(VENV)/installed
@@ -28,9 +31,18 @@ notebooks: $(VENV)/installed-dev
 test: $(VENV)/installed-dev
 	$(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
+# What computes with other libraries: arrays, training, files and the study engine. Left out: pages, commands and notebooks,
+# which `make test` runs, and tests of several processes, which take long and use the same calls.
+# Warnings are no errors here: old versions warn of newer ones.
+test-oldest: $(OLDEST)/installed
+	$(OLDEST)/bin/pytest -W default --disable-warnings --numprocesses auto --dist loadfile --no-loadscope-reorder \
+		-m "not full and not gpu and not processes and not slow" \
+		$(addprefix tests/,losses miners regularizers metrics storage data models training core study use) \
+		tests/test_numerics.py tests/test_seeds.py tests/test_private_parts.py
+
 test-full: $(VENV)/installed-dev
 	-$(MAKE) --no-print-directory axe # without npm the tests of accessibility are skipped
-	$(BIN)/python -m pip install --quiet --editable '.[dev,ray]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,ray]'
 	$(BIN)/pytest -m "not gpu" --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 test-gpu: $(VENV)/installed-dev
@@ -49,22 +61,35 @@ docs: $(VENV)/installed-docs
 
 axe: $(AXE)
 
+# Linux wheels of torch alone need nvidia, cuda and triton.
+constraints:
+	echo "# The versions that CI passes with, written from .venv by: make constraints" > constraints.txt
+	$(BIN)/python -m pip list --format freeze --exclude-editable --exclude pip --exclude setuptools \
+		| sed -E '/^(nvidia|cuda|triton)/d; s/\+.*//' >> constraints.txt
+
 $(AXE): Makefile
 	npm install --prefix . --no-save --no-package-lock --no-audit --no-fund axe-core@4.14.1
 	touch $@
 
-$(VENV)/installed: pyproject.toml
+# uv is here for its --resolution; pip always takes the newest. Python 3.11 is the oldest allowed.
+$(OLDEST)/installed: pyproject.toml
+	python3.11 -m venv --clear $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet uv
+	$(OLDEST)/bin/uv pip install --python $(OLDEST) --resolution lowest-direct --editable '.[dev]'
+	touch $@
+
+$(VENV)/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "levelfield needs Python 3.11 or newer: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 2; }
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --editable .
+	$(BIN)/python -m pip install --constraint constraints.txt --editable .
 	$(BIN)/levelfield fit --help > /dev/null # stores the options: the next help and misspelt key need no torch
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(BIN)/python -m pip install --editable '.[dev]'
+	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 $(VENV)/installed-docs: $(VENV)/installed
-	$(BIN)/python -m pip install --editable '.[docs]'
+	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[docs]'
 	touch $@

@@ -83,6 +83,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> Path:
     (folder / "my_trunk.py").write_text(re.findall(r"```python\n(.*?)```", page, re.S)[0])
     page = (REPOSITORY / "docs/own_learner.md").read_text()
     (folder / "my_learner.py").write_text(re.findall(r"```python\n(.*?)```", page, re.S)[0])
+    shutil.copy(REPOSITORY / "examples/plain_module.py", folder)
     for name in ("quickstart", "quickstart_my_loss", "glyphs_search", "my_study"):
         shutil.copytree(finished, folder / "outputs" / name)
     write_archive(StudyFolder.begun(finished), folder / "outputs/quickstart.tar.xz")
@@ -105,6 +106,7 @@ def there(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 # What a command's checkpoint is called: the tiny fit that it is of.
 FITS = {
     "Glyphs-ContrastiveLoss": ["--model", "my_learner.NoisyLearner", "--model.loss", "ContrastiveLoss"],
+    "Glyphs-Plain": ["--model", "plain_module.Plain"],
     "theirs.ckpt": ["--model.loss", "their_loss.TheirLoss"],
     "mine.ckpt": ["--model.loss", "my_loss.MyLoss"],
     "best.ckpt": ["--model.loss", "ArcFaceLoss"],

@@ -13,11 +13,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-# Where torch from 2.9 keeps the precision of float32 products, and where each of these inherits from; empty before.
+# Where torch keeps the precision of float32 products, and where each of these inherits from.
 _backends: Any = torch.backends
-PRODUCTS: list[tuple[Any, Any]] = []
-if hasattr(torch.backends.cuda.matmul, "fp32_precision"):
-    PRODUCTS = [(_backends.cuda.matmul, _backends.cudnn), (_backends.mkldnn.matmul, _backends.mkldnn)]
+PRODUCTS = [(_backends.cuda.matmul, _backends.cudnn), (_backends.mkldnn.matmul, _backends.mkldnn)]
 
 # The Poincare ball of losses and retrieval, as Ermolov et al. 2022 have it: c, and the norm that vectors are clipped to
 # before they are mapped into it.
@@ -106,8 +104,6 @@ _inner_products.register_autograd(_derivatives, setup_context=_keep)
 
 def is_true_float32() -> bool:
     """Whether float32 products are true as things stand."""
-    if not PRODUCTS:
-        return torch.get_float32_matmul_precision() == "highest"
     return all(own.fp32_precision in ("none", "ieee") for own, _ in PRODUCTS)
 
 

@@ -5,6 +5,7 @@ from refused import refused
 
 from levelfield.cli.evaluate import COMMANDS, OF_EVALUATION, OF_FIT
 from levelfield.cli.study import main as study
+from levelfield.data.datamodule import MetricDataModule
 from levelfield.errors import UserError
 from levelfield.training.learner import MetricLearner
 from levelfield.training.settings import training_parser
@@ -12,7 +13,12 @@ from levelfield.training.settings import training_parser
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_of_a_command_that_takes_a_checkpoint_is_used_or_refused(command):
-    keys = {key for key, _ in training_parser(MetricLearner, command).get_defaults(skip_validation=True).items()}
+    keys = {
+        key
+        for key, _ in training_parser(MetricLearner, MetricDataModule, command)
+        .get_defaults(skip_validation=True)
+        .items()
+    }
     top = {key for key in keys if "." not in key} - {"model", "data", "trainer"}
     assert top - set(OF_FIT) == {"ckpt_path"}
     assert {f"trainer.{key}" for key in OF_EVALUATION} <= keys

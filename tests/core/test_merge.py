@@ -8,6 +8,7 @@ import yaml
 
 from levelfield.cli.options import Options, configuration, dotted
 from levelfield.core.configuration import merge, parse_value, set_dotted
+from levelfield.data.datamodule import MetricDataModule
 from levelfield.training.learner import MetricLearner
 from levelfield.training.settings import parse_training, plain
 
@@ -80,8 +81,8 @@ def test_a_study_lays_settings_over_each_other_as_a_fit_does(
     for option, text in options.items():
         merged = set_dotted(merged, option, parse_value(text))
     of_fit = configuration(files, [("data.dataset", "Glyphs"), *options.items()])
-    fit = plain(*parse_training(MetricLearner, of_fit, "fit"))
-    study = plain(*parse_training(MetricLearner, merged))
+    fit = plain(*parse_training(MetricLearner, MetricDataModule, of_fit, "fit"))
+    study = plain(*parse_training(MetricLearner, MetricDataModule, merged))
     assert {part: fit[part] for part in merged} == {part: study[part] for part in merged}
     for part in key.split("."):
         fit = fit[int(part) if part.isdigit() else part]
@@ -117,12 +118,12 @@ def test_options_win_over_files_and_what_is_no_number_stays_text(tmp_path: Path)
     read = Options(settings=("name",)).read(["--name", "5", "--model.embedding_size=8", "--model.miner", "null"])
     config = configuration([str(tmp_path / "one.yaml")], read.settings)
     assert config == {"name": "5", "model": {"loss": "ArcFaceLoss", "embedding_size": "8", "miner": None}}
-    parsed = parse_training(MetricLearner, merge(config, {"data": {"dataset": "Glyphs"}}), "fit")[1]
+    parsed = parse_training(MetricLearner, MetricDataModule, merge(config, {"data": {"dataset": "Glyphs"}}), "fit")[1]
     assert (parsed.name, parsed.model.embedding_size) == ("5", 8)
 
 
 def test_the_root_of_the_data_is_the_data_set_s_unless_it_has_one() -> None:
     config = {"model": {"loss": "ArcFaceLoss"}, "data": {"dataset": "Omniglot", "root": "all"}}
-    assert parse_training(MetricLearner, config)[1].data.dataset.init_args.root == "all"
+    assert parse_training(MetricLearner, MetricDataModule, config)[1].data.dataset.init_args.root == "all"
     own = set_dotted(config, "data.dataset.root", "letters")
-    assert parse_training(MetricLearner, own)[1].data.dataset.init_args.root == "letters"
+    assert parse_training(MetricLearner, MetricDataModule, own)[1].data.dataset.init_args.root == "letters"

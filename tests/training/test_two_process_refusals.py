@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parent / "two_process_refusals.py"
-CASES = {"validation", "training", "no index", "broken test", "no ledger"}
+CASES = {"validation", "training", "no index", "broken test", "no ledger", "same samples"}
 
 
 def _lines(path: Path) -> list[dict]:
@@ -55,6 +55,13 @@ def test_both_processes_raise(raised, case: str, kind: str, key: str) -> None:
     for of_process in raised:
         assert of_process[case][0] == kind
         assert key in of_process[case][1]
+
+
+@pytest.mark.processes
+def test_a_loader_that_ignores_its_rank_is_warned_of_once(raised) -> None:
+    first, second = (of_process["same samples"][1] for of_process in raised)
+    assert "train on the same samples" in first
+    assert "train on the same samples" not in second
 
 
 @pytest.mark.processes

@@ -86,6 +86,16 @@ def broken_test() -> None:
         trainer(folder="broken").test(learner(), loader(TRIPLES), verbose=False)
 
 
+def same_samples() -> None:
+    """A loader that gives both processes the same samples; tells what was warned of."""
+    fits = trainer()
+    fits._accelerator_connector.use_distributed_sampler = False
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        fits.fit(learner(), loader(TRIPLES))
+    raise RuntimeError(" ".join(str(each.message) for each in found))
+
+
 CASES: dict[str, Callable[[], object]] = {
     "validation": lambda: trainer().validate(learner(BreaksOnTheSecond), loader(TRIPLES), verbose=False),
     "training": lambda: trainer().fit(learner(BreaksOnTheSecond), loader(PAIRS)),
@@ -97,6 +107,7 @@ CASES: dict[str, Callable[[], object]] = {
         learner(Forgetful), data("test").test_dataloader(), verbose=False
     ),
     "with a datamodule": lambda: trainer("datamodule").test(learner(), data(), verbose=False),
+    "same samples": same_samples,
     "no ledger": no_ledger,
     "broken test": broken_test,
 }

@@ -25,6 +25,7 @@ from levelfield.training.callbacks import RecordOpening
 from levelfield.training.callbacks.retrieval_validation import embeddings_of
 from levelfield.training.checkpoint import data_arguments, load_data, load_learner, read_checkpoint
 from levelfield.training.contradictions import refuse_other_data, refuse_other_dataset
+from levelfield.training.plain_module import can_be_tested
 from levelfield.training.run_folder import is_first_process
 from levelfield.training.settings import class_parser, instantiate, plain
 
@@ -138,7 +139,7 @@ class Evaluation(Training):
     def build(self) -> None:
         """Make the parts, with the checkpoint's weights."""
         seed_everything(self.config.seed_everything, workers=True)
-        self.model = load_learner(None, self.checkpoint_path, trust=self.given.trust)
+        self.model = can_be_tested(load_learner(None, self.checkpoint_path, trust=self.given.trust))
         self.datamodule = load_data(self.data, self.checkpoint_path, self.given.trust)
         parser = class_parser(Trainer, "trainer", instantiate=False)
         self.parts = instantiate(parser, Namespace(trainer=self.config.trainer))

@@ -12,6 +12,7 @@ from levelfield.core.configuration import Config
 from levelfield.core.source_identity import sources
 from levelfield.errors import UserError
 from levelfield.metrics.table import title_of
+from levelfield.models.trunks import Trunk
 from levelfield.runtime.launchers import launched_nodes, launched_together
 from levelfield.runtime.signals import Stopped
 from levelfield.training.build import Training
@@ -164,7 +165,9 @@ class Fit(Training):
             print(f"resuming in {self.folder}")
             return
         self.write_config()
-        print("\n".join([*self.datamodule.overview(), f"trunk: {self.model.trunk.summary()}"]))
+        trunk = getattr(self.model, "trunk", None)
+        of_trunk = [f"trunk: {trunk.summary()}"] if isinstance(trunk, Trunk) else []
+        print("\n".join([*self.datamodule.overview(), *of_trunk]))
         if self._resume:
             print(f"note: nothing to resume: no fit of these settings was stopped in {self._run.path.parent}")
 
@@ -192,8 +195,11 @@ class Fit(Training):
 
 def _default_name(config: Namespace) -> str:
     """`<data set>-<loss>`, in the words of the command line."""
-    data, loss = config["data"]["dataset"]["class_path"], config["model"]["loss"]
-    names = (data, loss.__name__ if callable(loss) else loss["class_path"])  # a function is there itself
+    data, loss = config["data"]["dataset"]["class_path"], config["model"].get("loss")
+    if loss is None:  # a LightningModule without the argument
+        names = (data, config["model"]["learner"])
+    else:
+        names = (data, loss.__name__ if callable(loss) else loss["class_path"])  # a function is there itself
     return "-".join(name.rpartition(".")[2] for name in names)
 
 

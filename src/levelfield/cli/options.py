@@ -20,6 +20,9 @@ from levelfield.errors import UserError, nearest
 
 Settings = Sequence[tuple[str, str]]
 
+# The key of the class that a section's option names: `--model my_learner.MyLearner`.
+CLASS_OF = {"--model": "model.learner", "--data": "data.datamodule"}
+
 
 class Options(argparse.ArgumentParser):
     """A command's own options, whose mistakes are UserErrors of one line.
@@ -71,7 +74,7 @@ class Options(argparse.ArgumentParser):
                 raise UserError(f"{option} needs a value")
             else:
                 text = text if equals else left.pop(0)
-                settings.append(("model.learner" if _names_class(option, text) else option[2:], text))
+                settings.append((CLASS_OF[option] if _names_class(option, text) else option[2:], text))
         given = self.parse_args(own)
         given.settings = settings
         used_by = {**self._used_by, **{f"--{key}": self._settings_used_by for key, _ in settings}}
@@ -100,7 +103,7 @@ class Options(argparse.ArgumentParser):
 
 def _names_class(option: str, text: str) -> bool:
     """Whether `--model my_learner.MyLearner` names a class, not a file with the section's settings."""
-    return option == "--model" and not Path(text).is_file()
+    return option in CLASS_OF and not text.endswith((".yaml", ".yml")) and not Path(text).is_file()
 
 
 def configuration(files: Sequence[str], settings: Settings) -> Config:

@@ -26,7 +26,7 @@ from levelfield.data.sealed_half import check_test_half
 from levelfield.data.source import Source, source_of
 from levelfield.data.splits import NO_FOLD, Split, check_validation_classes, class_folds, split_classes
 from levelfield.data.subset import ClassSubset
-from levelfield.data.transforms import ImageTransforms
+from levelfield.data.transforms import ImageTransforms, Transforms
 from levelfield.errors import UserError, refuse_below
 
 
@@ -57,7 +57,8 @@ class MetricDataModule(LightningDataModule):
         eval_batch_size: samples a batch when embedding.
         num_workers: loader processes, which change no number. `auto` is none for texts and on a CPU, and for a GPU this
             training's share of the machine's cores but one, at most 8.
-        transforms: crops and flips of images, e.g. `--data.transforms.crop_size 64`.
+        transforms: crops and flips of images, e.g. `--data.transforms.crop_size 64`, or a class of your own with the
+            methods `train()` and `evaluate()`, `--data.transforms my_aug.Mine`.
         cache: decode and reduce the images once, into a file that is then read instead (`levelfield.data.cache`); the
             results are the same. The test half has a file of its own, made when it is opened. `auto` does so where the
             samples are image files and theirs takes at most 4 GiB and half of what is free.
@@ -98,7 +99,7 @@ class MetricDataModule(LightningDataModule):
         steps_per_epoch: int = 100,
         eval_batch_size: int = 64,
         num_workers: int | Literal["auto"] = "auto",
-        transforms: ImageTransforms | None = None,
+        transforms: ImageTransforms | Transforms | None = None,
         cache: bool | Literal["auto"] = "auto",
         seed: int = 0,
         features: bool = False,

@@ -15,9 +15,10 @@ from levelfield.data import datasets
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.feature_file import prepare_features
 from levelfield.data.index import SampleIndex
+from levelfield.data.plain_arguments import transforms_spec
 from levelfield.data.samplers import Draw
 from levelfield.data.subset import ClassSubset
-from levelfield.data.transforms import ImageTransforms
+from levelfield.data.transforms import ImageTransforms, Transforms
 from levelfield.storage.provenance import computing_files, source_hash
 
 # What turns a sample of a data set into what a trunk gets.
@@ -96,7 +97,7 @@ def features_of(
     dataset: MetricDataset,
     index: SampleIndex,
     transform: Callable[[Any], Any] | None,
-    transforms: ImageTransforms,
+    transforms: ImageTransforms | Transforms,
     extractor: Extractor,
     loading: Mapping[str, Any],
 ) -> Float[Tensor, "samples features"]:
@@ -122,7 +123,10 @@ def features_of(
     return prepare_features(dataset, index, purpose, loading["batch_size"], batches)
 
 
-def _in_words(transforms: ImageTransforms) -> dict[str, Any]:
+def _in_words(transforms: Any) -> dict[str, Any]:
     """What of the transforms a feature depends on."""
+    if not isinstance(transforms, ImageTransforms):
+        spec = transforms_spec(transforms)
+        return {"own": spec, "sources": sources(spec["class_path"])}
     evaluated = {name: getattr(transforms, name) for name in ("crop_size", "square", "interpolation")}
     return {**evaluated, "resize": transforms.eval_side}

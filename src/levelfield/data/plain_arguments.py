@@ -6,6 +6,7 @@ from typing import Any
 
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.places import dataset_without_ways
+from levelfield.data.transforms import ImageTransforms
 
 
 def dataset_spec(dataset: MetricDataset, root: str | None) -> dict[str, Any]:
@@ -16,11 +17,23 @@ def dataset_spec(dataset: MetricDataset, root: str | None) -> dict[str, Any]:
     return dataset_without_ways(spec, root)
 
 
+def transforms_spec(transforms: Any) -> dict[str, Any]:
+    """Transforms as plain values: the fields of `ImageTransforms`, or import path and arguments of another class.
+
+    An argument of the latter is known by the attribute of its name.
+    """
+    if isinstance(transforms, ImageTransforms):
+        return {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(transforms).items()}
+    kind = type(transforms)
+    arguments = {name: getattr(transforms, name, None) for name in inspect.signature(kind).parameters}
+    return {"class_path": f"{kind.__module__}.{kind.__qualname__}", "init_args": arguments}
+
+
 def plain_arguments(data: Any, kind: type) -> dict[str, Any]:
     """The arguments that a datamodule takes as a `kind`, `MetricDataModule`, without the root."""
     names = inspect.signature(kind).parameters
     given = {name: getattr(data, name) for name in names if name != "sampler"}
-    transforms = {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(data.transforms).items()}
+    transforms = transforms_spec(data.transforms)
     text = data.dataset.modality == "text"
     path = f"{data.sampler.__module__}.{getattr(data.sampler, '__qualname__', '<locals>')}"
     # Nothing that is done with a checkpoint takes training batches: a sampler without a name is left out.

@@ -14,15 +14,16 @@ Source = MetricDataset | PreparedImages
 
 
 def source_of(
-    dataset: MetricDataset, index: SampleIndex, half: str, transforms: ImageTransforms, cache: bool | Literal["auto"]
+    dataset: MetricDataset, index: SampleIndex, half: str, transforms: Any, cache: bool | Literal["auto"]
 ) -> Source:
     """What opens the samples of a half, and of no other.
 
     Args:
         half: its name, with the split's.
+        transforms: those of a class of the user's read the images as they are.
         cache: `MetricDataModule`'s.
     """
-    if not cache:
+    if not cache or not isinstance(transforms, ImageTransforms):
         return dataset
     purpose: dict[str, Any] = {
         "half": half,

@@ -3,11 +3,26 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol, runtime_checkable
 
 from torchvision.transforms import v2
 
 from levelfield.data.crops import Crops, Interpolation, Picture, brought_to
 from levelfield.errors import UserError
+
+
+@runtime_checkable
+class Transforms(Protocol):
+    """What `--data.transforms my_aug.Mine` names: any class with these two methods.
+
+    They have no annotations here, for jsonargparse would ask the user's class for the same.
+    """
+
+    def train(self):  # type: ignore[no-untyped-def]
+        """What is done to a training image, an RGB image, before it joins a batch; it may draw by torch's generator."""
+
+    def evaluate(self):  # type: ignore[no-untyped-def]
+        """What is done to an image that is embedded, without randomness."""
 
 
 @dataclass(frozen=True)

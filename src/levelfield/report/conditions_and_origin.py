@@ -26,14 +26,15 @@ def compared(study: StudyFolder) -> Facts:
         facts.append(("split", _split(data, spec, _test_half(study.folder, spec.rows[0]))))
     if config is not None:
         model, batches, trainer = config["model"], config["data"], config["trainer"]
-        frozen = "batch norm frozen" if model["freeze_batch_norm"] else "batch norm trains"
-        frozen = "frozen" if model.get("freeze_trunk") else frozen
-        facts.append(("trunk", f"{_call(model['trunk'], ('mean', 'std'))}; {frozen}"))
-        facts.append(("embedding", f"{model['embedding_size']} numbers from {_call(model['embedder'])}"))
+        if next(iter(spec.methods)) not in spec.modules:
+            frozen = "batch norm frozen" if model["freeze_batch_norm"] else "batch norm trains"
+            frozen = "frozen" if model.get("freeze_trunk") else frozen
+            facts.append(("trunk", f"{_call(model['trunk'], ('mean', 'std'))}; {frozen}"))
+            facts.append(("embedding", f"{model['embedding_size']} numbers from {_call(model['embedder'])}"))
+            facts.append(("optimizer", f"{class_name(model['optimizer'])}, learning rate {_rate(model)}"))
         facts.append(("batch", f"{batches['batch_size']} samples, {_batches(batches)}"))
         at_most = "" if spec.whole_half else "at most "
         facts.append(("training", f"{at_most}{trainer['max_epochs']} epochs of {batches['steps_per_epoch']} steps"))
-        facts.append(("optimizer", f"{class_name(model['optimizer'])}, learning rate {_rate(model)}"))
     again = [method for method in spec.methods if second_search(method)]
     seeds = "the same seeds for all methods" + (f" but {', '.join(again)}" if again else "")
     trained = "on the whole training half" if spec.whole_half else f"of {spec.folds} folds"

@@ -19,7 +19,7 @@ from levelfield.report.cost_and_commands import commands, costs
 from levelfield.report.figures import Results, report_figures
 from levelfield.report.figures.style import style, to_svg
 from levelfield.report.score_bars import cells_of, scale_of
-from levelfield.report.table import COLLAPSED, footnotes, origin_lines, own_in_table, score_lines
+from levelfield.report.table import COLLAPSED, footnotes, origin_lines, own_in_table, score_lines, untrained_in_table
 from levelfield.report.template import inside, render, size_of
 from levelfield.storage.atomic import write_atomically
 from levelfield.study.folder import StudyFolder
@@ -102,7 +102,7 @@ def _contents(study: StudyFolder, rows: Sequence[ResultRow], changed: Mapping[Pa
     warnings = collapsed(study)
     columns, table = _table(spec, test, summarise(rows, stage="run"), warnings)
     own = own_in_table(spec)
-    notes = footnotes(spec.runs, spec.folds, evaluations, [], spec.references, by_one_pca, own=own)
+    notes = footnotes(spec.runs, spec.folds, evaluations, [], untrained_in_table(spec), by_one_pca, own=own)
     return {
         "name": spec.name,
         "compared": compared(study),

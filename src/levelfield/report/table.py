@@ -28,6 +28,7 @@ from levelfield.study.spec import (
     LDA,
     ONE_PCA,
     TO_SIZE,
+    UNTRAINED,
     WHITENING,
     StudySpec,
     is_baseline,
@@ -185,6 +186,8 @@ def _said(reference: str) -> str:
         LDA: "projected by a linear discriminant analysis of the training classes (shrunk covariances)",
         WHITENING: "whitened by the shrunk covariance within the training classes, at full length",
     }
+    if reference == UNTRAINED:
+        return f"{BASELINE}[{UNTRAINED}-METHOD]: what validation_step of the method's module returns before training."
     if (match := re.fullmatch(TO_SIZE, reference)) is None:
         return f"{BASELINE}[{reference}]: {what[reference]}."
     first = "whitened within the training classes, then " if match[1] == WHITENING else ""
@@ -221,6 +224,11 @@ def own_in_table(spec: StudySpec) -> list[str]:
     return [*dict.fromkeys(filter(is_own, (*spec.metrics, spec.selected_by)))]
 
 
+def untrained_in_table(spec: StudySpec) -> list[str]:
+    """The kinds of untrained rows that a note explains."""
+    return [*spec.references, *([UNTRAINED] if spec.modules else [])]
+
+
 def study_table(study: StudyFolder, brief: bool = False) -> StudyTable:
     """What a study has scored so far.
 
@@ -240,7 +248,8 @@ def study_table(study: StudyFolder, brief: bool = False) -> StudyTable:
     table = comparison_table(spec.name, shown, test, validation, kinds, warnings, metrics, spec.selected_by)
     by_one_pca = any(without_value(row.method) == ONE_PCA for row in rows)
     conditions, own = [] if brief else differing_conditions(spec), own_in_table(spec)
-    notes = footnotes(spec.runs, spec.folds, study.evaluations(), conditions, spec.references, by_one_pca, brief, own)
+    references = untrained_in_table(spec)
+    notes = footnotes(spec.runs, spec.folds, study.evaluations(), conditions, references, by_one_pca, brief, own)
     return StudyTable(
         table, [*notes, *warnings.values(), *cap_lines(study), *origin_lines(study), *gap_lines(changed_files(study))]
     )

@@ -15,10 +15,9 @@ from typing import Any
 
 # Packages that much imports and little uses: what is known of one without a look, and the modules that most ask for, in
 # an order in which they can be imported. Lightning and we take two classes of torchmetrics, whose other metrics import
-# scipy.signal and transformers; timm imports wandb for a function that nobody calls.
+# scipy.signal and transformers.
 KNOWN: Mapping[str, Callable[[], Mapping[str, Any]]] = {
     "torchmetrics": lambda: {"__version__": version("torchmetrics"), "_logger": getLogger("torchmetrics")},
-    "wandb": lambda: {},
 }
 PIECES: Mapping[str, Mapping[str, Sequence[str]]] = {
     "torchmetrics": {
@@ -93,3 +92,16 @@ def quick_imports() -> Iterator[None]:
                 gc.freeze()
                 atexit.register(gc.unfreeze)  # libraries complain of what is not taken down in the end
             gc.enable()
+
+
+@contextmanager
+def absent(package: str) -> Iterator[None]:
+    """Have imports of a package that nobody has imported yet fail, for a library that tries it and does without."""
+    if package in sys.modules:
+        yield
+        return
+    sys.modules[package] = None  # type: ignore[assignment] # how Python marks a module that cannot be imported
+    try:
+        yield
+    finally:
+        del sys.modules[package]

@@ -108,5 +108,5 @@ def provenance(trainer: "Trainer", learner: "LightningModule") -> dict[str, Any]
         "libraries": {**library_versions(), **package_versions(learner)},
         "device": str(device),
         "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
-        "weights": getattr(learner.trunk, "weights_origin", None),  # a trunk of one's own may know none
+        "weights": getattr(getattr(learner, "trunk", None), "weights_origin", None),  # the user's may know none
     }

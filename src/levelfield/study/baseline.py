@@ -14,12 +14,13 @@ from levelfield.data.subset import ClassSubset
 from levelfield.storage.provenance import provenance
 from levelfield.study.jobs import Task, write_result
 from levelfield.study.projection import fit_projection
-from levelfield.study.spec import PCA
+from levelfield.study.spec import PCA, UNTRAINED
 from levelfield.study.test_scores import score_samples
 from levelfield.study.training_job import check_sources, fixed_threads, memory_errors
 from levelfield.training.build import Training, build
 from levelfield.training.embed import embed
 from levelfield.training.features import TrunkExtractor
+from levelfield.training.frozen_trunk import TRUNKS
 
 
 def run_untrained(tasks: Sequence[Task], earlier: tuple[str, ...] = ()) -> list[dict[str, Any]]:
@@ -33,6 +34,8 @@ def run_untrained(tasks: Sequence[Task], earlier: tuple[str, ...] = ()) -> list[
     """
     features = _Features()
     with fixed_threads(tasks[0].threads), memory_errors():
+        if tasks[0].projection == UNTRAINED:
+            return [_keep_untrained(task, earlier) for task in tasks]
         return [_fit(task, features, earlier) for task in tasks]
 
 
@@ -59,6 +62,29 @@ def _fit(task: Task, features: "_Features", earlier: Sequence[str]) -> dict[str,
         "seconds": time.monotonic() - started,
         "data": module.identity(),
         "provenance": provenance(training.trainer, training.model),
+    }
+    return write_result(task, found, earlier)
+
+
+def _keep_untrained(task: Task, earlier: Sequence[str]) -> dict[str, Any]:
+    """The job of a LightningModule before its training: validate it and keep its weights."""
+    started = time.monotonic()
+    check_sources(task)
+    training = build(task.config, task.empty_folder(), progress=False, trunks=task.folder / TRUNKS)
+    training.write_config()
+    module, trainer = training.datamodule, training.trainer
+    module.setup("fit")
+    score, scores = training.selected_by, dict[str, float]()
+    trainer.strategy.connect(training.model)  # what `save_checkpoint` stores
+    if len(module.val_subset):
+        trainer.validate(training.model, module.val_dataloader(), verbose=False)
+        scores = {score: float(trainer.callback_metrics[f"val/{score}"])}
+    trainer.save_checkpoint(task.checkpoint, weights_only=True)
+    found = {
+        "validation": scores,
+        "seconds": time.monotonic() - started,
+        "data": module.identity(),
+        "provenance": provenance(trainer, training.model),
     }
     return write_result(task, found, earlier)
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from levelfield.data.subset import ClassSubset
 from levelfield.errors import UserError
 from levelfield.study.jobs import Job, job_config
 from levelfield.study.spec import StudySpec, is_baseline
@@ -19,6 +20,7 @@ from levelfield.training.build import Training, build
 from levelfield.training.checks import check_parts
 from levelfield.training.kept_parts import KeptParts
 from levelfield.training.learner import MetricLearner
+from levelfield.training.metadata import read_metadata, takes_metadata
 
 
 @dataclass(frozen=True)
@@ -68,9 +70,9 @@ def look_at_rows(spec: StudySpec, own: Collection[str], given_up: GivenUp) -> Se
             data = halves[spec.halves[row]]
             if not is_baseline(row):
                 training.datamodule.training_batches(data.train_subset.labels)
-            if row in own and type(training.model).training_step is MetricLearner.training_step:
-                _try_loss(row, training, data.train_subset.labels, given_up)
-    trunks = {row: training.model.trunk for row, training in seen.items()}
+            if row in own and getattr(type(training.model), "training_step", None) is MetricLearner.training_step:
+                _try_loss(row, training, data.train_subset, given_up)
+    trunks = {row: getattr(training.model, "trunk", None) for row, training in seen.items()}
     weights = {row: getattr(trunk, "weights_origin", None) for row, trunk in trunks.items()}  # a user's may know none
     found = {row: half for row, half in spec.halves.items() if half in halves}  # a row that was given up may have none
     return Seen(
@@ -80,16 +82,20 @@ def look_at_rows(spec: StudySpec, own: Collection[str], given_up: GivenUp) -> Se
     )
 
 
-def _try_loss(row: str, training: Training, labels: np.ndarray, given_up: GivenUp) -> None:
+def _try_loss(row: str, training: Training, subset: ClassSubset, given_up: GivenUp) -> None:
     """Call a loss once, on noise and on the CPU; what fails there may do where a GPU trains."""
-    learner = training.model
-    batch = labels[next(iter(training.datamodule.training_batches(labels)))]
+    learner, labels = training.model, subset.labels
+    drawn = [int(draw) for draw in next(iter(training.datamodule.training_batches(labels)))]
+    batch = torch.from_numpy(labels[drawn])
     try:
         with torch.random.fork_rng(devices=[]):
             learner.build_loss(len(np.unique(labels)))
             check_parts(learner)
             noise = torch.nn.functional.normalize(torch.randn(len(batch), learner.embedding_size)).requires_grad_()
-            learner.objective(noise, torch.from_numpy(batch))
+            if takes_metadata(learner.loss):
+                positions = torch.from_numpy(subset.positions[drawn])
+                learner.batch_metadata = read_metadata(training.datamodule, learner.loss).rows(positions)
+            learner.objective(noise, batch)
     except UserError:
         raise
     except (torch.OutOfMemoryError, MemoryError):

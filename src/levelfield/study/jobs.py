@@ -14,7 +14,7 @@ from levelfield.metrics.table import SELECTED_BY
 from levelfield.seeds import seed_of
 from levelfield.storage.atomic import make_durable, storing, write_json
 from levelfield.storage.file_hash import file_hash
-from levelfield.study.spec import OF, PCA, WHOLE_HALF, StudySpec, is_baseline, row_folder, second_search
+from levelfield.study.spec import OF, PCA, UNTRAINED, WHOLE_HALF, StudySpec, is_baseline, row_folder, second_search
 
 RESULT = "result.json"
 CONFIG, METRICS_FILE = "config.yaml", "metrics.csv"
@@ -105,7 +105,7 @@ class Task:
 
 def checkpoint_name(job: Job, projection: str = PCA) -> str:
     """The file that holds what a job learns."""
-    if not is_baseline(job.method):
+    if not is_baseline(job.method) or projection == UNTRAINED:
         return CHECKPOINT
     return PCA_FILE if projection == PCA else PROJECTION_FILE
 
@@ -144,7 +144,7 @@ def job_config(spec: StudySpec, job: Job, parameters: Mapping[str, Any]) -> Conf
         parameters: What the search gives it, dotted key to value; laid over the row's own.
     """
     config = copy.deepcopy(spec.config_of(job.method))
-    if is_baseline(job.method):
+    if is_baseline(job.method) and spec.reference_of(job.method) != UNTRAINED:
         config["model"].setdefault("loss", "levelfield.losses.ContrastiveLoss")  # a learner has one; nothing trains it
     for key, value in parameters.items():
         config = set_dotted(config, key, value)

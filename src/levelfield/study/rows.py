@@ -96,6 +96,7 @@ def load_spec(
             for trunk, layers in mapping(content.get("trunks") or {}, f"{path}: trunks").items()
         },
         references=_references(path, content.get("references"), any(map(is_baseline, rows))),
+        modules=_modules({row: found.config for row, found in rows.items()}),
         selected_by=_selected_by(path, content.get("selected_by", SELECTED_BY)),
     )
     alike: dict[str | None, str] = {}
@@ -106,6 +107,20 @@ def load_spec(
                 "for all methods, in the base or a sweep"
             )
     return spec
+
+
+def _modules(methods: Mapping[str, Config]) -> list[str]:
+    """The rows whose learner is no `MetricLearner`. Without an own learner nothing is imported."""
+    paths = {row: str((config.get("model") or {}).get("learner") or "") for row, config in methods.items()}
+    if not any(paths.values()):
+        return []
+    from levelfield.runtime.own_modules import find_own_modules
+    from levelfield.training.learner import MetricLearner
+    from levelfield.training.own_learner import learner_class
+
+    find_own_modules()
+    kinds = {row: learner_class(path, MetricLearner) for row, path in paths.items() if path}
+    return [row for row, kind in kinds.items() if not issubclass(kind, MetricLearner)]
 
 
 def with_options(spec: StudySpec, options: Mapping[str, Any]) -> StudySpec:
@@ -125,7 +140,8 @@ def with_options(spec: StudySpec, options: Mapping[str, Any]) -> StudySpec:
     selected_by = _selected_by(path, own.pop("selected_by", spec.selected_by))
     search = read_search(path, asdict(spec.search), sections["search"])
     counts = _counts(path, own)
-    return replace(spec, **counts, metrics=metrics, methods=methods, search=search, selected_by=selected_by)
+    spec = replace(spec, methods=methods, modules=_modules(methods))
+    return replace(spec, **counts, metrics=metrics, search=search, selected_by=selected_by)
 
 
 def _counts(path: Path, given: Config) -> dict[str, Any]:

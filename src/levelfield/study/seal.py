@@ -30,10 +30,11 @@ from levelfield.study.test_scores import EmbeddedTest, score_folds
 from levelfield.study.training_job import fixed_threads, memory_errors
 from levelfield.study.workers import GivenUp, Slots, Unit, do_all
 from levelfield.training.build import Training, build
-from levelfield.training.checkpoint import has_frozen_trunk_of
+from levelfield.training.checkpoint import has_frozen_trunk_of, load_learner
 from levelfield.training.embed import EmbeddedSet, embed
 from levelfield.training.features import TrunkExtractor
 from levelfield.training.learner import MetricLearner
+from levelfield.training.plain_module import embed_by_steps, is_plain
 from levelfield.training.trust import own_packages
 
 FIRST = "first evaluation of this study"
@@ -261,7 +262,11 @@ def score_run(task: TestTask, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
         folds = task.stored()
         missing = [n for n, fold in enumerate(folds) if fold is None or fold.data != fingerprint]
         paths = [task.checkpoints[n][0] for n in missing]
-        embedded = _embed(not is_baseline(task.row), paths, training, loader) if missing else []
+        embedded: list[tuple[EmbeddedSet, Tensor | None]] = []
+        if missing and is_plain(training.model):
+            embedded = [(embed_by_steps(_load(path, training), loader, _device(training)), None) for path in paths]
+        elif missing:
+            embedded = _embed(not is_baseline(task.row), paths, training, loader)
         for n, (samples, one_pca) in zip(missing, embedded, strict=True):
             folds[n] = fold = EmbeddedTest(samples, queries, fingerprint, one_pca)
             fold.save(*task.embeddings()[n])
@@ -324,10 +329,19 @@ def _embed(
             for p, one in found
         ]
     shared = {"trunk": model.trunk} if frozen else {}  # it need not be built for each of them
-    trust = own_packages(training.config_dump)  # the study's file is the user's
-    learners = [MetricLearner.load_from_checkpoint(path, trust=trust, **shared) for path in paths]
+    learners = [_load(path, training, **shared) for path in paths]
     together = embed(SideBySide(learners), loader, device=device)
     return [(together._replace(embeddings=each.contiguous()), None) for each in together.embeddings.unbind(1)]
+
+
+def _load(path: Path, training: Training, **parts: Any) -> Any:
+    """What a job of the row has trained; the study's file, which names the classes, is the user's."""
+    trust = own_packages(training.config_dump)
+    return load_learner(type(training.model), path, "cpu", True, trust, parts)
+
+
+def _device(training: Training) -> dict[str, Any]:
+    return {"accelerator": training.trainer.strategy.root_device.type}
 
 
 class SideBySide(nn.Module):

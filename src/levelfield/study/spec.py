@@ -27,9 +27,11 @@ COUNTS = {"folds": 4, "runs": 2, "seed": 0, "threads": 2}
 # `data.fold` of a job that trains on all training classes.
 WHOLE_HALF = "none"
 # Keys that a study.yaml need not have: the archives in results/ were made before these.
-OPTIONAL = {"blocks", "derived", "trunks", "selected_by"}
+OPTIONAL = {"blocks", "derived", "trunks", "selected_by", "modules"}
 # What the study's untrained rows do to the features of the trunk.
 PCA, FEATURES, LDA, WHITENING = "pca", "features", "lda", "whitening"
+# The untrained row of a LightningModule that is no MetricLearner: what it makes of the samples before it is trained.
+UNTRAINED = "untrained"
 TO_SIZE = rf"({PCA}|{WHITENING})([1-9][0-9]*)"
 # How a row is derived from a trained one.
 OF, ALPHA, TO, VALIDATED = "of", "alpha", "pca", "validated"
@@ -85,6 +87,7 @@ class StudySpec:
         trunks: Name to the settings of a further trunk, whose features are a row: `pretrained[features-NAME]`.
         references: Untrained rows besides the PCA of the trunk's features: `features`, `lda`, `whitening`,
             `pca512`, `whitening512`.
+        modules: Rows whose learner is another LightningModule than a `MetricLearner`.
         selected_by: The validation score that chooses the best epoch and the best trial, the largest is best: one of
             queries, or an import path as in `metrics`.
     """
@@ -103,6 +106,7 @@ class StudySpec:
     derived: dict[str, Config] = field(default_factory=dict)
     trunks: dict[str, Config] = field(default_factory=dict)
     references: list[str] = field(default_factory=list)
+    modules: list[str] = field(default_factory=list)
     selected_by: str = SELECTED_BY
 
     @property
@@ -155,7 +159,7 @@ class StudySpec:
             return {}
         found: dict[str, tuple[str, str]] = {}
         for row in self.methods:
-            for kind in (PCA, *self.references):
+            for kind in (UNTRAINED,) if row in self.modules else (PCA, *self.references):
                 found.setdefault(self._untrained_name(row, kind), (row, kind))
         row = next(iter(self.methods))
         found |= {f"{BASELINE}[{FEATURES}-{name}]": (row, FEATURES) for name in self.trunks}
@@ -164,6 +168,8 @@ class StudySpec:
 
     def _untrained_name(self, row: str, kind: str) -> str:
         """`pretrained`; of a sweep that changes the untrained embedding, one a value: `pretrained[pca-96]`."""
+        if kind == UNTRAINED:
+            return f"{BASELINE}[{UNTRAINED}-{re.sub(r'[^A-Za-z0-9_.]+', '-', row).strip('-')}]"
         values = [value for key, value in self._swept_values(row) if _changes_untrained(key, kind)]
         if values:
             return f"{BASELINE}[{'-'.join([kind, *values])}]"
@@ -183,7 +189,8 @@ class StudySpec:
         if not self._untrained:
             own = f"{BASELINE}[{value_of(row)}]"
             return own if own in self.methods else next(filter(is_baseline, self.methods))
-        return self._untrained_name(self.source_row(row), PCA)
+        source = self.source_row(row)
+        return self._untrained_name(source, UNTRAINED if source in self.modules else PCA)
 
     @property
     def baselines(self) -> dict[str, str]:
@@ -207,6 +214,8 @@ class StudySpec:
     def features_hash(self, row: str) -> str:
         """Equal for untrained rows of one trunk and data, which share the trunk's features."""
         settings = self.settings(row)
+        if self.reference_of(row) == UNTRAINED:
+            return digest(settings)
         return digest([settings["model"].get("trunk"), settings["data"]])
 
     @cached_property
@@ -229,6 +238,8 @@ class StudySpec:
                 searched = {"derived": self.derived[row], OF: self.settings(self.derived[row][OF])}
             return {**common, **config, **searched}
         kind = self.reference_of(row)
+        if kind == UNTRAINED:
+            return {**common, **config, "projection": kind}
         model = {key: value for key, value in config["model"].items() if _changes_untrained(f"model.{key}", kind)}
         data = {key: value for key, value in config["data"].items() if _changes_untrained(f"data.{key}", kind)}
         return {**common, "model": model, "data": data, "projection": kind}
@@ -237,7 +248,7 @@ class StudySpec:
         """The settings that name the classes which a row is made of, and your own metric that selects its epochs."""
         config = self.config_of(row)
         metrics = [self.selected_by] if is_own(self.selected_by) else []
-        if is_baseline(row):
+        if is_baseline(row) and self.reference_of(row) != UNTRAINED:
             data = {key: value for key, value in config["data"].items() if key not in TRAINING_BATCHES}
             return [config["model"].get("trunk") or DEFAULTS["model.trunk"], data, *metrics]
         return {**config, "space": self.spaces.get(row, {}), "metrics": metrics}

@@ -1,6 +1,7 @@
 """One training as the command line and the studies build it: Trainer, learner and datamodule of a configuration."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,8 @@ from levelfield.training.kept_parts import KeptParts
 from levelfield.training.learner import MetricLearner
 from levelfield.training.no_profiler import NoProfiler
 from levelfield.training.notices import silence_expected_notices
-from levelfield.training.own_learner import learner_class
+from levelfield.training.own_learner import datamodule_class, learner_class
+from levelfield.training.plain_module import add_own_part, can_be_tested, is_plain, usual_callbacks
 from levelfield.training.run_folder import (
     AtomicCheckpoints,
     MetricsFile,
@@ -103,10 +105,9 @@ class Training:
         self._tracked = tracked
         find_own_modules()
         silence_expected_notices()
-        model = config.get("model")
-        named = model.get("learner") if isinstance(model, Mapping) else None
-        self._model_class = learner_class(None if named is None else str(named), MetricLearner)
-        self.parser, self.config = parse_training(self._model_class, config, command, complete)
+        self._model_class = learner_class(_named(config, "model", "learner"), MetricLearner)
+        data_class = datamodule_class(_named(config, "data", "datamodule"))
+        self.parser, self.config = parse_training(self._model_class, data_class, config, command, complete)
         if complete:
             settle(self.config)
         seed = self.config.seed_everything
@@ -128,12 +129,16 @@ class Training:
             of_a_fit = {"name": "-".join(self.folder.parts[-2:]), "group": self.folder.parent.name, "job_type": "fit"}
             place_trackers(self.config.trainer.logger, self.folder, self._tracked or of_a_fit)
         config = self.config.clone()
-        config.model.pop("learner", None)  # its class is in the parser
+        config.model.pop("learner", None)  # the classes are in the parser
+        config.data.pop("datamodule", None)
         self.parts = instantiate(self.parser, config, self._builders())
         self.datamodule = self.parts.data
         self.model = self.parts.model
         if self.datamodule.features:
+            if is_plain(self.model):
+                raise UserError("--data.features keeps what a MetricLearner's trunk makes of each sample: leave it out")
             check_features(self.model, MetricLearner.forward)
+        can_be_tested(self.model)
         self.config_dump = plain(self.parser, self.config)
         self.model.save_hyperparameters(without_places(self.config_dump["model"]))
         self.datamodule.save_hyperparameters(_without_roots(self.config_dump["data"]))
@@ -169,6 +174,8 @@ class Training:
         if self.datamodule.fold == NO_FOLD and self.command in (None, "fit"):
             callbacks = _without_validation(callbacks, config)
             config["limit_val_batches"] = 0  # Lightning would warn of a list of no loaders
+        if is_plain(self.model):
+            callbacks += usual_callbacks()
         if self.folder is not None:
             if config.get("enable_checkpointing") is not False:
                 monitor = None if self.datamodule.fold == NO_FOLD else monitor_of(callbacks)
@@ -195,7 +202,7 @@ class Training:
         config["default_root_dir"] = str(self.folder)  # Lightning takes any hpc_ckpt_*.ckpt that lies there
         plugins = as_list(config.pop("plugins", None))
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
-            plugins.append(AtomicCheckpoints(self._trunks))
+            plugins.append(AtomicCheckpoints(self._trunks, partial(add_own_part, self.model, self.datamodule)))
         try:
             trainer = Trainer(**config, callbacks=callbacks, plugins=plugins)
         except (ValueError, TypeError, RuntimeError, MisconfigurationException) as error:
@@ -296,6 +303,13 @@ def build(
     training = Training(config, folder, progress, tracked, trunks, kept)
     training.build()
     return training
+
+
+def _named(config: Config, section: str, key: str) -> str | None:
+    """The user's class in a section of a configuration."""
+    settings = config.get(section)
+    named = settings.get(key) if isinstance(settings, Mapping) else None
+    return None if named is None else str(named)
 
 
 def _without_validation(callbacks: list[Callback], trainer: Mapping[str, Any]) -> list[Callback]:

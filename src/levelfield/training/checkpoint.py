@@ -23,6 +23,7 @@ from levelfield.training.trust import Missing, named_class
 GIVEN = ("trunk", "embedder", "loss", "miner", "regularizer")
 NOT_NEEDED = ("loss", "miner", "regularizer")
 USUAL_LEARNER = "levelfield.training.learner.MetricLearner"  # which imports this file
+USUAL_DATA = "levelfield.data.datamodule.MetricDataModule"
 
 
 def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
@@ -43,16 +44,20 @@ def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, An
     return checkpoint
 
 
-def add_own_part(learner: Any, checkpoint: dict[str, Any]) -> None:
+def add_own_part(learner: Any, checkpoint: dict[str, Any], datamodule: Any = None) -> None:
     """Adds to what Lightning stores: data, classes, and where the trunk's weights came from.
 
     A checkpoint is the same wherever the data are and however many processes load them: the rest loses each place.
+
+    Args:
+        learner: any LightningModule.
+        datamodule: None for the Trainer's.
     """
     for section in ("hyper_parameters", "datamodule_hyper_parameters"):
         if section in checkpoint:
             plain = {name: plain_value(value) for name, value in checkpoint[section].items()}
             checkpoint[section] = without_places(plain)
-    datamodule = getattr(learner._trainer, "datamodule", None)
+    datamodule = datamodule or getattr(learner._trainer, "datamodule", None)
     data = datamodule.identity() if datamodule is not None and hasattr(datamodule, "identity") else None
     if data is not None:
         checkpoint.get("datamodule_hyper_parameters", {}).pop("num_workers", None)
@@ -147,10 +152,10 @@ def load_data(arguments: dict[str, Any], origin: Path | str, trust: Iterable[str
     Raises:
         UserError: A class that is not allowed, or an argument that is refused.
     """
-    from levelfield.data.datamodule import MetricDataModule
-
+    trusted, given = tuple(trust), dict(arguments)
     with one_line(origin):
-        return MetricDataModule(**built_arguments(MetricDataModule, "data", arguments, tuple(trust)))
+        kind = named_class("data.datamodule", given.pop("datamodule", USUAL_DATA), trusted)
+        return kind(**built_arguments(kind, "data", given, trusted))
 
 
 def _arguments(checkpoint: dict[str, Any], parts: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,9 @@ import inspect
 from typing import Any
 
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from levelfield.errors import UserError
 from levelfield.losses.classification import ClassificationLoss
@@ -23,6 +25,28 @@ def check_parts(learner: Any) -> None:
     check_call(learner.loss, learner.miner)
     _check_regularizer(learner)
     check_embedder(learner.embedder, learner.trunk.num_features, learner.embedding_size)
+
+
+def warn_of_traps(learner: Any) -> None:
+    """Warn of parts that would train worse than they could, or not resume, without an error.
+
+    A trunk with random weights whose batch norm is frozen, and tensors of a user's part that no checkpoint holds.
+    """
+    frozen = [part for part in learner.trunk.modules() if isinstance(part, _BatchNorm) and not part.training]
+    if frozen and learner.trunk.weights_origin == "random" and not learner.freeze_trunk:
+        rank_zero_warn(
+            "the trunk starts at random weights, and its batch norm is frozen: give --model.freeze_batch_norm false",
+            category=UserWarning,
+        )
+    for name in ("embedder", "loss", "miner", "regularizer"):
+        part = getattr(learner, name)
+        for module in part.modules() if isinstance(part, nn.Module) else ():
+            for key in [key for key, value in vars(module).items() if isinstance(value, Tensor)]:
+                rank_zero_warn(
+                    f"--model.{name} {type(module).__name__}: self.{key} is a tensor that no checkpoint holds and that "
+                    f"moves to no device: self.register_buffer('{key}', ...)",
+                    category=UserWarning,
+                )
 
 
 def check_features(learner: Any, forward: Any) -> None:
@@ -93,8 +117,10 @@ def check_call(loss: nn.Module, miner: nn.Module | None) -> None:
 
 
 def _takes(module: nn.Module, arguments: int) -> bool:
+    signature = inspect.signature(module.forward)
+    further = {"metadata": None} if "metadata" in signature.parameters else {}
     try:
-        inspect.signature(module.forward).bind(*(None,) * arguments)
+        signature.bind(*(None,) * arguments, **further)
     except TypeError:
         return False
     return True

@@ -6,7 +6,7 @@ from torch.utils.data import DataLoader
 
 from levelfield.errors import UserError
 from levelfield.models.embedder_start import start_embedder
-from levelfield.training.checks import check_parts, with_class_weights
+from levelfield.training.checks import check_parts, warn_of_traps, with_class_weights
 from levelfield.training.embed import embed
 from levelfield.training.make_loss import of_class
 from levelfield.training.metadata import read_metadata, takes_metadata
@@ -31,6 +31,8 @@ def start_fit(learner: Any, datamodule: Any, is_new: bool) -> None:
         datamodule.samples_per_class = of_class(learner.loss or learner._loss_factory, "samples_per_class", None)
     learner.build_loss(getattr(datamodule, "num_train_classes", None))
     check_parts(learner)
+    if is_new:
+        warn_of_traps(learner)
     learner.metadata = read_metadata(datamodule, learner.loss) if takes_metadata(learner.loss) else None
     if is_new:
         start_at_data(learner, datamodule)

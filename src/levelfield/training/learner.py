@@ -226,7 +226,7 @@ class MetricLearner(LightningModule):
         return self.optimization.of(self)
 
     def configure_callbacks(self) -> list[Callback]:
-        from levelfield.training.callbacks import missing_callbacks
+        from levelfield.training.usual_callbacks import missing_callbacks
 
         return missing_callbacks(self.trainer)
 

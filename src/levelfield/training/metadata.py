@@ -45,8 +45,12 @@ class Metadata(Mapping[str, Tensor]):
         """
         if batch.index is None:
             raise UserError("the loss takes metadata: let the loader yield (samples, labels, index)")
-        places = gather_rows(learner, batch.index).cpu()
-        return Metadata({name: column[places].to(learner.device) for name, column in self.items()}, self._others)
+        return self.rows(gather_rows(learner, batch.index))
+
+    def rows(self, index: Tensor) -> "Metadata":
+        """The values of the samples at these positions in the data set, on the device of `index`."""
+        places = index.cpu()
+        return Metadata({name: column[places].to(index.device) for name, column in self.items()}, self._others)
 
 
 def takes_metadata(loss: nn.Module) -> bool:

@@ -4,7 +4,7 @@ import copy
 import csv
 import io
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -161,13 +161,17 @@ class AtomicCheckpoints(TorchCheckpointIO):
 
     Args:
         trunks: where frozen trunks are kept, once; None has each checkpoint hold its own.
+        complete: adds to a checkpoint what its module does not know of.
     """
 
-    def __init__(self, trunks: Path | None = None) -> None:
+    def __init__(self, trunks: Path | None = None, complete: Callable[[dict[str, Any]], None] | None = None) -> None:
         super().__init__()
         self.trunks = trunks
+        self.complete = complete
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        if self.complete is not None:
+            self.complete(checkpoint)
         if "callbacks" in checkpoint:
             folder = str(Path(path).parent.resolve())
             checkpoint = {**checkpoint, "callbacks": moved(checkpoint["callbacks"], folder, HERE)}

@@ -78,8 +78,8 @@ CAUSES = (
 
 
 @cache
-def training_parser(learner: type, command: str | None) -> ArgumentParser:
-    """The parser of a learner's class, the datamodule and the Trainer; made once, for it takes as long as some steps.
+def training_parser(learner: type, datamodule: type, command: str | None) -> ArgumentParser:
+    """The parser of two classes and the Trainer; made once, for it takes as long as some steps.
 
     Args:
         command: One of `COMMANDS`; None for a study's job.
@@ -89,7 +89,6 @@ def training_parser(learner: type, command: str | None) -> ArgumentParser:
     from lightning.pytorch import Trainer
 
     import levelfield.miners  # noqa: F401 # a short name is found among the classes that are imported
-    from levelfield.data.datamodule import MetricDataModule
 
     register_unresolvable_import_paths(torch)  # of functions, such as an activation
     with restricted():
@@ -97,15 +96,17 @@ def training_parser(learner: type, command: str | None) -> ArgumentParser:
         parser.add_argument("--seed_everything", type=int, default=0)
         parser.add_class_arguments(Trainer, "trainer", instantiate=False, fail_untyped=False)
         parser.add_class_arguments(learner, "model", fail_untyped=False)
-        parser.add_class_arguments(MetricDataModule, "data", fail_untyped=False)
+        parser.add_class_arguments(datamodule, "data", fail_untyped=False)
         parser.add_argument("--name", type=str | None, default=None)
         parser.add_argument("--output", type=str, default="outputs")
         parser.add_argument("--checkpoint_seconds", type=float, default=60.0)
-        parser.add_argument("--model.learner", type=str, default=SUPPRESS)
+        for own in ("--model.learner", "--data.datamodule"):
+            parser.add_argument(own, type=str, default=SUPPRESS)
         if command is not None:
             parser.add_argument("--ckpt_path", type=str | None, default=None)
         for section in ("data", "model") if command in (None, "fit") else ():  # else the seeds are the checkpoint's
-            parser.link_arguments("seed_everything", f"{section}.seed")
+            if f"{section}.seed" in parser.get_defaults(skip_validation=True):
+                parser.link_arguments("seed_everything", f"{section}.seed")
     return parser
 
 
@@ -144,7 +145,7 @@ def restricted() -> Iterator[None]:
 
 
 def parse_training(
-    learner: type, config: Config, command: str | None = None, complete: bool = True
+    learner: type, datamodule: type, config: Config, command: str | None = None, complete: bool = True
 ) -> tuple[ArgumentParser, Namespace]:
     """The parser of a training and its settings, with all defaults.
 
@@ -154,21 +155,35 @@ def parse_training(
     Raises:
         UserError: A key, class or value that is not accepted.
     """
-    parser = training_parser(learner, command)
+    parser = training_parser(learner, datamodule, command)
     of_training = {key: value for key, value in config.items() if key not in OF_A_STUDY}
     for section in SECTIONS:
         if not isinstance(of_training.get(section), Mapping | None):
             raise UserError(f"--{section} {of_training[section]!r}: give the section's settings")
-    parsed = parse(parser, merge(DEFAULTS, of_training), complete)
+    merged = merge(DEFAULTS, of_training)
+    merged["model"] = _own_settings(learner, merged["model"])
+    parsed = parse(parser, merged, complete)
     of_dataset = (parsed.data.dataset or Namespace()).get("init_args", Namespace())
     if "root" in of_dataset and of_dataset.root is None:
         of_dataset.root = parsed.data.root
     return parser, parsed
 
 
+def _own_settings(kind: type, model: Config) -> Config:
+    """The settings of a LightningModule that is no MetricLearner: it takes none of the other's from files below it."""
+    from levelfield.training.learner import MetricLearner
+    from levelfield.training.make_loss import parameters
+    from levelfield.training.optimization import Optimization
+
+    if issubclass(kind, MetricLearner):
+        return model
+    others = parameters(MetricLearner).keys() | parameters(Optimization).keys()
+    return {key: value for key, value in model.items() if key not in others - parameters(kind).keys()}
+
+
 def settle(parsed: Namespace) -> None:
     """Give settings that were left to the loss what its class says, so that `config.yaml` has the numbers."""
-    loss = parsed.model.loss
+    loss = parsed.model.get("loss")
     kind = pkgutil.resolve_name(loss.class_path) if isinstance(loss, Namespace) else loss
     for key, otherwise in OF_THE_LOSS.items():
         if key in parsed and parsed[key] is None:

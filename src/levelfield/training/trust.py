@@ -7,13 +7,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
-from lightning.pytorch import LightningModule
+from lightning.pytorch import LightningDataModule, LightningModule
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.samplers import TrainingBatchSampler
+from levelfield.data.transforms import Transforms
 from levelfield.errors import UserError
 from levelfield.models.adapters import LoRA
 from levelfield.regularizers import Regularizer
@@ -62,6 +63,8 @@ PARTS = {
     "model.lr_scheduler": Part("scheduler", LRScheduler, ("torch.optim.lr_scheduler",)),
     "data.dataset": Part("data set", MetricDataset, ("levelfield.data",)),
     "data.sampler": Part("sampler", TrainingBatchSampler, ("levelfield.data",)),
+    "data.datamodule": Part("datamodule", LightningDataModule, ("levelfield.data",)),
+    "data.transforms": Part("transforms", Transforms, ("levelfield.data",)),
 }
 # An argument that only a learner of your own has.
 _OWN_PART = Part("part", nn.Module, (*_TRUNKS, *_LOSSES, *_MINERS, "levelfield.regularizers"))

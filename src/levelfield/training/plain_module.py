@@ -1,0 +1,78 @@
+"""LightningModules that know nothing of levelfield: what is done around them, so that fits and studies take them.
+
+Such a module's `validation_step` returns the embeddings of its batch, or a dictionary with `embeddings`.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from levelfield.training.batches import Batch
+from levelfield.training.callbacks import LogLosses, RandomDraws, TimmSyncBatchNorm, WarnOfSameSamples
+from levelfield.training.callbacks.retrieval_validation import embeddings_of
+from levelfield.training.checkpoint import add_own_part as of_checkpoint
+from levelfield.training.embed import EmbeddedSet
+from levelfield.training.learner import MetricLearner
+from levelfield.training.weight_averaging import save_average
+
+
+def is_plain(module: LightningModule | type[LightningModule]) -> bool:
+    """Whether a module, or a class, is no `MetricLearner`."""
+    kind = module if isinstance(module, type) else type(module)
+    return not issubclass(kind, MetricLearner)
+
+
+def usual_callbacks() -> list[Callback]:
+    """What a `MetricLearner` would bring for a fit."""
+    return [RandomDraws(), LogLosses(), TimmSyncBatchNorm(), WarnOfSameSamples()]
+
+
+def add_own_part(module: LightningModule, datamodule: Any, checkpoint: dict[str, Any]) -> None:
+    """Add to a checkpoint what levelfield reads there, as a `MetricLearner` does by itself."""
+    if is_plain(module):
+        save_average(module, checkpoint)
+        checkpoint.setdefault("datamodule_hyper_parameters", dict(datamodule.hparams))
+        of_checkpoint(module, checkpoint, datamodule)
+
+
+def can_be_tested(module: LightningModule) -> LightningModule:
+    """The module; one that validates only is tested and predicts by its `validation_step`, too."""
+    if is_plain(module):
+        if type(module).test_step is LightningModule.test_step:
+            module.test_step = module.validation_step  # type: ignore[method-assign]
+        module.predict_step = partial(_predict_step, module)  # type: ignore[method-assign]
+    return module
+
+
+def _predict_step(module: LightningModule, batch: Any, batch_idx: int) -> dict[str, Tensor | None]:
+    return {"embeddings": embeddings_of(module.validation_step(batch, batch_idx)), "index": Batch.read(batch).index}
+
+
+def embed_by_steps(module: LightningModule, loader: DataLoader, trainer: Mapping[str, Any]) -> EmbeddedSet:
+    """What `validation_step` returns for each batch of `loader`, with labels and positions, on the CPU.
+
+    Args:
+        trainer: the Trainer's `accelerator` and the like.
+    """
+    kept = _KeepEmbeddings()
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    Trainer(**{**trainer, **quiet}, devices=1, callbacks=[kept]).validate(module, loader, verbose=False)
+    embeddings, labels, index = (torch.cat(part) for part in zip(*kept.parts, strict=True))
+    return EmbeddedSet(embeddings, labels, index)
+
+
+class _KeepEmbeddings(Callback):
+    def __init__(self) -> None:
+        self.parts: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def on_validation_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *_: Any
+    ) -> None:
+        read = Batch.read(batch)
+        assert read.index is not None  # the datamodule's loaders tell it
+        self.parts.append((embeddings_of(outputs).float().cpu(), read.labels.cpu(), read.index.cpu()))

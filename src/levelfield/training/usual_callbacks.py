@@ -1,0 +1,30 @@
+"""The callbacks that every metric learning needs, for Trainers that were not given them."""
+
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
+
+from levelfield.training.callbacks import (
+    BestEpoch,
+    LogLosses,
+    RandomDraws,
+    RecordOpening,
+    RetrievalValidation,
+    TimmSyncBatchNorm,
+    WarnOfSameSamples,
+)
+from levelfield.training.callbacks.best_epoch import default_checkpoint
+
+
+def missing_callbacks(trainer: Trainer) -> list[Callback]:
+    """What a Trainer would silently lack for metric learning: those of the usual callbacks that it has not been given.
+
+    Validation by retrieval, the best epoch, logged losses, seeded steps, batch norm that is synchronized as timm does,
+    and in a test a line in the ledger.
+    """
+    kinds: list[type[Callback]] = [RandomDraws, RetrievalValidation, LogLosses, TimmSyncBatchNorm, WarnOfSameSamples]
+    if trainer.state.fn == TrainerFn.FITTING and default_checkpoint(trainer) is not None:
+        kinds.append(BestEpoch)
+    if trainer.state.fn == TrainerFn.TESTING:
+        kinds.append(RecordOpening)
+    given = trainer.callbacks  # type: ignore[attr-defined]
+    return [kind() for kind in kinds if not any(isinstance(each, kind) for each in given)]
