@@ -19,7 +19,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.demos.boring_classes import BoringModel, RandomDataset
 from refused import refused
 from study_process import StudyProcess, children
-from tiny_fit import TINY
+from tiny_fit import REPOSITORY, TINY
 from torch.utils.data import DataLoader
 
 from levelfield.runtime.signals import Stopped
@@ -88,6 +88,7 @@ CASES: dict[str, tuple[list[dict[str, Any]], str]] = {
     "a loss that draws": ([model(loss="TripletMarginLoss"), model(loss={"triplets_per_anchor": 2})], "2 1"),
     "a frozen trunk's features": ([model(freeze_trunk=True), {"data": {"features": True}}], "2 1"),
     "no validation": ([{"data": {"fold": "none"}}], "2 1"),
+    "a LightningModule that knows nothing of levelfield": ([model(learner="plain_module.Plain", width=8)], "2 1"),
     "SIGKILL": ([], "2 1 SIGKILL"),
     "SIGKILL in a validation, with max_steps": ([trainer(max_steps=17)], "2 1 validation SIGKILL"),
     "SIGKILL, two loader processes": ([{"data": {"num_workers": 2}}], "2 1 SIGKILL"),
@@ -96,6 +97,11 @@ PROCESSES = [
     pytest.param(case, marks=pytest.mark.processes if "SIGKILL" in moment else ())
     for case, (_, moment) in CASES.items()
 ]
+
+
+@pytest.fixture(autouse=True)
+def examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(REPOSITORY / "examples"))
 
 
 def words(folder: Path, name: str, changes: list[dict[str, Any]]) -> list[str]:

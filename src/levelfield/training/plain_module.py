@@ -46,11 +46,31 @@ def can_be_tested(module: LightningModule) -> LightningModule:
         if type(module).test_step is LightningModule.test_step:
             module.test_step = module.validation_step  # type: ignore[method-assign]
         module.predict_step = partial(_predict_step, module)  # type: ignore[method-assign]
+        if type(module).forward is LightningModule.forward:  # Lightning asks for one
+            vars(module)["forward"] = partial(_forward, module)
     return module
 
 
 def _predict_step(module: LightningModule, batch: Any, batch_idx: int) -> dict[str, Tensor | None]:
-    return {"embeddings": embeddings_of(module.validation_step(batch, batch_idx)), "index": Batch.read(batch).index}
+    return {"embeddings": _embed(module, batch, batch_idx), "index": Batch.read(batch).index}
+
+
+def _forward(module: LightningModule, samples: Any) -> Tensor:
+    nothing = torch.zeros(len(samples), dtype=torch.long, device=module.device)
+    return _embed(module, (samples, nothing, nothing), 0)
+
+
+def _embed(module: LightningModule, batch: Any, batch_idx: int) -> Tensor:
+    """What `validation_step` returns where Lightning takes no logs."""
+    vars(module).update(log=_log_nothing, log_dict=_log_nothing)
+    try:
+        return embeddings_of(module.validation_step(batch, batch_idx))
+    finally:
+        del module.log, module.log_dict
+
+
+def _log_nothing(*args: Any, **kwargs: Any) -> None:
+    pass
 
 
 def embed_by_steps(module: LightningModule, loader: DataLoader, trainer: Mapping[str, Any]) -> EmbeddedSet:

@@ -1,10 +1,9 @@
 """Embeddings of any data with a checkpoint: its own trunk, its own evaluation transforms, nothing of its data."""
 
-import inspect
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Float
@@ -12,15 +11,18 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from levelfield.data.crops import Crops, stacked
+from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.loading import in_processes, loader_processes
 from levelfield.data.transforms import ImageTransforms
 from levelfield.errors import UserError
 from levelfield.storage.file_hash import file_hash
-from levelfield.training.checkpoint import read_checkpoint
+from levelfield.training.checkpoint import one_line, read_checkpoint
 from levelfield.training.embed import EmbeddedSet
 from levelfield.training.embed import embed as embed_batches
 from levelfield.training.frozen_trunk import KEY as FROZEN_TRUNK
 from levelfield.training.learner import MetricLearner
+from levelfield.training.plain_module import can_be_tested
+from levelfield.training.rebuild import built_arguments
 from levelfield.use.samples import Samples, record_labelled, samples_of
 
 CHECKPOINT = "best.ckpt"
@@ -119,10 +121,17 @@ class Encoder:
         self.device = usual_device(device)
         read = [read_checkpoint(path) for path in self.paths]
         self.checkpoints = [{key: part for key, part in each.items() if key != "state_dict"} for each in read]
-        self.learners = [MetricLearner.load_from_checkpoint(path, trust=tuple(trust)) for path in self.paths]
+        loaded = [MetricLearner.load_from_checkpoint(path, trust=tuple(trust)) for path in self.paths]
+        self.learners = [cast(Any, can_be_tested(learner)) for learner in loaded]
         self.modality = _one(list(map(_modality, self.learners)), self.origin, "trunks")
-        known = [_transforms(content, path) for content, path in zip(self.checkpoints, self.paths, strict=True)]
-        self.transforms = transforms or _one(known, self.origin, "transforms")
+        stored = [each.get("datamodule_hyper_parameters", {}).get("transforms") for each in self.checkpoints]
+        _one(stored, self.origin, "transforms")
+        self.transforms = transforms or _transforms(self.checkpoints[0], self.paths[0], trust)
+        if not isinstance(self.transforms, ImageTransforms | None):
+            raise UserError(
+                f"'{self.origin}' was fitted with {type(self.transforms).__name__}: in Python, give "
+                "transforms=ImageTransforms(...), which does the same to an image as its evaluate()"
+            )
         distance = _one([getattr(learner, "distance", "cosine") for learner in self.learners], self.origin, "distances")
         several = len(self.learners) > 1
         # Side by side they are of unit length, where both rank as cosine does.
@@ -270,19 +279,13 @@ def usual_device(device: str | torch.device | None) -> torch.device:
     return found
 
 
-def _transforms(checkpoint: dict[str, Any], origin: Path) -> ImageTransforms | None:
-    """The transforms in a checkpoint, which are plain values; None in one that was fitted with loaders of one's own."""
+def _transforms(checkpoint: dict[str, Any], origin: Path, trust: Iterable[str]) -> Any:
+    """The transforms of a checkpoint; None for one that was fitted with loaders of your own."""
     if "datamodule_hyper_parameters" not in checkpoint:
         return None
     given = checkpoint["datamodule_hyper_parameters"].get("transforms") or {}
-    known = inspect.signature(ImageTransforms).parameters
-    try:
-        plain: dict[str, Any] = {
-            key: tuple(v) if isinstance(v, list) else v for key, v in given.items() if key in known
-        }
-        return ImageTransforms(**plain)
-    except (TypeError, AttributeError, UserError) as error:
-        raise UserError(f"'{origin}' has transforms that cannot be read ({error}): is it a whole file?") from None
+    with one_line(origin):
+        return built_arguments(MetricDataModule, "data", {"transforms": given}, tuple(trust))["transforms"]
 
 
 def _modality(learner: nn.Module) -> Any:

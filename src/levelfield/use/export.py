@@ -216,7 +216,7 @@ def _weights(encoder: Encoder, folder: Path) -> list[Compared]:
         trunk = learner.trunk
         of_model = trunk.model if hasattr(trunk, "model") else trunk
         file = folder / f"trunk{ending}.safetensors"
-        write_atomically(file, save(_tensors(of_model)))  # type: ignore[arg-type]
+        write_atomically(file, save(_tensors(of_model)))
         if isinstance(trunk, TimmTrunk):
             import timm
 
@@ -227,7 +227,7 @@ def _weights(encoder: Encoder, folder: Path) -> list[Compared]:
                 **trunk.init_args.get("arguments", {}),
             )
             state = again.state_dict()
-            largest = max(float((state[key] - value).abs().max()) for key, value in _tensors(of_model).items())  # type: ignore[arg-type]
+            largest = max(float((state[key] - value).abs().max()) for key, value in _tensors(of_model).items())
             found.append(Compared(f"{file.name}: weights, read by timm", largest, 0.0))
     return found
 

@@ -1,0 +1,156 @@
+"""A LightningModule written from the documentation of Lightning, without levelfield: every command takes it."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from lightning.pytorch import seed_everything
+from refused import refused
+from safetensors.torch import load_file
+
+from levelfield.data.datamodule import MetricDataModule
+from levelfield.data.datasets import Glyphs
+from levelfield.data.transforms import ImageTransforms
+from levelfield.metrics import retrieval_metrics
+
+MODULE = """
+import torch
+from lightning.pytorch import LightningModule
+from torch import nn
+from torch.nn.functional import cross_entropy, normalize
+
+
+class Plain(LightningModule):
+    def __init__(self, width: int = 16, lr: float = 3e-3):
+        super().__init__()
+        self.save_hyperparameters()
+        self.network = nn.Sequential(
+            nn.Conv2d(3, width, 5, stride=2), nn.ReLU(), nn.Dropout2d(0.1),
+            nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(16 * width, 32),
+        )
+
+    def training_step(self, batch, batch_idx):
+        images, labels, _ = batch
+        embeddings = normalize(self.network(images - 0.5))
+        same = (labels[:, None] == labels).float().fill_diagonal_(0)
+        logits = (10 * embeddings @ embeddings.T).fill_diagonal_(-1e4)
+        loss = cross_entropy(logits, same / same.sum(dim=1, keepdim=True))
+        self.log("my_loss", loss)
+        return loss
+
+    def validation_step(self, batch, batch_idx):
+        images, _, _ = batch
+        return normalize(self.network(images - 0.5))
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=self.hparams.lr)
+
+
+class Both(Plain):
+    def validation_step(self, batch, batch_idx):
+        embeddings = super().validation_step(batch, batch_idx)
+        self.log("seen", float(len(embeddings)))
+        return {"embeddings": embeddings, "more": 1}
+
+
+class Silent(Plain):
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", 0.0)
+"""
+DATA = ["--config", "data/glyphs.yaml", "--data.dataset.num_classes", "40", "--data.steps_per_epoch", "40"]
+SIZE = ["--data.transforms.crop_size", "32", "--data.transforms.resize", "32"]
+FIT = [*DATA, *SIZE, "--trainer.max_epochs", "2", "--trainer.enable_progress_bar", "false"]
+STUDY = """
+folds: 2
+runs: 1
+threads: 1
+base:
+  - data/glyphs.yaml
+  - trunk/tiny.yaml
+  - data: {dataset: {num_classes: 40}, transforms: {crop_size: 32, resize: 32}, steps_per_epoch: 30}
+    trainer: {max_epochs: 1, accelerator: cpu}
+    model: {loss: ContrastiveLoss}
+methods:
+  wide: {model: {learner: plainly.Plain, width: 24}}
+  usual: {}
+"""
+
+
+@pytest.fixture(autouse=True)
+def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plainly.py").write_text(MODULE)
+
+
+@pytest.mark.parametrize("name", ["Plain", "Both"])
+def test_it_is_fitted_validated_tested_and_predicts(name, run, tmp_path):
+    code, printed, complaint = run("fit", *FIT, "--model", f"plainly.{name}", "--model.width", "12")
+    assert code == 0, complaint
+    assert "--trust plainly" in printed
+    folder = tmp_path / "outputs/fit" / f"Glyphs-{name}" / "0"
+    with open(folder / "metrics.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [row for row in rows if row["my_loss"]]
+    scores = [float(row["val/map_at_r"]) for row in rows if row["val/map_at_r"]]
+    checkpoint = ["--ckpt_path", str(folder / "best.ckpt"), "--trust", "plainly"]
+    code, printed, complaint = run("validate", *checkpoint)
+    assert code == 0, complaint
+    assert f"{max(scores):.6f}"[:6] in printed
+    code, printed, complaint = run("predict", *checkpoint)
+    assert code == 0, complaint
+    assert load_file(folder / "embeddings.safetensors")["embeddings"].shape == (640, 32)
+    code, printed, complaint = run("test", *checkpoint)
+    assert code == 0, complaint
+    assert "test/map_at_r" in printed
+    module = torch.load(folder / "best.ckpt", weights_only=True)["hyper_parameters"]
+    assert module == {"learner": f"plainly.{name}", "width": 12, "lr": 3e-3}
+
+
+@pytest.mark.parametrize(
+    ("words", "keys"),
+    [
+        (["--model", "plainly.Plain", "--model.widht", "3"], ["--model.widht", "'--model.width'"]),
+        (["--model", "plainly.Plian"], ["plainly", "'Plain'"]),
+        (["--model", "pathlib.Path"], ["--model pathlib.Path", "LightningModule"]),
+        (["--model", "plainly.Plain", "--data.features", "true"], ["--data.features"]),
+        (["--model", "plainly.Silent"], ["validation_step", "NoneType"]),
+    ],
+)
+def test_a_mistake_is_one_line(words, keys, run):
+    refused(run("fit", *FIT, *words), *keys)
+
+
+def test_in_a_study_it_is_compared_with_itself_before_training(run, tmp_path):
+    (tmp_path / "mine.yaml").write_text(STUDY)
+    code, printed, complaint = run("study", "run", "mine.yaml", "--output", "mine", "--executor.workers", "1")
+    assert code == 0, complaint
+    assert "pretrained[untrained-wide]" in printed
+    with open("mine/summary.csv") as file:
+        means = {
+            row["method"]: float(row["mean"])
+            for row in csv.DictReader(file)
+            if (row["metric"], row["embedding"]) == ("map_at_r", "separated")
+        }
+    assert means.keys() == {"pretrained", "pretrained[untrained-wide]", "wide", "usual"}
+    assert means["wide"] > means["pretrained[untrained-wide]"]
+    # Its validation before training, by hand.
+    found = json.loads(Path("mine/jobs/pretrained=untrained-wide/run0/fold1/result.json").read_text())
+    config = yaml.safe_load(Path("mine/jobs/wide/run0/fold1/config.yaml").read_text())
+    seed_everything(config["seed_everything"])
+    from plainly import Plain
+
+    module = Plain(width=24).eval()
+    transforms = ImageTransforms(crop_size=32, resize=32)
+    data = MetricDataModule(Glyphs(num_classes=40), fold=1, num_folds=2, transforms=transforms)
+    data.setup("validate")
+    samples = [data.val_subset[position] for position in range(len(data.val_subset))]
+    images, labels = torch.stack([image for image, _, _ in samples]), torch.tensor([label for _, label, _ in samples])
+    with torch.no_grad():
+        embeddings = module.validation_step((images, None, None), 0)
+    expected = retrieval_metrics(embeddings, labels)["map_at_r"]
+    assert found["validation"]["map_at_r"] == pytest.approx(expected, abs=1e-6)
+    code, _, complaint = run("study", "run", "mine.yaml", "--output", "mine")
+    assert code == 0, complaint
