@@ -19,7 +19,7 @@ from levelfield.training.learner import MetricLearner
 PAGE = (REPOSITORY / "docs" / "own_learner.md").read_text()
 (SOURCE,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 (STUDY,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-FIT, VALIDATE = (shlex.split(line)[1:] for line in re.findall(r"^levelfield .*", PAGE, re.MULTILINE))
+FIT, VALIDATE, *_ = (shlex.split(line)[1:] for line in re.findall(r"^levelfield .*", PAGE, re.MULTILINE))
 
 
 @pytest.fixture(scope="module")

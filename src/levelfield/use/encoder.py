@@ -1,5 +1,6 @@
 """Embeddings of any data with a checkpoint: its own trunk, its own evaluation transforms, nothing of its data."""
 
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from levelfield.data.crops import Crops, stacked
-from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.loading import in_processes, loader_processes
 from levelfield.data.transforms import ImageTransforms
 from levelfield.errors import UserError
@@ -22,7 +22,7 @@ from levelfield.training.embed import embed as embed_batches
 from levelfield.training.frozen_trunk import KEY as FROZEN_TRUNK
 from levelfield.training.learner import MetricLearner
 from levelfield.training.plain_module import can_be_tested
-from levelfield.training.rebuild import built_arguments
+from levelfield.training.rebuild import built
 from levelfield.use.samples import Samples, record_labelled, samples_of
 
 CHECKPOINT = "best.ckpt"
@@ -124,14 +124,9 @@ class Encoder:
         loaded = [MetricLearner.load_from_checkpoint(path, trust=tuple(trust)) for path in self.paths]
         self.learners = [cast(Any, can_be_tested(learner)) for learner in loaded]
         self.modality = _one(list(map(_modality, self.learners)), self.origin, "trunks")
-        stored = [each.get("datamodule_hyper_parameters", {}).get("transforms") for each in self.checkpoints]
-        _one(stored, self.origin, "transforms")
-        self.transforms = transforms or _transforms(self.checkpoints[0], self.paths[0], trust)
-        if not isinstance(self.transforms, ImageTransforms | None):
-            raise UserError(
-                f"'{self.origin}' was fitted with {type(self.transforms).__name__}: in Python, give "
-                "transforms=ImageTransforms(...), which does the same to an image as its evaluate()"
-            )
+        described = [content.get("datamodule_hyper_parameters", {}).get("transforms") for content in self.checkpoints]
+        _one(described, self.origin, "transforms")
+        self.transforms = transforms or _transforms(self.checkpoints[0], self.paths[0], tuple(trust))
         distance = _one([getattr(learner, "distance", "cosine") for learner in self.learners], self.origin, "distances")
         several = len(self.learners) > 1
         # Side by side they are of unit length, where both rank as cosine does.
@@ -279,13 +274,17 @@ def usual_device(device: str | torch.device | None) -> torch.device:
     return found
 
 
-def _transforms(checkpoint: dict[str, Any], origin: Path, trust: Iterable[str]) -> Any:
-    """The transforms of a checkpoint; None for one that was fitted with loaders of your own."""
+def _transforms(checkpoint: dict[str, Any], origin: Path, trust: tuple[str, ...]) -> Any:
+    """The transforms in a checkpoint, which are plain values; None in one that was fitted with loaders of your own."""
     if "datamodule_hyper_parameters" not in checkpoint:
         return None
     given = checkpoint["datamodule_hyper_parameters"].get("transforms") or {}
+    known = inspect.signature(ImageTransforms).parameters
     with one_line(origin):
-        return built_arguments(MetricDataModule, "data", {"transforms": given}, tuple(trust))["transforms"]
+        if "class_path" in given:
+            return built("data.transforms", given, trust)
+        plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items() if k in known}
+        return ImageTransforms(**plain)
 
 
 def _modality(learner: nn.Module) -> Any:

@@ -15,6 +15,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from levelfield.data.crops import as_floats, stacked
+from levelfield.data.transforms import ImageTransforms
 from levelfield.errors import UserError
 from levelfield.models import TimmTrunk
 from levelfield.models.adapters import merge_adapter, save_adapter
@@ -129,6 +130,10 @@ def _images(encoder: Encoder, folder: Path, data: Any) -> list[Compared]:
     transforms = encoder.transforms
     if transforms is None:
         raise UserError(f"'{encoder.origin}' was fitted with loaders of one's own: its transforms are not known")
+    if not isinstance(transforms, ImageTransforms):
+        raise UserError(
+            f"'{encoder.origin}' has transforms of your own, which export cannot write: use ImageTransforms"
+        )
     pictures = _pictures(encoder, data)
     crops = as_floats(stacked([transforms.evaluate().pixels(picture) for picture in pictures])).contiguous()
     pixels = [torch.from_numpy(np.array(picture)).permute(2, 0, 1) for picture in pictures]

@@ -105,7 +105,7 @@ def check_can_be_exported(learners: Sequence[MetricLearner], origin: str) -> Non
     """Raises UserError for a learner whose way to an embedding is not the usual one, or whose tokens are its own."""
     for learner in learners:
         kind = type(learner)
-        usual = all(getattr(kind, name) is getattr(MetricLearner, name) for name in ("forward", "embed_features"))
+        usual = all(getattr(kind, name, 0) is getattr(MetricLearner, name) for name in ("forward", "embed_features"))
         if not usual:
             raise UserError(f"'{origin}' is of {kind.__name__}, which embeds in its own way: export it by torch.export")
         trunk = learner.trunk
