@@ -318,6 +318,7 @@ class Saving(MetricLearner):
         self.save_hyperparameters()
 
 
+@pytest.mark.filterwarnings("ignore:Attribute .trunk. is an instance")
 def test_a_checkpoint_holds_no_objects(tmp_path):
     learner = Saving(noise=0.3, trunk=TimmTrunk("test_resnet", weights=None), loss=ArcFaceLoss, embedding_size=4)
     content = {"hyper_parameters": dict(learner.hparams), "state_dict": learner.state_dict()}

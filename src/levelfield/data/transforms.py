@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torchvision.transforms import v2
 
@@ -11,6 +11,7 @@ from levelfield.data.crops import Crops, Interpolation, Picture, brought_to
 from levelfield.errors import UserError
 
 
+@runtime_checkable
 class Transforms(Protocol):
     """What `--data.transforms my_aug.Mine` names: any class with these two methods.
 

@@ -35,8 +35,10 @@ def built_arguments(kind: type, section: str, values: dict[str, Any], trusted: t
     types, made = _types(kind), {}
     for name, value in values.items():
         place = f"{section}.{name}"
-        _check_type(name, value, list(_alternatives(types.get(name, Any))))
+        alternatives = list(_alternatives(types.get(name, Any)))
         is_path = place in PARTS and isinstance(value, str) and "." in value
+        if not is_path:
+            _check_type(name, value, alternatives)
         made[name] = built(place, {"class_path": value} if is_path else value, trusted, types.get(name))
     return made
 
@@ -136,8 +138,10 @@ def _check_type(name: str, value: Any, types: list[Any]) -> None:
     for each in types:
         if get_origin(each) is Literal:
             words += get_args(each)
-        elif each in (bool, int, float, str, NoneType) or is_dataclass(each):
-            kinds.add({int: float}.get(each, dict if is_dataclass(each) else each))
+        elif each in (bool, int, float, str, NoneType):
+            kinds.add(float if each is int else each)
+        elif is_dataclass(each) or _is_protocol(each):
+            kinds.add(dict)
         else:
             return
     given = float if type(value) is int else type(value)
@@ -156,4 +160,8 @@ def _alternatives(hint: Any) -> Iterator[Any]:
 
 
 def _takes_class(hint: Any) -> bool:
-    return hint is Callable or get_origin(hint) in (type, Callable) or Protocol in getattr(hint, "__mro__", ())
+    return hint is Callable or get_origin(hint) in (type, Callable) or _is_protocol(hint)
+
+
+def _is_protocol(hint: Any) -> bool:
+    return Protocol in getattr(hint, "__mro__", ())

@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.samplers import TrainingBatchSampler
+from levelfield.data.transforms import Transforms
 from levelfield.errors import UserError
 from levelfield.models.adapters import LoRA
 from levelfield.regularizers import Regularizer
@@ -63,7 +64,7 @@ PARTS = {
     "data.dataset": Part("data set", MetricDataset, ("levelfield.data",)),
     "data.sampler": Part("sampler", TrainingBatchSampler, ("levelfield.data",)),
     "data.datamodule": Part("datamodule", LightningDataModule, ("levelfield.data",)),
-    "data.transforms": Part("transforms", object, ("levelfield.data",)),
+    "data.transforms": Part("transforms", Transforms, ("levelfield.data",)),
 }
 # An argument that only a learner of your own has.
 _OWN_PART = Part("part", nn.Module, (*_TRUNKS, *_LOSSES, *_MINERS, "levelfield.regularizers"))
