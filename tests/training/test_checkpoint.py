@@ -321,6 +321,7 @@ class Saving(MetricLearner):
 @pytest.mark.filterwarnings("ignore:Attribute .trunk. is an instance")
 def test_a_checkpoint_holds_no_objects(tmp_path):
     learner = Saving(noise=0.3, trunk=TimmTrunk("test_resnet", weights=None), loss=ArcFaceLoss, embedding_size=4)
+    learner.build_loss(3)
     content = {"hyper_parameters": dict(learner.hparams), "state_dict": learner.state_dict()}
     learner.on_save_checkpoint(content)
     torch.save(content, tmp_path / "it.ckpt")
