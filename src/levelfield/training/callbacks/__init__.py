@@ -6,9 +6,9 @@ from lightning.pytorch.trainer.states import TrainerFn
 from levelfield.training.callbacks.average_with_start import AverageWithStart
 from levelfield.training.callbacks.best_epoch import BestEpoch, default_checkpoint
 from levelfield.training.callbacks.compile_trunk import CompileTrunk
-from levelfield.training.callbacks.finish_tracking import FinishTracking
 from levelfield.training.callbacks.gradient_caching import GradientCaching
 from levelfield.training.callbacks.gradient_checkpointing import GradientCheckpointing
+from levelfield.training.callbacks.keep_in_wandb import KeepInWandb
 from levelfield.training.callbacks.last_epoch import LastEpoch
 from levelfield.training.callbacks.log_losses import LogLosses
 from levelfield.training.callbacks.new_weights_first import NewWeightsFirst
@@ -25,9 +25,9 @@ __all__ = [
     "AverageWithStart",
     "BestEpoch",
     "CompileTrunk",
-    "FinishTracking",
     "GradientCaching",
     "GradientCheckpointing",
+    "KeepInWandb",
     "LastEpoch",
     "LogLosses",
     "NewWeightsFirst",
