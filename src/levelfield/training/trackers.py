@@ -55,7 +55,7 @@ class TrackerRun(Callback):
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         for logger in trainer.loggers:
-            if isinstance(logger, WandbLogger) and trainer.is_global_zero:
+            if isinstance(logger, WandbLogger) and trainer.is_global_zero and logger.version:  # it has begun
                 logger.experiment.finish()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
