@@ -17,11 +17,14 @@ class OfflineRun(NamedTuple):
     run: Any
     history: list[dict[str, Any]]
     config: dict[str, Any]
-    summary_of: dict[str, Any]
-    """Key to the definition of how it is summed up."""
     summary: dict[str, Any]
-    """What was put there by name, not by `log`."""
     artifacts: list[Any]
+    files: Path
+    """The folder of its tables."""
+
+    def table(self, key: str) -> list[list[Any]]:
+        """The rows of a table; an image is the word `Image`."""
+        return json.loads((self.files / self.summary[f"{key}/path"]).read_text())["data"]
 
     def series(self, key: str) -> dict[int, Any]:
         """Step to value."""
@@ -44,7 +47,7 @@ def offline_runs(folder: Path) -> list[OfflineRun]:
 def read_run(path: Path) -> OfflineRun:
     from wandb.proto.wandb_internal_pb2 import Record
 
-    run, history, config, summary_of, summary, artifacts = None, [], {}, {}, {}, []
+    run, history, config, summary, artifacts = None, [], {}, {}, []
     for content in _records(path.read_bytes()):
         record = Record()
         record.ParseFromString(content)
@@ -56,15 +59,13 @@ def read_run(path: Path) -> OfflineRun:
             config |= _items(record.config.update)
         elif kind == "history":
             history.append(_items(record.history.item))
-        elif kind == "metric":
-            summary_of[record.metric.name or record.metric.glob_name] = record.metric.summary
         elif kind == "summary":
             summary |= _items(record.summary.update)
         elif kind == "artifact":
             artifacts.append(record.artifact)
         elif kind == "request" and record.request.HasField("log_artifact"):
             artifacts.append(record.request.log_artifact.artifact)
-    return OfflineRun(run, history, config, summary_of, summary, artifacts)
+    return OfflineRun(run, history, config, summary, artifacts, path.parent / "files")
 
 
 def _has_ended(path: Path) -> bool:

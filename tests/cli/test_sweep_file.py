@@ -11,7 +11,7 @@ from levelfield.metrics.table import MONITOR
 
 def test_an_agent_starts_a_fit_with_what_the_sweep_tries(run: Callable) -> None:
     sweep = yaml.safe_load((REPOSITORY / "configs/sweep/wandb.yaml").read_text())
-    assert sweep["metric"] == {"name": MONITOR, "goal": "maximize"}
+    assert sweep["metric"] == {"name": MONITOR.replace("val/", "best/"), "goal": "maximize"}
     tried = {name: settings["max"] for name, settings in sweep["parameters"].items()}
     parts = {"${program}": [sweep["program"]], "${args}": [f"--{name}={value}" for name, value in tried.items()]}
     words = [each for word in sweep["command"] for each in parts.get(word, [word])]

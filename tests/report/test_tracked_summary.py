@@ -1,12 +1,12 @@
-"""A study in W&B's offline files: a run a job and one of the whole, all in one group."""
+"""A study in W&B's offline files: one run per job and one for the tables, all in one group."""
 
 import csv
 from itertools import product
 from pathlib import Path
 
 import pytest
-from toy_study import TOY
-from wandb_files import offline_runs
+import yaml
+from wandb_files import OfflineRun, offline_runs
 
 from levelfield.analysis.results import SummaryRow
 from levelfield.cli.options import dotted
@@ -15,44 +15,68 @@ from levelfield.report.tracked_summary import scores_by_key
 from levelfield.study.rows import load_spec
 
 
-def test_a_study_is_a_group_of_its_jobs_and_a_summary(
-    tmp_path: Path, trunk_file: Path, capfd: pytest.CaptureFixture[str]
+def test_a_study_is_a_group_of_its_jobs_and_its_tables(
+    tmp_path: Path, toy_file: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    file = tmp_path / "toy.yaml"
-    file.write_text(TOY)
-    small = {"search.trials": 0, "runs": 2, "trainer.max_epochs": 1, "data.num_workers": 0}
-    tracked = {**dotted(["logger/wandb.yaml"], []), **small, "model.trunk.weights": str(trunk_file)}
-    study = Study(file, output=tmp_path / "study", options=tracked).run()
-
+    small = {"search.trials": 1, "runs": 1, "trainer.max_epochs": 1, "data.num_workers": 0}
+    without = Study(toy_file, output=tmp_path / "without", options=small).run()
+    study = Study(toy_file, output=tmp_path / "study", options={**dotted(["logger/wandb.yaml"], []), **small}).run()
     assert "sync" not in capfd.readouterr().err  # what W&B says of each run
+    for table in ("results.csv", "summary.csv"):
+        assert (study.folder / table).read_bytes() == (without.folder / table).read_bytes()
     runs = offline_runs(study.folder)
     assert {run.run.run_group for run in runs} == {"toy"}
-    jobs = [run for run in runs if run.run.job_type != "summary"]
-    places = {tuple(run.config[key] for key in ("study", "method", "stage", "run", "fold")) for run in jobs}
-    assert len(jobs) == 8
-    assert places == set(product(["toy"], ["contrastive", "arcface"], ["run"], [0, 1], [0, 1]))
-    first = next(run for run in jobs if run.run.display_name == "arcface run 1 fold 0")
-    assert list(first.run.tags) == ["arcface", "run", "run 1", "fold 0"]
-    metrics = study.folder / "jobs" / "arcface" / "run1" / "fold0" / "metrics.csv"
-    with open(metrics, newline="") as rows:
-        scores = [float(row["val/map_at_r"]) for row in csv.DictReader(rows) if row["val/map_at_r"]]
-    assert list(first.series("val/map_at_r").values()) == pytest.approx(scores)
-    assert {"train/class_weight_drift", "lr/loss", "grad_norm/trunk"} <= first.keys
+    results = _rows(study.folder / "results.csv")
+    best = {
+        (row["method"], row["stage"], int(row["trial"] or row["run"]), int(row["fold"])): float(row["value"])
+        for row in results
+        if row["stage"] in ("trial", "run")
+        and row["metric"] == "map_at_r"
+        and row["method"] in ("contrastive", "arcface")
+    }
+    jobs = {_place(run): run for run in runs if run.run.job_type != "test"}
+    assert set(jobs) == set(best) == set(product(["contrastive", "arcface"], ["trial", "run"], [0], [0, 1]))
+    for (method, stage, number, fold), run in jobs.items():
+        assert (run.run.job_type, run.run.display_name) == (stage, f"{method} {stage} {number} fold {fold}")
+        assert list(run.run.tags) == [method, stage, f"{stage} {number}", f"fold {fold}"]
+        assert run.summary["best/map_at_r"] == pytest.approx(best[method, stage, number, fold])
+        folder = study.folder / "jobs" / method / f"{stage}{number}" / f"fold{fold}"
+        config = yaml.safe_load((folder / "config.yaml").read_text())
+        assert {key: run.config[key] for key in config} == config
+        scores = [float(row["val/map_at_r"]) for row in _rows(folder / "metrics.csv") if row["val/map_at_r"]]
+        assert list(run.series("val/map_at_r").values()) == pytest.approx(scores)
+    assert {"train/class_weight_drift", "lr/loss", "grad_norm/trunk"} <= jobs["arcface", "run", 0, 0].keys
 
-    [summary] = [run for run in runs if run.run.job_type == "summary"]
-    assert summary.run.display_name == "toy summary"
-    with open(study.folder / "summary.csv", newline="") as rows:
-        table = list(csv.DictReader(rows))
-    told = summary.summary
-    for row in table:
+    [test] = [run for run in runs if run.run.job_type == "test"]
+    assert test.run.display_name == "toy test"
+    assert (test.config["study"], test.config["runs"], set(test.config["methods"])) == (
+        "toy",
+        1,
+        {"contrastive", "arcface"},
+    )
+    for name in ("results", "summary"):
+        table = [["" if cell is None else cell for cell in row] for row in test.table(name)]
+        rows = [list(row.values()) for row in _rows(study.folder / f"{name}.csv")]
+        assert [[str(cell) for cell in row] for row in table] == rows
+    assert [row[0] for row in test.table("verdicts")] == study.verdicts()
+    for row in _rows(study.folder / "summary.csv"):
         key = f"test/{row['method']}/{row['embedding']}/{row['metric']}"
-        assert told[key] == pytest.approx(float(row["mean"]))
-        assert f"{key}_ci95" not in told  # two runs have no interval
-    assert summary.history[0]["summary/nrows"] == len(table)
-    assert summary.history[0]["verdicts/nrows"] == len(study.verdicts())
+        assert test.summary[key] == pytest.approx(float(row["mean"]))
+        assert f"{key}_ci95" not in test.summary  # one run has no interval
 
-    study.run()  # nothing is left to do, and nothing is told twice
+    study.run()  # nothing is left to do, and nothing is logged twice
     assert len(offline_runs(study.folder)) == len(runs)
+
+
+def _place(run: OfflineRun) -> tuple[str, str, int, int]:
+    stage = run.config["stage"]
+    assert run.config["study"] == "toy"
+    return run.config["method"], stage, run.config[stage], run.config["fold"]
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def test_an_interval_stands_beside_its_score() -> None:
@@ -62,8 +86,9 @@ def test_an_interval_stands_beside_its_score() -> None:
 
 def test_a_tracker_is_no_part_of_what_a_study_is(toy_file: Path) -> None:
     plain = load_spec(toy_file)
-    callback = {"class_path": "levelfield.training.callbacks.TrackTraining", "init_args": {"galleries": 8}}
-    tracked = load_spec(toy_file, {**dotted(["logger/wandb.yaml"], []), "trainer.callbacks": [callback]})
+    callback = {"class_path": "TrackTraining", "init_args": {"every_n_steps": 8}}
+    callbacks = [callback, {"class_path": "KeepInWandb"}]
+    tracked = load_spec(toy_file, {**dotted(["logger/wandb.yaml"], []), "trainer.callbacks": callbacks})
     assert tracked.methods["arcface"]["trainer"]["logger"]["class_path"].endswith("WandbLogger")
     assert tracked.configuration_hash() == plain.configuration_hash()
     assert tracked.row_hashes == plain.row_hashes

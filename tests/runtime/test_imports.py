@@ -61,6 +61,23 @@ def test_a_class_of_a_package_comes_without_the_rest_of_it_until_that_is_asked_f
         from in_pieces import no  # noqa: F401
 
 
+def test_a_hidden_package_is_missing_until_the_end_unless_it_is_there_already(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hidden_one.py").write_text("name = 1")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(imports, "HIDDEN", ("hidden_one",))
+    with quick_imports():
+        with quick_imports(), pytest.raises(ModuleNotFoundError):
+            import hidden_one
+        with pytest.raises(ModuleNotFoundError):
+            import hidden_one
+    import hidden_one
+
+    with quick_imports():
+        assert sys.modules["hidden_one"] is hidden_one
+
+
 def test_a_package_that_is_broken_says_so_whenever_it_is_asked_and_a_missing_one_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

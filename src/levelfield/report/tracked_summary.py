@@ -1,11 +1,13 @@
-"""A study's table, intervals and verdicts as one more run of its group in W&B, and beside its runs in TensorBoard."""
+"""A study's tables, scores and verdicts as one more run of its group in W&B, or in TensorBoard next to its runs."""
 
 import hashlib
 from collections.abc import Sequence
 from dataclasses import astuple, fields
 from typing import Any
 
-from levelfield.analysis.results import SummaryRow, collect_rows, summarise
+import yaml
+
+from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows, summarise
 from levelfield.analysis.verdicts import verdict_lines
 from levelfield.core.configuration import init_args
 from levelfield.study.folder import StudyFolder
@@ -13,16 +15,16 @@ from levelfield.training.trackers import QUIET, TENSORBOARD, WANDB
 
 
 def track_summary(study: StudyFolder) -> None:
-    """Tell the trackers of a study's methods how it ended; nothing where it has none, or where they know already."""
+    """Log the end of a study to the trackers of its methods, unless they have none or it is logged already."""
     trackers = _trackers(study)
     if not trackers:
         return
     rows = collect_rows(study)
     summary, verdicts = summarise(rows), verdict_lines(rows, study.spec)
     with study.writing():
-        for logger in (trackers[name] for name in WANDB if name in trackers):
-            _to_wandb(study, logger, summary, verdicts)
-        if set(TENSORBOARD) & set(trackers):
+        if WANDB in trackers:
+            _to_wandb(study, trackers[WANDB], rows, summary, verdicts)
+        if TENSORBOARD in trackers:
             _to_tensorboard(study, summary, verdicts)
 
 
@@ -37,11 +39,13 @@ def _trackers(study: StudyFolder) -> dict[str, Any]:
     return {}
 
 
-def _to_wandb(study: StudyFolder, logger: Any, summary: Sequence[SummaryRow], verdicts: Sequence[str]) -> None:
+def _to_wandb(
+    study: StudyFolder, logger: Any, rows: list[ResultRow], summary: list[SummaryRow], verdicts: Sequence[str]
+) -> None:
     import wandb
 
     spec = study.spec
-    identity = f"{spec.name} {spec.configuration_hash()} {[*map(astuple, summary)]} {[*verdicts]}"
+    identity = f"{spec.name} {spec.configuration_hash()} {[*map(astuple, rows)]} {[*verdicts]}"
     number = hashlib.sha256(identity.encode()).hexdigest()[:16]
     if list(study.folder.glob(f"wandb/*run-*-{number}")):
         return
@@ -53,17 +57,21 @@ def _to_wandb(study: StudyFolder, logger: Any, summary: Sequence[SummaryRow], ve
         mode="offline" if arguments.get("offline") else None,
         id=number,
         group=spec.name,
-        name=f"{spec.name} summary",
-        job_type="summary",
-        tags=["summary"],
+        name=f"{spec.name} test",
+        job_type="test",
         settings=QUIET,
-        config={"study": spec.name, "methods": list(spec.methods), "folds": spec.folds, "runs": spec.runs},
+        config={"study": spec.name, **yaml.safe_load(spec.to_yaml())},
     )
-    columns: list[str | int] = [field.name for field in fields(SummaryRow)]
-    table = wandb.Table(columns=columns, data=[list(astuple(row)) for row in summary])
-    run.log({"summary": table, "verdicts": wandb.Table(columns=["verdict"], data=[[line] for line in verdicts])})
+    lines = wandb.Table(columns=["verdict"], data=[[line] for line in verdicts])
+    run.log({"results": _table(rows, ResultRow), "summary": _table(summary, SummaryRow), "verdicts": lines})
     run.summary.update(scores_by_key(summary))
     run.finish()
+
+
+def _table(rows: Sequence[ResultRow] | Sequence[SummaryRow], kind: type[ResultRow] | type[SummaryRow]) -> Any:
+    import wandb
+
+    return wandb.Table(columns=[field.name for field in fields(kind)], data=[list(astuple(row)) for row in rows])
 
 
 def _to_tensorboard(study: StudyFolder, summary: Sequence[SummaryRow], verdicts: Sequence[str]) -> None:

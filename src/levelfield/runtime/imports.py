@@ -19,6 +19,8 @@ from typing import Any
 KNOWN: Mapping[str, Callable[[], Mapping[str, Any]]] = {
     "torchmetrics": lambda: {"__version__": version("torchmetrics"), "_logger": getLogger("torchmetrics")},
 }
+# timm imports wandb for a function that nobody calls, and does without it where it is missing.
+HIDDEN = ("wandb",)
 PIECES: Mapping[str, Mapping[str, Sequence[str]]] = {
     "torchmetrics": {
         "torchmetrics.utilities": (),
@@ -78,15 +80,20 @@ def quick_imports() -> Iterator[None]:
     """Imports torch and what stands on it in two thirds of the time.
 
     What an import makes stays: Python would look through it for garbage again and again as it grows. Of the packages
-    above, what is used is imported, the rest when it is first asked for, in this process's life.
+    above, what is used is imported, the rest when it is first asked for, in this process's life. A hidden package is
+    missing until the end.
     """
     collects, young, finder = gc.isenabled(), "torch" not in sys.modules, _Finder()
+    hidden = [name for name in HIDDEN if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type] # None says that there is none
     gc.disable()
     sys.meta_path.insert(0, finder)
     try:
         yield
     finally:
         sys.meta_path.remove(finder)
+        for name in hidden:
+            sys.modules.pop(name, None)
         if collects:
             if young:  # a process that holds little else
                 gc.freeze()

@@ -1,13 +1,13 @@
-"""What a training is without those who watch it: who is told how it goes changes no number, nor what is told."""
+"""The settings of a training without its loggers: they change no number."""
 
 from collections.abc import Mapping
 from typing import Any
 
-TRACKING = "TrackTraining"
+TRACKING = ("TrackTraining", "KeepInWandb")
 
 
 def without_trackers(trainer: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a Trainer without its `logger` and without our callback that tells trackers more.
+    """The settings of a Trainer without its `logger` and without our callbacks that log more to it.
 
     Example:
         >>> without_trackers({"max_epochs": 2, "logger": "WandbLogger", "callbacks": ["TrackTraining"]})
@@ -24,4 +24,4 @@ def without_trackers(trainer: Mapping[str, Any]) -> dict[str, Any]:
 
 def _tracks(callback: Any) -> bool:
     name = callback.get("class_path") if isinstance(callback, Mapping) else callback
-    return str(name).rpartition(".")[2] == TRACKING
+    return str(name).rpartition(".")[2] in TRACKING

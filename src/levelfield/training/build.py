@@ -25,7 +25,6 @@ from levelfield.storage.provenance import library_versions
 from levelfield.storage.without_places import without_places
 from levelfield.training.callbacks import (
     AverageWithStart,
-    FinishTracking,
     RetrievalValidation,
     TrackTraining,
     UntilDone,
@@ -47,7 +46,7 @@ from levelfield.training.run_folder import (
     is_first_process,
 )
 from levelfield.training.settings import instantiate, parse_training, plain, settle
-from levelfield.training.trackers import place_trackers
+from levelfield.training.trackers import TrackerRun, place_trackers
 from levelfield.training.weight_averaging import averages
 
 # Numbers that a Trainer takes however small they are.
@@ -140,8 +139,8 @@ class Training:
             check_features(self.model, MetricLearner.forward)
         can_be_tested(self.model)
         self.config_dump = plain(self.parser, self.config)
-        self.model.save_hyperparameters(without_places(self.config_dump["model"]))
-        self.datamodule.save_hyperparameters(_without_roots(self.config_dump["data"]))
+        self.model.save_hyperparameters(without_places(self.config_dump["model"]), logger=False)  # TrackerRun logs all
+        self.datamodule.save_hyperparameters(_without_roots(self.config_dump["data"]), logger=False)
         if self.command in (None, "fit"):
             check_weight_files(self.config_dump["model"], self.datamodule)
         self.trainer = self.make_trainer()
@@ -184,7 +183,9 @@ class Training:
             trackers = self._loggers()
             if trackers and not any(isinstance(callback, TrackTraining) for callback in callbacks):
                 callbacks.append(TrackTraining())
-            callbacks = self.with_callbacks_of_command([*callbacks, *([FinishTracking()] if trackers else [])])
+            if trackers:
+                callbacks.append(TrackerRun(self.config_dump))
+            callbacks = self.with_callbacks_of_command(callbacks)
             config["logger"] = [MetricsFile(str(self.folder), name="", version=""), *trackers]
         else:
             config["logger"] = False

@@ -1,4 +1,4 @@
-"""Where the trackers of a configuration write, what a run is called there, and how W&B is told."""
+"""W&B and TensorBoard in a run's folder: where they write, what a run is called, its settings, and its end."""
 
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -6,35 +6,57 @@ from pathlib import Path
 from typing import Any
 
 from jsonargparse import Namespace
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers import WandbLogger
 
 from levelfield.errors import UserError
 
-# Of W&B, for runs of which there are hundreds: it prints nothing, and keeps nothing of what is printed.
+WANDB, TENSORBOARD = "WandbLogger", "TensorBoardLogger"
+PACKAGES = {WANDB: ["wandb"], TENSORBOARD: ["tensorboard", "tensorboardX"]}
+# A study has hundreds of W&B runs: they print nothing, and keep nothing of what is printed.
 QUIET = {"silent": True, "console": "off"}
-WANDB, TENSORBOARD = ("WandbLogger",), ("TensorBoardLogger",)
 
 
 def place_trackers(loggers: Any, folder: Path, run: Mapping[str, Any]) -> None:
-    """Puts the trackers of a configuration, before they are built, into a run's folder.
+    """Points the trackers of a configuration, before they are built, at a run's folder.
 
     Args:
         loggers: `trainer.logger` of a parsed configuration: one, a list, or none.
-        run: what `wandb.init` is told of the run: its `name`, its `group`, and what else there is to say.
+        run: What `wandb.init` gets: the run's `name`, its `group`, and more.
 
     Raises:
-        UserError: a tracker whose package is not installed.
+        UserError: The package of a tracker is not installed.
     """
     for logger in loggers if isinstance(loggers, list) else [loggers]:
         kind = logger.class_path.rpartition(".")[2] if isinstance(logger, Namespace) else None
-        if kind in WANDB and find_spec("wandb") is None:
-            raise UserError(f"--trainer.logger {kind} needs W&B: pip install 'levelfield[wandb]'")
-        if kind in TENSORBOARD and not any(map(find_spec, ("tensorboard", "tensorboardX"))):
-            raise UserError(f"--trainer.logger {kind} needs TensorBoard: pip install 'levelfield[tensorboard]'")
-        if kind in WANDB:
-            logger.init_args.save_dir = str(folder)
+        if kind not in PACKAGES:
+            continue
+        if not any(map(find_spec, PACKAGES[kind])):
+            extra = PACKAGES[kind][0]
+            raise UserError(f"--trainer.logger {kind} needs {extra}: pip install 'levelfield[{extra}]'")
+        logger.init_args.save_dir = str(folder)
+        if kind == WANDB:
             logger.init_args.name = run["name"]
-            told = {key: value for key, value in run.items() if key not in ("name", "settings")}
-            usual = {"settings": run["settings"]} if "settings" in run else {}
-            logger.dict_kwargs = {**usual, **(logger.get("dict_kwargs") or {}), **told}
-        if kind in TENSORBOARD:
-            logger.init_args.save_dir, logger.init_args.name, logger.init_args.version = str(folder), "", ""
+            others = {key: value for key, value in run.items() if key != "name"}
+            logger.dict_kwargs = {**others, **(logger.get("dict_kwargs") or {})}
+        else:
+            logger.init_args.name, logger.init_args.version = "", ""
+
+
+class TrackerRun(Callback):
+    """Logs all settings of a training to its trackers, and ends its W&B run, so that the next training has its own."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self.settings = dict(settings)
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        for logger in trainer.loggers:
+            logger.log_hyperparams(self.settings)
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        for logger in trainer.loggers:
+            if isinstance(logger, WandbLogger) and trainer.is_global_zero and logger.version:  # it has begun
+                logger.experiment.finish()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self.teardown(trainer, pl_module, "fit")

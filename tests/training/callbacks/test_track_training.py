@@ -1,9 +1,11 @@
-"""What trackers are told of a training: the keys, and values computed another way."""
+"""What trackers get of a training: the keys, and values computed another way."""
 
+import json
 import math
 import subprocess
 import sys
 from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,7 +20,8 @@ from levelfield.losses.base import PairMasks
 from levelfield.miners import MultiSimilarityMiner, TripletMarginMiner
 from levelfield.training.active_pairs import active_pairs, mined_pairs
 from levelfield.training.build import build
-from levelfield.training.callbacks import TrackTraining
+from levelfield.training.callbacks import KeepInWandb, TrackTraining
+from levelfield.training.embed import embed
 
 WANDB = {
     "class_path": "lightning.pytorch.loggers.WandbLogger",
@@ -35,18 +38,19 @@ OF_EACH_FIT = {
     *("lr/trunk", "lr/embedder", "grad_norm/trunk", "grad_norm/embedder"),
     *("val/map_at_r", "val/r_precision", "val/precision_at_1"),
     *("val/intra_class_similarity", "val/inter_class_similarity", "val/effective_rank"),
+    "best/map_at_r",
 }
 
 
 def config_of(loss: str, *loggers: dict, **tracking: float) -> dict:
-    tracked = {"class_path": "levelfield.training.callbacks.TrackTraining", "init_args": tracking}
+    callbacks = [{"class_path": "TrackTraining", "init_args": tracking}]
     return {
         "trainer": {
             "accelerator": "cpu",
             "max_epochs": 2,
             "log_every_n_steps": 1,
             "logger": list(loggers) or None,
-            "callbacks": [tracked] if tracking else None,
+            "callbacks": [*callbacks, {"class_path": "KeepInWandb", "init_args": {"queries": 3}}] if tracking else None,
         },
         "model": {
             "trunk": {"class_path": "TimmTrunk", "init_args": {"name": "test_resnet", "weights": None}},
@@ -79,39 +83,57 @@ class Gradients(Callback):
         self.weights.append(pl_module.loss.class_weights.detach().clone())
 
 
-def test_both_trackers_are_told_the_same_and_the_training_is_what_it_is_without(tmp_path, monkeypatch):
+def test_both_trackers_hold_the_same_numbers_and_the_training_is_the_same(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path / "staged"))
     gradients = Gradients()
     for name, config in (
-        ("tracked", config_of("ArcFaceLoss", WANDB, BOARD, every_n_steps=1, galleries=3, checkpoint=True)),
         ("plain", config_of("ArcFaceLoss")),
+        ("tracked", config_of("ArcFaceLoss", WANDB, BOARD, every_n_steps=1)),
     ):
-        told = {"name": "a job", "group": "a study", "tags": ["arcface"], "config": {"method": "arcface"}}
-        training = build(config, tmp_path / name, progress=False, tracked=told)
+        training = build(config, tmp_path / name, progress=False)
         training.trainer.callbacks += [gradients] * (name == "tracked")
         training.trainer.fit(training.model, datamodule=training.datamodule)
     for file in ("metrics.csv", "best.ckpt"):
         assert (tmp_path / "tracked" / file).read_bytes() == (tmp_path / "plain" / file).read_bytes()
 
-    [told] = offline_runs(tmp_path)
-    place = told.run.display_name, told.run.run_group, list(told.run.tags), told.config["method"]
-    assert place == ("a job", "a study", ["arcface"], "arcface")
-    assert told.summary_of["val/map_at_r"].max
-    scalars = {key for key in told.keys if not key.startswith("val/neighbours")} - {"epoch", "trainer/global_step"}
+    [found] = offline_runs(tmp_path)
+    scalars = {key for key in found.keys if not key.startswith("val/neighbours")} - {"epoch", "trainer/global_step"}
     assert scalars == OF_EACH_FIT | {"lr/loss", "grad_norm/loss", "train/class_weight_drift"}
-    assert told.series("lr/loss") == dict.fromkeys(range(4), 0.01)
-    assert told.series("grad_norm/loss") == pytest.approx(dict(enumerate(gradients.norms)), rel=1e-5)
+    assert found.series("lr/loss") == dict.fromkeys(range(4), 0.01)
+    assert found.series("grad_norm/loss") == pytest.approx(dict(enumerate(gradients.norms)), rel=1e-5)
     first, *later = gradients.weights
     drifts = {step: float((now - first).norm() / first.norm()) for step, now in enumerate(later)}
-    assert told.series("train/class_weight_drift") == pytest.approx(drifts, rel=1e-5)
-    assert told.series("val/neighbours/nrows") == {3: 3}
-    assert [artifact.type for artifact in told.artifacts] == ["run_table", "model"]
-    assert told.artifacts[1].manifest.contents[0].size == (tmp_path / "plain" / "best.ckpt").stat().st_size
+    assert found.series("train/class_weight_drift") == pytest.approx(drifts, rel=1e-5)
+    assert_shows_neighbours(found, training)
 
     [events] = (tmp_path / "tracked").glob("events.out.tfevents.*")
     board = EventAccumulator(str(events)).Reload()
     assert scalars <= set(board.Tags()["scalars"])
     assert [event.value for event in board.Scalars("grad_norm/loss")] == pytest.approx(gradients.norms, rel=1e-5)
+
+
+def assert_shows_neighbours(found, training) -> None:
+    """The table's queries and their neighbours are those of a float64 loop over the last epoch's embeddings."""
+    embeddings, labels, _ = embed(training.model, training.datamodule.eval_dataloader(training.datamodule.val_subset))
+    names = [training.datamodule.val_subset.class_names[label] for label in labels]
+    units = torch.nn.functional.normalize(embeddings.double())
+    expected = []
+    for query in range(len(units)):
+        order = [other for other in (units @ units[query]).argsort(descending=True).tolist() if other != query]
+        right = [names[other] == names[query] for other in order]
+        relevant = sum(right)
+        precisions = [sum(right[: rank + 1]) / (rank + 1) for rank in range(relevant) if right[rank]]
+        near = [f"{'right' if right[rank] else 'wrong'}: {names[order[rank]]}" for rank in range(5)]
+        expected.append((sum(precisions) / relevant, [names[query], *near]))
+    [table] = [artifact for artifact in found.artifacts if artifact.type == "run_table"]
+    [file] = [content.local_path for content in table.manifest.contents if content.path.endswith(".table.json")]
+    rows = json.loads(Path(file).read_text())["data"]
+    shown = [(row[1], [cell["caption"] for cell in (row[0], *row[2:])]) for row in rows]
+    scores = sorted(score for score, _ in expected)
+    assert [score for score, _ in shown] == pytest.approx([scores[0], scores[len(scores) // 2], scores[-1]], abs=0.02)
+    for score, captions in shown:
+        assert any(captions == others and score == pytest.approx(found) for found, others in expected)
 
 
 def batch() -> tuple[torch.Tensor, torch.Tensor]:
@@ -184,6 +206,8 @@ def test_a_loss_that_cannot_tell_says_nothing_and_no_draw_is_taken():
 def test_a_number_below_the_smallest_is_refused():
     with pytest.raises(UserError, match="every_n_steps 0"):
         TrackTraining(every_n_steps=0)
+    with pytest.raises(UserError, match="queries -1"):
+        KeepInWandb(queries=-1)
 
 
 @pytest.mark.full
@@ -193,6 +217,6 @@ def test_of_two_processes_the_first_tells_of_the_whole_batch(tmp_path):
     words += ["--trainer.accelerator", "cpu", "--trainer.devices", "2", "--trainer.strategy", "ddp"]
     words += ["--trainer.callbacks+", "TrackTraining", "--trainer.callbacks.every_n_steps", "1"]
     subprocess.run([sys.executable, "-m", "levelfield", "fit", *words], check=True, timeout=200, capture_output=True)
-    [told] = offline_runs(tmp_path)
-    assert told.keys >= OF_EACH_FIT - {"train/loss"}  # it has fewer steps than a log of the loss
-    assert told.keys >= {"train/active_positives", "train/active_negatives"}
+    [found] = offline_runs(tmp_path)
+    assert found.keys >= OF_EACH_FIT - {"train/loss"}  # it has fewer steps than a log of the loss
+    assert found.keys >= {"train/active_positives", "train/active_negatives"}

@@ -3,9 +3,9 @@
 from levelfield.training.callbacks.average_with_start import AverageWithStart
 from levelfield.training.callbacks.best_epoch import BestEpoch
 from levelfield.training.callbacks.compile_trunk import CompileTrunk
-from levelfield.training.callbacks.finish_tracking import FinishTracking
 from levelfield.training.callbacks.gradient_caching import GradientCaching
 from levelfield.training.callbacks.gradient_checkpointing import GradientCheckpointing
+from levelfield.training.callbacks.keep_in_wandb import KeepInWandb
 from levelfield.training.callbacks.last_epoch import LastEpoch
 from levelfield.training.callbacks.log_losses import LogLosses
 from levelfield.training.callbacks.new_weights_first import NewWeightsFirst
@@ -23,9 +23,9 @@ __all__ = [
     "AverageWithStart",
     "BestEpoch",
     "CompileTrunk",
-    "FinishTracking",
     "GradientCaching",
     "GradientCheckpointing",
+    "KeepInWandb",
     "LastEpoch",
     "LogLosses",
     "NewWeightsFirst",

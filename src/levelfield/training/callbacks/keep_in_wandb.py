@@ -1,0 +1,92 @@
+"""Keeps a table of neighbours and the best checkpoint in W&B, also offline."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers import WandbLogger
+from torch import Tensor
+
+from levelfield.data.datamodule import MetricDataModule
+from levelfield.data.subset import ClassSubset
+from levelfield.errors import UserError, refuse_below
+from levelfield.metrics import retrieval_metrics
+from levelfield.metrics.distances import DISTANCES
+from levelfield.metrics.nearest import nearest
+from levelfield.metrics.table import SELECTED_BY
+from levelfield.training.embed import embed
+
+NEIGHBOURS = 5
+
+
+class KeepInWandb(Callback):
+    """Logs the table `val/neighbours` and the artifact `best.ckpt` to W&B when a fit ends; nothing without W&B.
+
+    The table is of the last weights, which embed the validation fold once more for it. Lightning's `log_model` refuses
+    an offline run.
+
+    Args:
+        queries: Rows of the table, evenly spaced from the query with the worst MAP@R to the best; 0 for no table.
+        checkpoint: Whether W&B keeps `best.ckpt`.
+
+    Raises:
+        UserError: The data are no `MetricDataModule`, whose samples a table can show.
+    """
+
+    def __init__(self, queries: int = 20, checkpoint: bool = True) -> None:
+        refuse_below(0, "trainer.callbacks", queries=queries)
+        self.queries, self.checkpoint = queries, checkpoint
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        data = getattr(trainer, "datamodule", None)
+        if self.queries and _runs(trainer) and not isinstance(data, MetricDataModule):
+            raise UserError("KeepInWandb shows samples of a MetricDataModule: give it queries=0 with your own data")
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        data: Any = getattr(trainer, "datamodule", None)
+        for logger in _runs(trainer):
+            if self.queries and data.val_subset:
+                columns, rows = self._neighbours(pl_module, data)
+                logger.log_table("val/neighbours", columns, rows, step=max(trainer.global_step - 1, 0))
+            best = getattr(trainer.checkpoint_callback, "best_model_path", "")
+            if self.checkpoint and best:
+                import wandb
+
+                artifact = wandb.Artifact(f"best-{logger.experiment.id}", type="model")
+                artifact.add_file(best, name="best.ckpt")
+                logger.experiment.log_artifact(artifact, aliases=["best"])
+
+    def _neighbours(self, module: LightningModule, data: MetricDataModule) -> tuple[list[str], list[list[Any]]]:
+        """Columns and rows: a query, its MAP@R, and its nearest neighbours, right or wrong."""
+        subset, distance = data.val_subset, getattr(module, "distance", "cosine")
+        assert subset is not None
+        embeddings, labels, index = embed(module, data.eval_dataloader(subset))
+        found = retrieval_metrics(embeddings, labels, metrics=(SELECTED_BY,), distance=distance, per_query=True)
+        scores = torch.as_tensor(found[SELECTED_BY])
+        order = scores.argsort()[: int(scores.isfinite().sum())]  # NaN, a query without a match, is last
+        queries = order[torch.linspace(0, len(order) - 1, min(self.queries, len(order))).round().long()]
+        held, similarity = DISTANCES[distance]
+        points = held(embeddings)
+        _, near = nearest(points[queries], points, NEIGHBOURS, queries, similarity)
+        rows = []
+        for query, others in zip(queries.tolist(), near.tolist(), strict=True):
+            marks = ["right: " if labels[other] == labels[query] else "wrong: " for other in others]
+            cells = [
+                _shown(subset, index[each], mark) for each, mark in zip([query, *others], ["", *marks], strict=True)
+            ]
+            rows.append([cells[0], float(scores[query]), *cells[1:]])
+        return ["query", SELECTED_BY, *(f"neighbour {place + 1}" for place in range(near.shape[1]))], rows
+
+
+def _runs(trainer: Trainer) -> list[WandbLogger]:
+    return [each for each in trainer.loggers if isinstance(each, WandbLogger) and trainer.is_global_zero]
+
+
+def _shown(subset: ClassSubset, position: Tensor, mark: str) -> Any:
+    """An image with its class, or a text after it."""
+    import wandb
+
+    row = int(np.searchsorted(subset.positions, int(position)))
+    caption, sample = mark + subset.class_names[subset.labels[row]], subset.dataset.load(subset.index.keys[row])
+    return f"{caption}: {sample}" if isinstance(sample, str) else wandb.Image(sample, caption=caption)
