@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from levelfield.errors import UserError, nearest
 from levelfield.models.weights import load_weights, quiet_hub
-from levelfield.runtime.imports import absent, quick_imports
+from levelfield.runtime.imports import quick_imports
 
 if TYPE_CHECKING:
     from levelfield.models.adapters import LoRA
@@ -189,7 +189,7 @@ class TimmTrunk(Trunk):
         adapter: "LoRA | None" = None,
     ) -> None:
         super().__init__()
-        with quick_imports(), absent("wandb"):  # timm imports W&B for a function that nobody calls
+        with quick_imports():
             import timm
 
         self.init_args = {"name": name, "weights": weights, "mean": mean, "std": std}

@@ -99,16 +99,3 @@ def quick_imports() -> Iterator[None]:
                 gc.freeze()
                 atexit.register(gc.unfreeze)  # libraries complain of what is not taken down in the end
             gc.enable()
-
-
-@contextmanager
-def absent(package: str) -> Iterator[None]:
-    """Have imports of a package that nobody has imported yet fail, for a library that tries it and does without."""
-    if package in sys.modules:
-        yield
-        return
-    sys.modules[package] = None  # type: ignore[assignment] # how Python marks a module that cannot be imported
-    try:
-        yield
-    finally:
-        del sys.modules[package]
