@@ -84,7 +84,6 @@ CASES: dict[str, tuple[list[dict[str, Any]], str]] = {
         [callback(f"{LIGHTNING}.EMAWeightAveraging", decay=0.5, update_every_n_steps=0, update_starting_at_epoch=0)],
         "2 1 validation",
     ),
-    "WarmUp": ([callback(f"{OURS}.WarmUp", steps=10)], "2 1"),
     "a loss that draws": ([model(loss="TripletMarginLoss"), model(loss={"triplets_per_anchor": 2})], "2 1"),
     "a frozen trunk's features": ([model(freeze_trunk=True), {"data": {"features": True}}], "2 1"),
     "no validation": ([{"data": {"fold": "none"}}], "2 1"),

@@ -20,7 +20,6 @@ from levelfield.losses import ArcFaceLoss, ContrastiveLoss
 from levelfield.models import IdentityEmbedder, TimmTrunk
 from levelfield.study.rows import load_spec
 from levelfield.training.callbacks import NewWeightsFirst
-from levelfield.training.callbacks.warm_up import WarmUp
 from levelfield.training.frozen_trunk import trunk_hash
 from levelfield.training.learner import MetricLearner
 
@@ -67,13 +66,13 @@ def test_the_trunk_stays_as_it_is_and_the_head_learns(freeze_batch_norm: bool):
     learner.trunk.register_forward_hook(lambda *call: outputs.append(call[-1].requires_grad))
     before = {name: value.clone() for name, value in learner.state_dict().items()}
     watching = Watching()
-    fit(learner, WarmUp(2), NewWeightsFirst(1), watching)
+    fit(learner, NewWeightsFirst(1), watching)
     after = learner.state_dict()
     same = {name.partition(".")[0] for name, value in before.items() if torch.equal(value, after[name])}
     assert same == {"trunk"}
     assert (watching.training, watching.gradients, set(outputs)) == ({False}, {False}, {False})
     assert watching.groups == ["embedder", "loss"]
-    assert watching.rates == [0.5e-3, 1e-3, 1e-3]
+    assert watching.rates == [1e-3, 1e-3, 1e-3]
 
 
 def test_nothing_that_learns_is_refused():

@@ -2,7 +2,6 @@
 
 import warnings
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -16,7 +15,7 @@ from levelfield.data.transforms import ImageTransforms
 from levelfield.errors import UserError
 from levelfield.losses import ArcFaceLoss
 from levelfield.models import TimmTrunk
-from levelfield.training.callbacks import NewWeightsFirst, WarmUp
+from levelfield.training.callbacks import NewWeightsFirst
 from levelfield.training.learner import MetricLearner
 
 HALVED = partial(ExponentialLR, gamma=0.5)
@@ -41,12 +40,8 @@ def train(
     epochs: int = 2,
     interval: Literal["epoch", "step"] = "epoch",
     schedule: Any = HALVED,
-    checkpoint: Path | None = None,
 ) -> tuple[Record, dict[str, torch.Tensor]]:
-    """A training of `epochs` times 3 steps, with a schedule that halves the rates; the weights before it.
-
-    It goes on from `checkpoint` if that is there, and else ends in it.
-    """
+    """A training of `epochs` times 3 steps, with a schedule that halves the rates; the weights before it."""
     torch.manual_seed(0)
     learner = MetricLearner(
         TimmTrunk("test_resnet", weights=None),
@@ -75,35 +70,8 @@ def train(
             enable_model_summary=False,
             callbacks=[callback, record],
         )
-        resumed = checkpoint is not None and checkpoint.exists()
-        trainer.fit(learner, data, ckpt_path=checkpoint if resumed else None)
-        if checkpoint is not None and not resumed:
-            trainer.save_checkpoint(checkpoint)
+        trainer.fit(learner, data)
     return record, before
-
-
-def test_rates_warm_up_and_leave_the_schedule_alone() -> None:
-    """Over 2 of 6 steps; the schedule halves the rates after each epoch of 3 steps."""
-    record, _ = train(WarmUp(steps=2))
-    assert [rates["embedder"] for rates in record.rates] == pytest.approx([5e-3, 1e-2, 1e-2, 5e-3, 5e-3, 5e-3])
-    assert [rates["trunk"] for rates in record.rates] == pytest.approx([5e-4, 1e-3, 1e-3, 5e-4, 5e-4, 5e-4])
-
-
-def test_a_schedule_of_steps_goes_on_below_the_warm_up() -> None:
-    """Step k has 2^(1-k) of the rate by the schedule, and a third of k of that in the first three."""
-    record, _ = train(WarmUp(steps=3), interval="step")
-    expected = [0.5 ** (k - 1) * min(k / 3, 1) for k in range(1, 7)]
-    assert [rates["embedder"] / 1e-2 for rates in record.rates] == pytest.approx(expected)
-
-
-def test_a_warm_up_that_is_broken_off_goes_on_where_it_was(tmp_path: Path) -> None:
-    """Over 5 steps, the first 3 of them in one training; the schedule has halved the rates by then."""
-    first, _ = train(WarmUp(steps=5), epochs=1, checkpoint=tmp_path / "last.ckpt")
-    [groups] = [state["param_groups"] for state in torch.load(tmp_path / "last.ckpt")["optimizer_states"]]
-    assert {group["name"]: group["lr"] for group in groups}["embedder"] == pytest.approx(5e-3), "the whole rate"
-    second, _ = train(WarmUp(steps=5), epochs=2, checkpoint=tmp_path / "last.ckpt")
-    assert [rates["embedder"] for rates in first.rates] == pytest.approx([2e-3, 4e-3, 6e-3])
-    assert [rates["embedder"] for rates in second.rates] == pytest.approx([4e-3, 5e-3, 5e-3])
 
 
 def test_a_schedule_of_steps_may_itself_be_the_warm_up() -> None:
@@ -126,7 +94,6 @@ def test_the_trunk_waits_and_then_trains() -> None:
     assert all(not torch.equal(second[name], first[name]) for name in trunk if name.endswith("conv1.weight"))
 
 
-@pytest.mark.parametrize(("callback", "key"), [(WarmUp, "steps"), (NewWeightsFirst, "epochs")])
-def test_no_steps_are_refused(callback, key: str) -> None:
-    with pytest.raises(UserError, match=rf"{callback.__name__}\.{key} .*0"):
-        callback(**{key: 0})
+def test_no_epochs_are_refused() -> None:
+    with pytest.raises(UserError, match=r"NewWeightsFirst\.epochs .*0"):
+        NewWeightsFirst(epochs=0)

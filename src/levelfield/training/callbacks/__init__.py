@@ -17,7 +17,6 @@ from levelfield.training.callbacks.sync_batch_norm import TimmSyncBatchNorm
 from levelfield.training.callbacks.track_training import TrackTraining
 from levelfield.training.callbacks.until_done import UntilDone
 from levelfield.training.callbacks.validate_first import ValidateFirst
-from levelfield.training.callbacks.warm_up import WarmUp
 
 __all__ = [
     "AverageWithStart",
@@ -36,6 +35,5 @@ __all__ = [
     "TrackTraining",
     "UntilDone",
     "ValidateFirst",
-    "WarmUp",
     "WarnOfSameSamples",
 ]
