@@ -75,11 +75,6 @@ class Missing(UserError):  # noqa: N818 it is no error where the weights are eno
     """A class that a checkpoint may name is not installed here."""
 
 
-def part_at(place: str) -> Part | None:
-    """What may be at a place, such as `model.trunk`; None where no class may be."""
-    return PARTS.get(place, _OWN_PART if place.startswith("model.") else None)
-
-
 def named_class(place: str, name: Any, trusted: Iterable[str], is_inside: bool = False) -> Any:
     """The class or function of a name in a checkpoint. The name is checked first, then imported, then its kind checked.
 
@@ -92,7 +87,7 @@ def named_class(place: str, name: Any, trusted: Iterable[str], is_inside: bool =
         UserError: The name is not allowed at this place, or is of another kind.
         Missing: It is allowed, and not installed here.
     """
-    part = part_at(place)
+    part = PARTS.get(place, _OWN_PART if place.startswith("model.") else None)
     if part is None:
         raise UserError(f"it names the class {str(name)[:80]!r} at '{place}', where none belongs")
     if not isinstance(name, str) or not all(word.isidentifier() for word in name.split(".")):
