@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from levelfield import losses, miners, regularizers
-from levelfield.models import ModuleTrunk
+from levelfield.models.trunks import ModuleTrunk
 from levelfield.training.callbacks import GradientCaching
 from levelfield.training.learner import MetricLearner
 

@@ -18,7 +18,7 @@ from levelfield.losses import (
     WeightedSum,
 )
 from levelfield.miners import MultiSimilarityMiner
-from levelfield.models import ModuleTrunk
+from levelfield.models.trunks import ModuleTrunk
 from levelfield.training.checks import check_call
 from levelfield.training.learner import MetricLearner
 from levelfield.training.make_loss import make_loss, supplied_arguments

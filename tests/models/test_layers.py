@@ -7,8 +7,9 @@ from torch import nn
 
 from levelfield.errors import UserError
 from levelfield.losses import ContrastiveLoss
-from levelfield.models import ModuleTrunk, TimmTrunk, TransformersTrunk
+from levelfield.models import TimmTrunk, TransformersTrunk
 from levelfield.models.layers import recompute_activations
+from levelfield.models.trunks import ModuleTrunk
 from levelfield.training.learner import MetricLearner
 
 TEXTS = ["Where is my new card?", "it has not come.", "Why was I charged twice?"]

@@ -13,7 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from levelfield.errors import UserError
 from levelfield.losses import ContrastiveLoss, NormalizedSoftmaxLoss
 from levelfield.miners import Miner
-from levelfield.models import ModuleTrunk, TimmTrunk, TransformersTrunk
+from levelfield.models import TimmTrunk, TransformersTrunk
+from levelfield.models.trunks import ModuleTrunk
 from levelfield.regularizers import Regularizer
 from levelfield.training.learner import MetricLearner
 

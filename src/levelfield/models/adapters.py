@@ -9,7 +9,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from levelfield.errors import UserError, refuse_below
-from levelfield.models.trunks import Trunk
 from levelfield.storage.atomic import storing, write_atomically
 
 # How peft names an adapter's weights, and the layer beside them.
@@ -57,7 +56,7 @@ class LoRA:
         return _peft().LoraConfig(r=self.rank, lora_alpha=self.alpha, lora_dropout=self.dropout, target_modules=targets)
 
 
-def add_adapter(trunk: Trunk, adapter: LoRA) -> None:
+def add_adapter(trunk: Any, adapter: LoRA) -> None:
     """Puts an adapter into a trunk, in place, and freezes all else of it. Its features are at first those without.
 
     Raises:
@@ -88,7 +87,7 @@ def add_adapter(trunk: Trunk, adapter: LoRA) -> None:
     trunk.adapter = adapter
 
 
-def merge_adapter(trunk: Trunk) -> None:
+def merge_adapter(trunk: Any) -> None:
     """Adds an adapter's weights to those that they stand beside, in place: the trunk is then one without an adapter."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
@@ -102,7 +101,7 @@ def merge_adapter(trunk: Trunk) -> None:
     trunk.adapter = None
 
 
-def save_adapter(trunk: Trunk, folder: Path) -> None:
+def save_adapter(trunk: Any, folder: Path) -> None:
     """Writes an adapter as peft does: `adapter_config.json` and `adapter_model.safetensors`.
 
     `peft.PeftModel.from_pretrained(network, folder)` puts it into the network without it, of timm or transformers.
@@ -138,7 +137,7 @@ def beside_adapter(state: Mapping[str, Any], adapter: Mapping[str, Tensor]) -> d
     return {f"{at}{BESIDE}{last}" if at in adapted else key: state[key] for key, (at, _, last) in places}
 
 
-def _network(trunk: Trunk) -> Any:
+def _network(trunk: Any) -> Any:
     """The module of a trunk that its library knows."""
     return getattr(trunk, "model", getattr(trunk, "module", trunk))
 

@@ -37,7 +37,13 @@ from levelfield.training.learner import MetricLearner
 from levelfield.training.no_profiler import NoProfiler
 from levelfield.training.notices import silence_expected_notices
 from levelfield.training.own_learner import datamodule_class, learner_class
-from levelfield.training.plain_module import add_own_part, can_be_tested, is_plain, usual_callbacks
+from levelfield.training.plain_module import (
+    add_own_part,
+    can_be_tested,
+    is_plain,
+    settings_of_others,
+    usual_callbacks,
+)
 from levelfield.training.run_folder import (
     AtomicCheckpoints,
     MetricsFile,
@@ -106,7 +112,8 @@ class Training:
         silence_expected_notices()
         self._model_class = learner_class(_named(config, "model", "learner"), MetricLearner)
         data_class = datamodule_class(_named(config, "data", "datamodule"))
-        self.parser, self.config = parse_training(self._model_class, data_class, config, command, complete)
+        ignored = settings_of_others(self._model_class)
+        self.parser, self.config = parse_training(self._model_class, data_class, config, command, complete, ignored)
         if complete:
             settle(self.config)
         seed = self.config.seed_everything

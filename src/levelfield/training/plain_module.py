@@ -18,6 +18,8 @@ from levelfield.training.callbacks.retrieval_validation import embeddings_of
 from levelfield.training.checkpoint import add_own_part as of_checkpoint
 from levelfield.training.embed import EmbeddedSet
 from levelfield.training.learner import MetricLearner
+from levelfield.training.make_loss import parameters
+from levelfield.training.optimization import Optimization
 from levelfield.training.weight_averaging import save_average
 
 
@@ -25,6 +27,13 @@ def is_plain(module: LightningModule | type[LightningModule]) -> bool:
     """Whether a module, or a class, is no `MetricLearner`."""
     kind = module if isinstance(module, type) else type(module)
     return not issubclass(kind, MetricLearner)
+
+
+def settings_of_others(kind: type[LightningModule]) -> set[str]:
+    """The settings of a `MetricLearner` that a class does not take: files of a study's base may have them."""
+    if not is_plain(kind):
+        return set()
+    return (parameters(MetricLearner).keys() | parameters(Optimization).keys()) - parameters(kind).keys()
 
 
 def usual_callbacks() -> list[Callback]:

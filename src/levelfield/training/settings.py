@@ -10,7 +10,7 @@ import os
 import pkgutil
 import re
 from argparse import SUPPRESS
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
@@ -145,12 +145,18 @@ def restricted() -> Iterator[None]:
 
 
 def parse_training(
-    learner: type, datamodule: type, config: Config, command: str | None = None, complete: bool = True
+    learner: type,
+    datamodule: type,
+    config: Config,
+    command: str | None = None,
+    complete: bool = True,
+    ignored: Collection[str] = (),
 ) -> tuple[ArgumentParser, Namespace]:
     """The parser of a training and its settings, with all defaults.
 
     Args:
         complete: Whether what has no default is required.
+        ignored: Settings of `model` that this learner does not take, from files below it.
 
     Raises:
         UserError: A key, class or value that is not accepted.
@@ -161,24 +167,12 @@ def parse_training(
         if not isinstance(of_training.get(section), Mapping | None):
             raise UserError(f"--{section} {of_training[section]!r}: give the section's settings")
     merged = merge(DEFAULTS, of_training)
-    merged["model"] = _own_settings(learner, merged["model"])
+    merged["model"] = {key: value for key, value in merged["model"].items() if key not in ignored}
     parsed = parse(parser, merged, complete)
     of_dataset = (parsed.data.dataset or Namespace()).get("init_args", Namespace())
     if "root" in of_dataset and of_dataset.root is None:
         of_dataset.root = parsed.data.root
     return parser, parsed
-
-
-def _own_settings(kind: type, model: Config) -> Config:
-    """The settings of a LightningModule that is no MetricLearner: it takes none of the other's from files below it."""
-    from levelfield.training.learner import MetricLearner
-    from levelfield.training.make_loss import parameters
-    from levelfield.training.optimization import Optimization
-
-    if issubclass(kind, MetricLearner):
-        return model
-    others = parameters(MetricLearner).keys() | parameters(Optimization).keys()
-    return {key: value for key, value in model.items() if key not in others - parameters(kind).keys()}
 
 
 def settle(parsed: Namespace) -> None:

@@ -12,7 +12,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from levelfield.data import Glyphs, ImageTransforms
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.losses import ContrastiveLoss
-from levelfield.models import ModuleTrunk, TimmTrunk
+from levelfield.models import TimmTrunk
+from levelfield.models.trunks import ModuleTrunk
 from levelfield.training.callbacks import BestEpoch, ValidateFirst
 from levelfield.training.learner import MetricLearner
 
