@@ -30,6 +30,7 @@ from levelfield.training.callbacks import (
     UntilDone,
 )
 from levelfield.training.callbacks.retrieval_validation import monitor_of
+from levelfield.training.callbacks.tracker_run import TrackerRun
 from levelfield.training.checks import check_features
 from levelfield.training.initial_weights import check_weight_files
 from levelfield.training.kept_parts import KeptParts
@@ -52,7 +53,7 @@ from levelfield.training.run_folder import (
     is_first_process,
 )
 from levelfield.training.settings import instantiate, parse_training, plain, settle
-from levelfield.training.trackers import TrackerRun, place_trackers
+from levelfield.training.trackers import place_trackers
 from levelfield.training.weight_averaging import averages
 
 # Numbers that a Trainer takes however small they are.
@@ -124,13 +125,17 @@ class Training:
         """The configuration with all defaults, as `--print_config` prints it and `--config` takes it."""
         return self.parser.dump(self.config, skip_unset=False, skip_validation=True)
 
+    def seed(self) -> None:
+        """Seed what is drawn while the parts are made."""
+        seed_everything(self.config.seed_everything, workers=True)
+
     def build(self) -> None:
         """Make the parts; nothing is written yet.
 
         Raises:
             UserError: What a part refuses.
         """
-        seed_everything(self.config.seed_everything, workers=True)
+        self.seed()
         if self.folder is not None:
             of_a_fit = {"name": "-".join(self.folder.parts[-2:]), "group": self.folder.parent.name, "job_type": "fit"}
             place_trackers(self.config.trainer.logger, self.folder, self._tracked or of_a_fit)

@@ -1,4 +1,4 @@
-"""W&B and TensorBoard in a run's folder: where they write, what a run is called, its settings, and its end."""
+"""W&B and TensorBoard in a run's folder: where they write, and what a run is called."""
 
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from jsonargparse import Namespace
-from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.loggers import WandbLogger
 
 from levelfield.errors import UserError
 
@@ -41,22 +39,3 @@ def place_trackers(loggers: Any, folder: Path, run: Mapping[str, Any]) -> None:
             logger.dict_kwargs = {**others, **(logger.get("dict_kwargs") or {})}
         else:
             logger.init_args.name, logger.init_args.version = "", ""
-
-
-class TrackerRun(Callback):
-    """Logs all settings of a training to its trackers, and ends its W&B run, so that the next training has its own."""
-
-    def __init__(self, settings: Mapping[str, Any]) -> None:
-        self.settings = dict(settings)
-
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        for logger in trainer.loggers:
-            logger.log_hyperparams(self.settings)
-
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        for logger in trainer.loggers:
-            if isinstance(logger, WandbLogger) and trainer.is_global_zero and logger.version:  # it has begun
-                logger.experiment.finish()
-
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        self.teardown(trainer, pl_module, "fit")

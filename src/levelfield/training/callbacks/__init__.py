@@ -15,6 +15,7 @@ from levelfield.training.callbacks.retrieval_validation import RetrievalValidati
 from levelfield.training.callbacks.same_samples import WarnOfSameSamples
 from levelfield.training.callbacks.sync_batch_norm import TimmSyncBatchNorm
 from levelfield.training.callbacks.track_training import TrackTraining
+from levelfield.training.callbacks.tracker_run import TrackerRun
 from levelfield.training.callbacks.until_done import UntilDone
 from levelfield.training.callbacks.validate_first import ValidateFirst
 
@@ -33,6 +34,7 @@ __all__ = [
     "RetrievalValidation",
     "TimmSyncBatchNorm",
     "TrackTraining",
+    "TrackerRun",
     "UntilDone",
     "ValidateFirst",
     "WarnOfSameSamples",
