@@ -17,7 +17,7 @@ from levelfield.models.embedders import LinearEmbedder
 from levelfield.models.trunks import as_trunk
 from levelfield.training.batches import Batch, gather_rows, samples_of
 from levelfield.training.import_paths import plain_arguments
-from levelfield.training.make_loss import make_loss, of_class, supplied_arguments, warn_of_normalize
+from levelfield.training.make_loss import is_normalized, make_loss, supplied_arguments
 from levelfield.training.optimization import Optimization
 from levelfield.training.random_draws import seed_draws, step_key
 
@@ -104,9 +104,7 @@ class MetricLearner(LightningModule):
 
             check_can_start(self.embedder, embedder_init)
         self._has_started = False
-        self.normalize: bool = of_class(loss, "normalize", True) if normalize is None else normalize
-        if normalize and not of_class(loss, "normalize", True):
-            warn_of_normalize(loss)
+        self.normalize = is_normalized(loss, normalize)
         self.loss: nn.Module | None = loss if isinstance(loss, nn.Module) else None
         self._loss_factory = None if isinstance(loss, nn.Module) else loss
         if self._loss_factory is not None and "num_classes" not in supplied_arguments(self._loss_factory):

@@ -74,14 +74,17 @@ def of_class(loss: Any, name: str, otherwise: Any) -> Any:
     return getattr(kind, name, otherwise) if inspect.isclass(kind) else otherwise
 
 
-def warn_of_normalize(loss: Any) -> None:
-    """Warn that a loss which wants raw embeddings gets normalised ones."""
-    kind = type(loss) if isinstance(loss, nn.Module) else loss_class(loss)
-    rank_zero_warn(
-        f"--model.normalize true: {kind.__name__} says normalize = False; leave the option out to give it raw "
-        "embeddings",
-        category=UserWarning,
-    )
+def is_normalized(loss: Any, asked: bool | None) -> bool:
+    """Whether a loss gets normalised embeddings: what the user asked for, else what its class says, else they are."""
+    of_loss: bool = of_class(loss, "normalize", True)
+    if asked and not of_loss:
+        kind = type(loss) if isinstance(loss, nn.Module) else loss_class(loss)
+        rank_zero_warn(
+            f"--model.normalize true: {kind.__name__} says normalize = False; leave the option out to give it raw "
+            "embeddings",
+            category=UserWarning,
+        )
+    return of_loss if asked is None else asked
 
 
 def parameters(factory: Callable) -> dict[str, inspect.Parameter]:
