@@ -69,13 +69,10 @@ def method_of_loss(path: str) -> tuple[str, Config]:
     if file is not None:
         config = read_yaml(file)
     else:
-        once = {"samples_per_class": 1} if "num_classes" in supplied_arguments(kind) else {}
-        for key in OF_THE_LOSS:
-            section, _, name = key.partition(".")
-            if hasattr(kind, name):
-                config.setdefault(section, {})[name] = getattr(kind, name)
-        if once and "data" not in config:
-            config["data"] = once
+        own = {"data.samples_per_class": 1} if "num_classes" in supplied_arguments(kind) else {}
+        own |= {key: getattr(kind, name) for key in OF_THE_LOSS if hasattr(kind, name := key.partition(".")[2])}
+        for key, value in own.items():
+            config = set_dotted(config, key, value)
     space = getattr(kind, "search_space", None)
     if space is not None:
         read_space(space, f"--add-method {path}: search_space")

@@ -70,7 +70,7 @@ def look_at_rows(spec: StudySpec, own: Collection[str], given_up: GivenUp) -> Se
             data = halves[spec.halves[row]]
             if not is_baseline(row):
                 training.datamodule.training_batches(data.train_subset.labels)
-            if row in own and getattr(type(training.model), "training_step", None) is MetricLearner.training_step:
+            if row in own and type(training.model).training_step is MetricLearner.training_step:
                 _try_loss(row, training, data.train_subset, given_up)
     trunks = {row: getattr(training.model, "trunk", None) for row, training in seen.items()}
     weights = {row: getattr(trunk, "weights_origin", None) for row, trunk in trunks.items()}  # a user's may know none
