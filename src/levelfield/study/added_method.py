@@ -11,6 +11,7 @@ from levelfield.core.configuration import (
     find_configuration,
     nearest_configuration,
     read_yaml,
+    set_dotted,
     shipped_files,
 )
 from levelfield.errors import UserError, nearest
