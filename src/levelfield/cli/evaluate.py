@@ -16,16 +16,15 @@ from levelfield.core.configuration import Config, flatten, init_args, merge, tex
 from levelfield.core.ledger import EVALUATED, LEDGER, read_lines
 from levelfield.data.places import check_is_there, dataset_found_again, root_in_vain
 from levelfield.errors import UserError
-from levelfield.metrics.distributed import first_of_each
 from levelfield.metrics.table import SHOWN_METRICS
 from levelfield.storage.atomic import write_atomically
-from levelfield.training.batches import Batch, gather_rows
+from levelfield.training.batches import gather_rows
 from levelfield.training.build import Training
-from levelfield.training.callbacks import RecordOpening
-from levelfield.training.callbacks.retrieval_validation import embeddings_of
+from levelfield.training.callbacks import KeepEmbeddings, RecordOpening
 from levelfield.training.checkpoint import data_arguments, load_data, load_learner, read_checkpoint
 from levelfield.training.contradictions import refuse_other_data, refuse_other_dataset
-from levelfield.training.plain_module import can_be_tested
+from levelfield.training.embed import EmbeddedSet
+from levelfield.training.plain_module import adapted
 from levelfield.training.run_folder import is_first_process
 from levelfield.training.settings import class_parser, instantiate, plain
 
@@ -139,7 +138,7 @@ class Evaluation(Training):
     def build(self) -> None:
         """Make the parts, with the checkpoint's weights."""
         self.seed()
-        self.model = can_be_tested(load_learner(None, self.checkpoint_path, trust=self.given.trust))
+        self.model = adapted(load_learner(None, self.checkpoint_path, trust=self.given.trust))
         self.datamodule = load_data(self.data, self.checkpoint_path, self.given.trust)
         parser = class_parser(Trainer, "trainer", instantiate=False)
         self.parts = instantiate(parser, Namespace(trainer=self.config.trainer))
@@ -159,7 +158,7 @@ class Evaluation(Training):
         """Evaluate on the test classes. The ledger has a line of it before any test label is used."""
         further = self._further()
         record = RecordOpening(reopen=self.given.reopen_test, by="levelfield test")
-        kept = EmbeddedTest()
+        kept = KeepEmbeddings()
         self.trainer.callbacks += [record, kept]  # type: ignore[attr-defined]
         self.trainer.test(self.model, datamodule=self.datamodule)
         if record.evaluation is not None and is_first_process():
@@ -167,9 +166,9 @@ class Evaluation(Training):
             lines = read_lines(record.folder / LEDGER)
             line = next(each for each in lines if (each["event"], each["id"]) == (EVALUATED, record.evaluation))
             if not self.trainer.fast_dev_run:  # type: ignore[attr-defined] # which embeds one batch
-                self._write_card(kept, {**line, "number": record.count}, further)
+                self._write_card(kept.samples, {**line, "number": record.count}, further)
 
-    def _write_card(self, kept: "EmbeddedTest", evaluation: dict[str, Any], further: "Further") -> None:
+    def _write_card(self, kept: EmbeddedSet, evaluation: dict[str, Any], further: "Further") -> None:
         from levelfield.use.card import keep_scores, write_card
         from levelfield.use.scores import scores_of
 
@@ -227,32 +226,6 @@ class EmbeddingWriter(Callback):
         if trainer.is_global_zero:
             keys = "\n".join(subset.index.keys)
             write_atomically(self.path, save({"embeddings": ordered.cpu().float()}, metadata={"keys": keys}))
-
-
-class EmbeddedTest(Callback):
-    """Keeps what a test embeds, from all processes, each sample once, in the data set's order.
-
-    Attributes:
-        embeddings: (N, D), on the CPU.
-        labels: (N,).
-    """
-
-    def __init__(self) -> None:
-        self._parts: list[tuple[torch.Tensor, ...]] = []
-        self.embeddings = self.labels = torch.empty(0)
-
-    def on_test_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *args: Any
-    ) -> None:
-        _, labels, index, *_ = Batch.read(batch)
-        assert index is not None
-        self._parts.append((embeddings_of(outputs), labels, index))
-
-    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        columns = zip(*self._parts, strict=True)
-        embeddings, labels, index = (gather_rows(pl_module, torch.cat(parts)).cpu() for parts in columns)
-        first = first_of_each(index)
-        self.embeddings, self.labels = embeddings[first].float(), labels[first]
 
 
 def note_unused_trust(names: list[str], checkpoint: dict[str, Any]) -> None:

@@ -38,13 +38,7 @@ from levelfield.training.learner import MetricLearner
 from levelfield.training.no_profiler import NoProfiler
 from levelfield.training.notices import silence_expected_notices
 from levelfield.training.own_learner import datamodule_class, learner_class
-from levelfield.training.plain_module import (
-    add_own_part,
-    can_be_tested,
-    is_plain,
-    settings_of_others,
-    usual_callbacks,
-)
+from levelfield.training.plain_module import adapted, complete_checkpoint, is_plain, settings_of_others
 from levelfield.training.run_folder import (
     AtomicCheckpoints,
     MetricsFile,
@@ -149,7 +143,7 @@ class Training:
             if is_plain(self.model):
                 raise UserError("--data.features keeps what a MetricLearner's trunk makes of each sample: leave it out")
             check_features(self.model, MetricLearner.forward)
-        can_be_tested(self.model)
+        adapted(self.model)
         self.config_dump = plain(self.parser, self.config)
         self.model.save_hyperparameters(without_places(self.config_dump["model"]), logger=False)  # TrackerRun logs all
         self.datamodule.save_hyperparameters(_without_roots(self.config_dump["data"]), logger=False)
@@ -185,8 +179,6 @@ class Training:
         if self.datamodule.fold == NO_FOLD and self.command in (None, "fit"):
             callbacks = _without_validation(callbacks, config)
             config["limit_val_batches"] = 0  # Lightning would warn of a list of no loaders
-        if is_plain(self.model):
-            callbacks += usual_callbacks()
         if self.folder is not None:
             if config.get("enable_checkpointing") is not False:
                 monitor = None if self.datamodule.fold == NO_FOLD else monitor_of(callbacks)
@@ -215,7 +207,7 @@ class Training:
         config["default_root_dir"] = str(self.folder)  # Lightning takes any hpc_ckpt_*.ckpt that lies there
         plugins = as_list(config.pop("plugins", None))
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
-            plugins.append(AtomicCheckpoints(self._trunks, partial(add_own_part, self.model, self.datamodule)))
+            plugins.append(AtomicCheckpoints(self._trunks, partial(complete_checkpoint, self.model, self.datamodule)))
         try:
             trainer = Trainer(**config, callbacks=callbacks, plugins=plugins)
         except (ValueError, TypeError, RuntimeError, MisconfigurationException) as error:

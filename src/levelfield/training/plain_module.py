@@ -8,18 +8,20 @@ from functools import partial
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from levelfield.core.configuration import as_list
 from levelfield.training.batches import Batch
-from levelfield.training.callbacks import LogLosses, RandomDraws, TimmSyncBatchNorm, WarnOfSameSamples
+from levelfield.training.callbacks import KeepEmbeddings
 from levelfield.training.callbacks.retrieval_validation import embeddings_of
-from levelfield.training.checkpoint import add_own_part as of_checkpoint
+from levelfield.training.checkpoint import add_own_part
 from levelfield.training.embed import EmbeddedSet
 from levelfield.training.learner import MetricLearner
 from levelfield.training.make_loss import parameters
 from levelfield.training.optimization import Optimization
+from levelfield.training.usual_callbacks import missing_callbacks
 from levelfield.training.weight_averaging import save_average
 
 
@@ -36,22 +38,19 @@ def settings_of_others(kind: type[LightningModule]) -> set[str]:
     return (parameters(MetricLearner).keys() | parameters(Optimization).keys()) - parameters(kind).keys()
 
 
-def usual_callbacks() -> list[Callback]:
-    """What a `MetricLearner` would bring for a fit."""
-    return [RandomDraws(), LogLosses(), TimmSyncBatchNorm(), WarnOfSameSamples()]
-
-
-def add_own_part(module: LightningModule, datamodule: Any, checkpoint: dict[str, Any]) -> None:
+def complete_checkpoint(module: LightningModule, datamodule: Any, checkpoint: dict[str, Any]) -> None:
     """Add to a checkpoint what levelfield reads there, as a `MetricLearner` does by itself."""
     if is_plain(module):
         save_average(module, checkpoint)
         checkpoint.setdefault("datamodule_hyper_parameters", dict(datamodule.hparams))
-        of_checkpoint(module, checkpoint, datamodule)
+        add_own_part(module, checkpoint, datamodule)
 
 
-def can_be_tested(module: LightningModule) -> LightningModule:
-    """The module; one that validates only is tested and predicts by its `validation_step`, too."""
+def adapted(module: LightningModule) -> LightningModule:
+    """The module. A plain one brings the usual callbacks, and is tested and predicts by its `validation_step`."""
     if is_plain(module):
+        own = module.configure_callbacks
+        vars(module)["configure_callbacks"] = lambda: [*as_list(own()), *missing_callbacks(module.trainer)]
         if type(module).test_step is LightningModule.test_step:
             module.test_step = module.validation_step  # type: ignore[method-assign]
         module.predict_step = partial(_predict_step, module)  # type: ignore[method-assign]
@@ -88,20 +87,7 @@ def embed_by_steps(module: LightningModule, loader: DataLoader, trainer: Mapping
     Args:
         trainer: the Trainer's `accelerator` and the like.
     """
-    kept = _KeepEmbeddings()
+    kept = KeepEmbeddings()
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
     Trainer(**{**trainer, **quiet}, devices=1, callbacks=[kept]).validate(module, loader, verbose=False)
-    embeddings, labels, index = (torch.cat(part) for part in zip(*kept.parts, strict=True))
-    return EmbeddedSet(embeddings, labels, index)
-
-
-class _KeepEmbeddings(Callback):
-    def __init__(self) -> None:
-        self.parts: list[tuple[Tensor, Tensor, Tensor]] = []
-
-    def on_validation_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *_: Any
-    ) -> None:
-        read = Batch.read(batch)
-        assert read.index is not None  # the datamodule's loaders tell it
-        self.parts.append((embeddings_of(outputs).float().cpu(), read.labels.cpu(), read.index.cpu()))
+    return kept.samples

@@ -21,7 +21,7 @@ from levelfield.training.embed import EmbeddedSet
 from levelfield.training.embed import embed as embed_batches
 from levelfield.training.frozen_trunk import KEY as FROZEN_TRUNK
 from levelfield.training.learner import MetricLearner
-from levelfield.training.plain_module import can_be_tested
+from levelfield.training.plain_module import adapted
 from levelfield.training.rebuild import built
 from levelfield.use.samples import Samples, record_labelled, samples_of
 
@@ -122,7 +122,7 @@ class Encoder:
         read = [read_checkpoint(path) for path in self.paths]
         self.checkpoints = [{key: part for key, part in each.items() if key != "state_dict"} for each in read]
         loaded = [MetricLearner.load_from_checkpoint(path, trust=tuple(trust)) for path in self.paths]
-        self.learners = [cast(Any, can_be_tested(learner)) for learner in loaded]
+        self.learners = [cast(Any, adapted(learner)) for learner in loaded]
         self.modality = _one(list(map(_modality, self.learners)), self.origin, "trunks")
         described = [content.get("datamodule_hyper_parameters", {}).get("transforms") for content in self.checkpoints]
         _one(described, self.origin, "transforms")

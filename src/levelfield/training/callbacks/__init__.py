@@ -5,6 +5,7 @@ from levelfield.training.callbacks.best_epoch import BestEpoch
 from levelfield.training.callbacks.compile_trunk import CompileTrunk
 from levelfield.training.callbacks.gradient_caching import GradientCaching
 from levelfield.training.callbacks.gradient_checkpointing import GradientCheckpointing
+from levelfield.training.callbacks.keep_embeddings import KeepEmbeddings
 from levelfield.training.callbacks.keep_in_wandb import KeepInWandb
 from levelfield.training.callbacks.last_epoch import LastEpoch
 from levelfield.training.callbacks.log_losses import LogLosses
@@ -25,6 +26,7 @@ __all__ = [
     "CompileTrunk",
     "GradientCaching",
     "GradientCheckpointing",
+    "KeepEmbeddings",
     "KeepInWandb",
     "LastEpoch",
     "LogLosses",
