@@ -100,8 +100,8 @@ def test_an_option_gives_it_to_every_method_and_its_source_is_part_of_them(toy_f
     [
         ("my_learner.NoisyLerner", "'NoisyLearner'"),
         ("no_such.Learner", "'no_such'"),
-        ("NoisyLearner", "my_learner.NoisyLearner"),
-        ("torch.nn.Linear", "levelfield.MetricLearner"),
+        ("NoisyLearner", "my_module.NoisyLearner"),
+        ("torch.nn.Linear", "extends MetricLearner"),
         ("narrow.Narrow", "distance, embedder, embedder_init, ..."),
     ],
 )

@@ -24,7 +24,7 @@ from levelfield.data.samplers import EvalSampler, MPerClassBatchSampler, Trainin
 from levelfield.data.samplers.base import SamplerFactory
 from levelfield.data.sealed_half import check_test_half
 from levelfield.data.source import Source, source_of
-from levelfield.data.splits import NO_FOLD, Split, check_validation_classes, class_folds, split_classes
+from levelfield.data.splits import NO_FOLD, Split, check_validation_classes, class_folds
 from levelfield.data.subset import ClassSubset
 from levelfield.data.transforms import ImageTransforms, Transforms
 from levelfield.errors import UserError, refuse_below
@@ -106,11 +106,10 @@ class MetricDataModule(LightningDataModule):
         split_seed: int = 0,
     ) -> None:
         super().__init__()
-        refuse_below(0, "data", num_workers=0 if num_workers == "auto" else num_workers)
+        refuse_below(0, "data", num_workers=0 if num_workers == "auto" else num_workers, split_seed=split_seed)
         refuse_below(1, "data", samples_per_class=samples_per_class, steps_per_epoch=steps_per_epoch)
         refuse_below(1, "data", eval_batch_size=eval_batch_size, num_folds=num_folds)
         refuse_below(2, "data", batch_size=batch_size)
-        refuse_below(0, "data", split_seed=split_seed)
         if split_seed and split != "random":
             raise UserError(f"--data.split_seed {split_seed} is of --data.split random: give both, or leave it out")
         if isinstance(fold, int) and not 0 <= fold < num_folds:
@@ -125,8 +124,7 @@ class MetricDataModule(LightningDataModule):
             dataset.root = root
         self.fold = fold
         self.num_folds = num_folds
-        self.split = split
-        self.split_seed = split_seed
+        self.split, self.split_seed = split, split_seed
         self.batch_size = batch_size
         self.samples_per_class = samples_per_class
         self.replacement = replacement
@@ -371,14 +369,7 @@ class MetricDataModule(LightningDataModule):
         return self.transforms.train() if train else self.transforms.evaluate()
 
     def _halves(self, index: SampleIndex) -> tuple[Split, np.ndarray, np.ndarray]:
-        """The split in use, the classes to train and validate on, and those to test.
-
-        A class without a sample counts where the halves part, which must not depend on a test file, and nowhere else.
-        """
-        split = self.split or self.dataset.default_split(index)
-        classes = np.arange(len(index.class_names))
-        trainval_classes, test_classes = split_classes(classes, split, index.test_classes, self.split_seed)
-        return split, trainval_classes[np.isin(trainval_classes, index.labels)], test_classes
+        return self.dataset.halves(index, self.split, self.split_seed)
 
     @property
     def _rank(self) -> int:

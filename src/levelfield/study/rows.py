@@ -116,10 +116,10 @@ def _modules(methods: Mapping[str, Config]) -> list[str]:
         return []
     from levelfield.runtime.own_modules import find_own_modules
     from levelfield.training.learner import MetricLearner
-    from levelfield.training.own_learner import learner_class
+    from levelfield.training.own_learner import own_class
 
     find_own_modules()
-    kinds = {row: learner_class(path, MetricLearner) for row, path in paths.items() if path}
+    kinds = {row: own_class("model", path) for row, path in paths.items() if path}
     return [row for row, kind in kinds.items() if not issubclass(kind, MetricLearner)]
 
 

@@ -37,7 +37,7 @@ from levelfield.training.kept_parts import KeptParts
 from levelfield.training.learner import MetricLearner
 from levelfield.training.no_profiler import NoProfiler
 from levelfield.training.notices import silence_expected_notices
-from levelfield.training.own_learner import datamodule_class, learner_class
+from levelfield.training.own_learner import own_class
 from levelfield.training.plain_module import adapted, complete_checkpoint, is_plain, settings_of_others
 from levelfield.training.run_folder import (
     AtomicCheckpoints,
@@ -105,8 +105,8 @@ class Training:
         self._tracked = tracked
         find_own_modules()
         silence_expected_notices()
-        self._model_class = learner_class(_named(config, "model", "learner"), MetricLearner)
-        data_class = datamodule_class(_named(config, "data", "datamodule"))
+        self._model_class = own_class("model", _named(config, "model", "learner"))
+        data_class = own_class("data", _named(config, "data", "datamodule"))
         ignored = settings_of_others(self._model_class)
         self.parser, self.config = parse_training(self._model_class, data_class, config, command, complete, ignored)
         if complete:

@@ -166,8 +166,19 @@ class MetricDataset(ABC):
         self, index: SampleIndex, split: Split | None = None, split_seed: int = 0
     ) -> Int[np.ndarray, " test"]:
         """Labels of the test half by a split, or by the default one."""
+        return self.halves(index, split, split_seed)[2]
+
+    def halves(
+        self, index: SampleIndex, split: Split | None = None, split_seed: int = 0
+    ) -> tuple[Split, Int[np.ndarray, " trainval"], Int[np.ndarray, " test"]]:
+        """The split in use, the classes to train and validate on, and those to test.
+
+        A class without a sample counts where the halves part, which must not depend on a test file, and nowhere else.
+        """
+        used: Split = split or self.default_split(index)
         classes = np.arange(len(index.class_names))
-        return split_classes(classes, split or self.default_split(index), index.test_classes, split_seed)[1]
+        trainval_classes, test_classes = split_classes(classes, used, index.test_classes, split_seed)
+        return used, trainval_classes[np.isin(trainval_classes, index.labels)], test_classes
 
     def overview(self, index: SampleIndex, split: Split | None = None, split_seed: int = 0) -> list[str]:
         """The counts, and of one's own data a line for each remark; published data sets are what they are."""
