@@ -11,7 +11,7 @@ from levelfield.errors import UserError
 
 WANDB, TENSORBOARD = "WandbLogger", "TensorBoardLogger"
 PACKAGES = {WANDB: ["wandb"], TENSORBOARD: ["tensorboard", "tensorboardX"]}
-# A study has hundreds of short W&B runs: they print nothing, and do not measure the machine, which costs a head's step 4%.
+# A study has hundreds of short W&B runs. They print nothing and do not measure the machine (4% of a head's step).
 QUIET = {"silent": True, "console": "off", "x_disable_stats": True, "x_disable_machine_info": True}
 
 
