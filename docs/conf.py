@@ -17,32 +17,37 @@ sys.path.insert(0, str(ROOT / "src"))
 # Of a page, the pages below it by caption.
 CONTENTS = {
     "README": {
-        "Begin": ["docs/first_steps", "docs/which_loss", "results/README", "papers/README"],
-        "Use": [
-            "docs/own_data",
-            "docs/text",
-            "docs/datasets",
-            "docs/use",
-            "docs/fits",
-            "docs/python",
-            "docs/own_learner",
+        "Get started": ["docs/install", "docs/quickstart", "docs/glossary"],
+        "Tutorials": [
+            "docs/tutorial_your_data",
+            "docs/tutorial_add_a_loss",
+            "docs/tutorial_read_a_study",
+            "docs/tutorial_gpus",
         ],
-        "Compare": [
-            "docs/studies",
-            "docs/search",
+        "How to": [
+            "docs/data_formats",
+            "docs/fine_tune",
+            "docs/embed_and_search",
+            "docs/export",
+            "docs/study_files",
+            "docs/hyperparameters",
+            "docs/ray_and_slurm",
+            "docs/own_parts",
+        ],
+        "Reference": ["docs/losses", "docs/metrics", "docs/trunks", "docs/datasets", "docs/api/README"],
+        "Explanation": [
+            "docs/protocol",
+            "docs/which_loss",
+            "results/README",
             "docs/statistics",
-            "docs/report",
-            "docs/execution",
-            "docs/tracking",
             "docs/reproducibility",
-        ],
-        "Parts": ["docs/losses", "docs/metrics", "docs/trunks", "docs/input", "docs/features", "docs/scale"],
-        "Reference": ["docs/api/README"],
-        "Project": [
-            "docs/architecture",
             "docs/security",
-            "benchmarks/README",
+        ],
+        "Contributing": [
             "CONTRIBUTING",
+            "docs/architecture",
+            "benchmarks/README",
+            "papers/README",
             "CHANGELOG",
             "docs/cite",
         ],
