@@ -10,7 +10,7 @@
 #     study run configs/study/grocery_quick.yaml --data.root DIR
 #
 # 90 seconds before the time limit SLURM signals levelfield, which requeues the job: a fit resumes at its last epoch
-# (docs/fits.md), a study without the trainings that had not ended. A preempted job does the same. `fit` before the
+# (docs/tutorial_gpus.md), a study without the trainings that had not ended. A preempted job does the same. `fit` before the
 # options may be given or left out.
 #
 # Options of sbatch go before the script and override the lines below; account and partition are your cluster's.

@@ -37,8 +37,8 @@ ELLIPSIS = "--config configs/data/glyphs.yaml --model.loss ContrastiveLoss"
 PLACEHOLDERS = {"FILE": "quickstart", "NAME": "cub200", "DIR": "DIR"}
 # A set whose study is kept.
 SET = "grocery_store"
-FIRST_STEPS = (REPOSITORY / "docs" / "first_steps.md").read_text()
-MY_LOSS = next(block for block in re.findall(r"```python\n(.*?)```", FIRST_STEPS, re.S) if "class MyLoss" in block)
+LOSS_PAGE = (REPOSITORY / "docs" / "tutorial_add_a_loss.md").read_text()
+MY_LOSS = next(block for block in re.findall(r"```python\n(.*?)```", LOSS_PAGE, re.S) if "class MyLoss" in block)
 
 
 def commands(page: Path) -> Iterator[str]:
@@ -81,9 +81,10 @@ def place(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> Path:
     (folder / "their_loss.py").write_text(MY_LOSS.replace("MyLoss", "TheirLoss"))
     page = (REPOSITORY / "docs/trunks.md").read_text()
     (folder / "my_trunk.py").write_text(re.findall(r"```python\n(.*?)```", page, re.S)[0])
-    page = (REPOSITORY / "docs/own_learner.md").read_text()
+    page = (REPOSITORY / "docs/own_parts.md").read_text()
     (folder / "my_learner.py").write_text(re.findall(r"```python\n(.*?)```", page, re.S)[0])
-    shutil.copy(REPOSITORY / "examples/plain_module.py", folder)
+    for name in ("plain_module", "own_augmentation"):
+        shutil.copy(REPOSITORY / f"examples/{name}.py", folder)
     for name in ("quickstart", "quickstart_my_loss", "glyphs_search", "my_study"):
         shutil.copytree(finished, folder / "outputs" / name)
     write_archive(StudyFolder.begun(finished), folder / "outputs/quickstart.tar.xz")

@@ -50,7 +50,7 @@ def birds(tmp_path: Path) -> Path:
 
 
 def by_hand(checkpoint: Path, files: list[Path]) -> torch.Tensor:
-    """Shorter side to 32 by Pillow, the middle, [0, 1], as docs/input.md says."""
+    """Shorter side to 32 by Pillow, the middle, [0, 1],."""
     learner = MetricLearner.load_from_checkpoint(checkpoint)
     squares = [v2.functional.center_crop(v2.functional.resize(Image.open(file), [SIZE]), [SIZE]) for file in files]
     with torch.no_grad():

@@ -140,7 +140,7 @@ def memory_errors() -> Iterator[None]:
             raise
         raise OutOfMemory(
             f"out of memory ({text[:160] or type(error).__name__}): lower --data.batch_size or the samples' size, or "
-            "give --model.chunk_size (docs/scale.md)"
+            "use GradientCaching (docs/tutorial_gpus.md)"
         ) from error
 
 

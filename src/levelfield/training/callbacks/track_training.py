@@ -24,7 +24,7 @@ HEALTH = ("intra_class_similarity", "inter_class_similarity", "effective_rank")
 
 
 class TrackTraining(Callback):
-    """Logs statistics of the training (docs/tracking.md) to each logger of the Trainer except `CSVLogger`.
+    """Logs statistics of the training (docs/tutorial_gpus.md) to each logger of the Trainer except `CSVLogger`.
 
     At the end it logs the best validation score, such as `best/map_at_r`. It changes nothing of the training. On
     several processes the statistics of the validation are of the first one's share.
