@@ -24,6 +24,7 @@ CONTENTS = {
             "docs/tutorial_read_a_study",
             "docs/tutorial_gpus",
         ],
+        "Notebooks": ["notebooks/*"],
         "How to": [
             "docs/data_formats",
             "docs/fine_tune",
@@ -58,7 +59,7 @@ CONTENTS = {
 
 project = "levelfield"
 html_title = "levelfield"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "README"
 include_patterns = [
     "README.md",
@@ -66,10 +67,12 @@ include_patterns = [
     "CHANGELOG.md",
     "benchmarks/README.md",
     "docs/**.md",
+    "notebooks/*.ipynb",
     "papers/**.md",
     "results/*.md",
 ]
-exclude_patterns = [".*", "build", "outputs", "src", "tests", "configs", "notebooks", "scripts"]
+exclude_patterns = [".*", "build", "outputs", "src", "tests", "configs", "scripts"]
+nb_execution_mode = "off"  # they are kept with their outputs
 myst_heading_anchors = 4
 highlight_language = "bash"  # of blocks that are set in
 html_theme = "furo"
