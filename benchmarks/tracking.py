@@ -18,12 +18,15 @@ from lightning.pytorch import Callback
 from scipy.stats import t
 
 from levelfield.training.build import build
+from levelfield.training.trackers import QUIET
 
+WANDB: dict[str, Any] = {
+    "class_path": "lightning.pytorch.loggers.WandbLogger",
+    "init_args": {"project": "levelfield", "offline": True},
+}
 TRACKERS: dict[str, dict[str, Any]] = {
-    "W&B": {
-        "class_path": "lightning.pytorch.loggers.WandbLogger",
-        "init_args": {"project": "levelfield", "offline": True},
-    },
+    "W&B, a fit": WANDB,
+    "W&B, a study's job": WANDB,
     "TensorBoard": {
         "class_path": "lightning.pytorch.loggers.TensorBoardLogger",
         "init_args": {"save_dir": "elsewhere"},
@@ -82,7 +85,8 @@ def step_seconds(training: str, tracker: str | None, steps: int, loss: str) -> f
         "data": {**DATA, **data, "steps_per_epoch": max(int(steps * share), 2)},
     }
     with tempfile.TemporaryDirectory() as folder:
-        built = build(config, Path(folder), progress=False)
+        run = {"name": "benchmark", **({"settings": QUIET} if tracker and "study" in tracker else {})}
+        built = build(config, Path(folder), progress=False, tracked=run)
         clock = Clock()
         built.trainer.callbacks.append(clock)
         built.trainer.fit(built.model, datamodule=built.datamodule)
