@@ -1,8 +1,9 @@
 """Answers to the questions of results/questions.md, from the archives in results/.
 
-python scripts/questions.py
+python scripts/questions.py                         prints the tables
+python scripts/questions.py --figure results/answers.svg    draws them
 
-A study that is not kept yet is left out, and the tables say so.
+A study that is not kept is left out, and the tables say so.
 """
 
 from __future__ import annotations
@@ -247,10 +248,49 @@ def answers() -> str:
     return "\n\n".join(parts)
 
 
+def gains(study: Kept | None, losses: Sequence[str], features: float) -> dict[str, float]:
+    """Loss to its mean MAP@R less that of the untrained features, points; empty without the study."""
+    return {} if study is None else {loss: study.mean(loss) - features for loss in losses if study.runs(loss)}
+
+
+def draw(path: Path) -> None:
+    """One panel for each set: each loss's gain over the untrained features, by start, length and trained trunk."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "levelfield", "font.size": 9})
+    import matplotlib.pyplot as plt
+
+    heads = [*CELLS, "trunk trained"]
+    figure, panels = plt.subplots(1, len(SETS), figsize=(2.3 * len(SETS), 3.4), layout="constrained")
+    for axes, (data, title) in zip(panels, SETS.items(), strict=True):
+        untrained, trunk = kept(data), kept(f"trunk_{data}")
+        assert untrained is not None
+        features = untrained.mean(FEATURES)
+        found = [gains(kept(name.format(data)), LOSSES, features) for name in CELLS.values()]
+        found.append(gains(trunk, TRUNK, trunk.mean(FEATURES) if trunk else features))
+        for loss in LOSSES:
+            places = [place for place, each in enumerate(found) if loss in each]
+            colour = "tab:blue" if loss in PAIRS else "tab:orange"
+            axes.plot(places, [found[place][loss] for place in places], "o-", color=colour, lw=0.6, ms=3, alpha=0.8)
+        axes.axhline(0, color="black", lw=0.8)
+        axes.set_title(title, fontsize=9)
+        axes.set_xticks(range(len(heads)), heads, rotation=60, ha="right", fontsize=8)
+        axes.set_xlim(-0.4, len(heads) - 0.6)
+    panels[0].set_ylabel("MAP@R less untrained features, points")
+    lines = [plt.Line2D([], [], color=colour, marker="o", ms=3) for colour in ("tab:blue", "tab:orange")]
+    panels[-1].legend(lines, ["pair losses", "class-weight losses"], fontsize=7, loc="upper left")
+    figure.savefig(path, metadata={"Date": None})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.parse_args()
-    print(answers())
+    parser.add_argument("--figure", type=Path, help="an SVG file to draw into, instead of the tables")
+    given = parser.parse_args()
+    if given.figure is None:
+        print(answers())
+    else:
+        draw(given.figure)
 
 
 if __name__ == "__main__":
