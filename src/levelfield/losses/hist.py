@@ -47,7 +47,7 @@ class HISTLoss(ClassificationLoss):
     Class weights and s start with a standard deviation of sqrt(2/C), as in the authors' code.
 
     Cost: B C D + B min(B, C) (D + T) + B T C. When: batches of many classes.
-    Paper: Lim et al. 2022, "Hypergraph-Induced Semantic Tuplet Loss for Deep Metric Learning", CVPR,
+    Paper: Lim et al. 2022, "Hypergraph-Induced Semantic Tuplet Loss for Deep Metric Learning",
     https://openaccess.thecvf.com/content/CVPR2022/html/Lim_Hypergraph-Induced_Semantic_Tuplet_Loss_for_Deep_Metric_Learning_CVPR_2022_paper.html.
     """
 
