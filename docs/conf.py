@@ -12,7 +12,9 @@ from pathlib import Path
 from sphinx.application import Sphinx
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "src"))
+sys.path[:0] = [str(ROOT / part) for part in ("src", "scripts", "docs")]
+
+import generate  # noqa: E402 needs these paths
 
 # Of a page, the pages below it by caption.
 CONTENTS = {
@@ -37,7 +39,7 @@ CONTENTS = {
             "docs/reproducibility",
         ],
         "Parts": ["docs/losses", "docs/metrics", "docs/trunks", "docs/input", "docs/features", "docs/scale"],
-        "Reference": ["docs/api/README"],
+        "Reference": ["docs/reference/commands", "docs/api/README"],
         "Project": [
             "docs/architecture",
             "docs/security",
@@ -47,6 +49,7 @@ CONTENTS = {
             "docs/cite",
         ],
     },
+    "docs/losses": {"": [f"reference/{package}/*" for package in generate.OPTIONS]},
     "results/README": {"": ["*"]},
     "papers/README": {"": ["*/README", "*/figures/*"]},
 }
@@ -136,6 +139,8 @@ def write_index(app: Sphinx, exception: Exception | None) -> None:
 
 
 def setup(app: Sphinx) -> None:
+    app.connect("builder-inited", generate.write)
     app.connect("source-read", add_contents)
+    app.connect("source-read", generate.add_links)
     app.connect("autodoc-process-docstring", as_rst, priority=400)  # before napoleon
     app.connect("build-finished", write_index)

@@ -31,7 +31,8 @@ from papers.__main__ import main as papers
 
 FRONT = [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md")]
 FOLDERS = ("docs", "papers", "results")
-PAGES = [*FRONT, *(page for folder in FOLDERS for page in sorted((REPOSITORY / folder).rglob("*.md")))]
+FOUND = (page for folder in FOLDERS for page in sorted((REPOSITORY / folder).rglob("*.md")))
+PAGES = [*FRONT, *(page for page in FOUND if "reference" not in page.parts)]  # what `make docs` generates is no source
 # What stands for the options that a page has named before, or leaves to the reader.
 ELLIPSIS = "--config configs/data/glyphs.yaml --model.loss ContrastiveLoss"
 PLACEHOLDERS = {"FILE": "quickstart", "NAME": "cub200", "DIR": "DIR"}
