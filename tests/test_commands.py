@@ -82,6 +82,8 @@ def place(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> Path:
     (folder / "their_loss.py").write_text(MY_LOSS.replace("MyLoss", "TheirLoss"))
     page = (REPOSITORY / "docs/trunks.md").read_text()
     (folder / "my_trunk.py").write_text(re.findall(r"```python\n(.*?)```", page, re.S)[0])
+    page = (REPOSITORY / "docs/metrics.md").read_text()
+    (folder / "my_metric.py").write_text(re.findall(r"```python\n(import torch.*?)```", page, re.S)[0])
     page = (REPOSITORY / "docs/own_learner.md").read_text()
     (folder / "my_learner.py").write_text(re.findall(r"```python\n(.*?)```", page, re.S)[0])
     shutil.copy(REPOSITORY / "examples/plain_module.py", folder)
