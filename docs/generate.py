@@ -98,8 +98,8 @@ def class_page(package: str, kind: type) -> Iterator[str]:
     for method, text in methods.items():
         yield f"### {method}"
         yield fenced("yaml", re.split(r"^search:", text, flags=re.M)[0].rstrip())
-        spaces = yaml.safe_load(text).get("search", {})
-        yield lists.table("searched key | from | to | scale", [searched(*space) for space in spaces.items()])
+        rows = [searched(*space) for space in yaml.safe_load(text).get("search", {}).items()]
+        yield lists.table("searched key | from | to | scale", rows) if rows else "A study searches nothing here."
 
 
 def arguments(kind: type) -> Iterator[list[str]]:

@@ -335,7 +335,13 @@ def datasets() -> str:
 
 def metrics() -> str:
     rows = (
-        [f"`{row.key}`", row.title, explained(row.score), required_field(row.score, "When"), papers(row.score)]
+        [
+            f"`{row.key}`",
+            re.sub("[<>]", "", row.title),
+            explained(row.score),
+            required_field(row.score, "When"),
+            papers(row.score),
+        ]
         for row in import_module("levelfield.metrics.table").METRICS
     )
     return table("key | title | what it measures | when | paper", rows)
