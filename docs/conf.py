@@ -12,7 +12,9 @@ from pathlib import Path
 from sphinx.application import Sphinx
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "src"))
+sys.path[:0] = [str(ROOT / part) for part in ("src", "scripts", "docs")]
+
+import generate  # noqa: E402 needs these paths
 
 # Of a page, the pages below it by caption.
 CONTENTS = {
@@ -35,7 +37,14 @@ CONTENTS = {
             "docs/ray_and_slurm",
             "docs/own_parts",
         ],
-        "Reference": ["docs/losses", "docs/metrics", "docs/trunks", "docs/datasets", "docs/api/README"],
+        "Reference": [
+            "docs/losses",
+            "docs/metrics",
+            "docs/trunks",
+            "docs/datasets",
+            "docs/reference/commands",
+            "docs/api/README",
+        ],
         "Explanation": [
             "docs/protocol",
             "docs/which_loss",
@@ -53,6 +62,7 @@ CONTENTS = {
             "docs/cite",
         ],
     },
+    "docs/losses": {"": [f"reference/{package}/*" for package in generate.OPTIONS]},
     "results/README": {"": ["*"]},
     "papers/README": {"": ["*/README", "*/figures/*"]},
 }
@@ -144,6 +154,8 @@ def write_index(app: Sphinx, exception: Exception | None) -> None:
 
 
 def setup(app: Sphinx) -> None:
+    app.connect("builder-inited", generate.write)
     app.connect("source-read", add_contents)
+    app.connect("source-read", generate.add_links)
     app.connect("autodoc-process-docstring", as_rst, priority=400)  # before napoleon
     app.connect("build-finished", write_index)

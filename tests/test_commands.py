@@ -31,7 +31,8 @@ from papers.__main__ import main as papers
 
 FRONT = [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md")]
 FOLDERS = ("docs", "papers", "results")
-PAGES = [*FRONT, *(page for folder in FOLDERS for page in sorted((REPOSITORY / folder).rglob("*.md")))]
+FOUND = (page for folder in FOLDERS for page in sorted((REPOSITORY / folder).rglob("*.md")))
+PAGES = [*FRONT, *(page for page in FOUND if "reference" not in page.parts)]  # what `make docs` generates is no source
 # What stands for the options that a page has named before, or leaves to the reader.
 ELLIPSIS = "--config configs/data/glyphs.yaml --model.loss ContrastiveLoss"
 PLACEHOLDERS = {"FILE": "quickstart", "NAME": "cub200", "DIR": "DIR", "CHECKPOINT": "best.ckpt"}
@@ -88,6 +89,8 @@ def place(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> Path:
     (folder / "their_loss.py").write_text(MY_LOSS.replace("MyLoss", "TheirLoss"))
     page = (REPOSITORY / "docs/trunks.md").read_text()
     (folder / "my_trunk.py").write_text(re.findall(r"```python\n(.*?)```", page, re.S)[0])
+    page = (REPOSITORY / "docs/metrics.md").read_text()
+    (folder / "my_metric.py").write_text(re.findall(r"```python\n(import torch.*?)```", page, re.S)[0])
     page = (REPOSITORY / "docs/own_parts.md").read_text()
     (folder / "my_learner.py").write_text(re.findall(r"```python\n(.*?)```", page, re.S)[0])
     for name in ("plain_module", "own_augmentation"):

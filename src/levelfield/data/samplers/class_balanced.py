@@ -16,7 +16,7 @@ class ClassBalancedBatchSampler(TrainingBatchSampler):
     fewer than C classes all are used, S of each. Small classes and those with one sample are treated as
     `MPerClassBatchSampler` treats them, with which it agrees where S divides the batch and there are C classes.
 
-    When: the number of samples of a class is what is studied, as in Zhai and Wu's Table 4 (with `replacement`).
+    When: you study the number of samples of a class, as in Zhai and Wu's Table 4 (with `replacement`).
 
     Paper: Zhai and Wu 2019, "Classification is a Strong Baseline for Deep Metric Learning", arXiv:1811.12649,
     section 3.3.

@@ -16,7 +16,7 @@ class MPerClassBatchSampler(TrainingBatchSampler):
     replacement. Classes with one sample leave training (`num_left_out`). With fewer than C classes all are used, each
     with more samples, so that the batch size stays (`differences` says so). The arguments are `TrainingBatchSampler`'s.
 
-    When: pairs, triplets and whatever compares samples of a batch.
+    When: pairs, triplets and other losses that compare samples of a batch.
 
     Raises:
         UserError: a batch size that M or the number of processes does not divide, or fewer than 2 usable classes.

@@ -15,7 +15,7 @@ class ShuffledBatchSampler(TrainingBatchSampler):
     the last epoch ended. A batch across the end of a pass may hold a sample twice. Classes with one sample train too.
     `samples_per_class` is not looked at.
 
-    When: losses with class weights, to compare with training without balanced batches (Zhai and Wu's Table 4, S none).
+    When: losses with class weights, compared with training without balanced batches (Zhai and Wu's Table 4, S none).
 
     Raises:
         UserError: a batch that the processes cannot share, or `replacement`.
