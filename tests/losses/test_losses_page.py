@@ -41,7 +41,7 @@ def test_the_regularizer_of_ones_own_works_as_shown():
 
 
 def test_the_loss_of_ten_lines_trains_as_shown(tmp_path):
-    source = block_of("MyLoss", (DOCS / "first_steps.md").read_text(encoding="utf-8"))
+    source = block_of("MyLoss", (DOCS / "tutorial_add_a_loss.md").read_text(encoding="utf-8"))
     assert len([line for line in source.splitlines() if line.strip()]) <= 12
     scope: dict = {}
     exec(compile(source, "my_loss.py", "exec"), scope)
