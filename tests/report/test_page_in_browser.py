@@ -82,7 +82,7 @@ async def looked_at(page: Path) -> None:
 async def samples_are_seen(tab: Tab) -> None:
     """Images load, and another method is chosen."""
     decode = (
-        "Promise.all([...document.querySelectorAll('.picture')].map(async each => { const picture = new Image();"
+        "Promise.all([...document.querySelectorAll('.thumb')].map(async each => { const picture = new Image();"
         "picture.src = getComputedStyle(each).backgroundImage.slice(5, -2); await picture.decode();"
         "return picture.naturalWidth; }))"
     )

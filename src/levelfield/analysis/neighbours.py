@@ -55,31 +55,31 @@ class Retrieval:
         self.embeddings = embedded.samples.embeddings
         self.labels = embedded.samples.labels.numpy()
         everything = np.arange(len(self.labels))
-        asked = embedded.is_query
-        self.excludes_self = asked is None
-        self.queries = everything if asked is None else np.flatnonzero(asked.numpy())
-        self.gallery = everything if asked is None else np.flatnonzero(~asked.numpy())
+        is_query = embedded.is_query
+        self.excludes_self = is_query is None
+        self.queries = everything if is_query is None else np.flatnonzero(is_query.numpy())
+        self.gallery = everything if is_query is None else np.flatnonzero(~is_query.numpy())
         prepare, self._similarity = DISTANCES[distance]
         self._held = prepare(self.embeddings)
 
     def nearest(self, queries: Sequence[int] | Int[np.ndarray, " Q"], count: int) -> Int[np.ndarray, "Q K"]:
         """The `count` nearest gallery items of each query, nearest first; ties as in `nearest`."""
-        asked = torch.from_numpy(np.asarray(queries, dtype=np.int64))
+        positions = torch.from_numpy(np.asarray(queries, dtype=np.int64))
         gallery = self._held[torch.from_numpy(self.gallery)]
-        itself = asked if self.excludes_self else None
-        _, found = nearest(self._held[asked], gallery, count, itself, self._similarity)
+        itself = positions if self.excludes_self else None
+        _, found = nearest(self._held[positions], gallery, count, itself, self._similarity)
         return self.gallery[found.numpy()]
 
     @cached_property
     def scores(self) -> Float[np.ndarray, " Q"]:
         """MAP@R of each query; NaN without a match and for queries that were not drawn."""
         labels = torch.from_numpy(self.labels)
-        asked = (self.embeddings, labels)
+        inputs = (self.embeddings, labels)
         if not self.excludes_self:
             queries, gallery = torch.from_numpy(self.queries), torch.from_numpy(self.gallery)
-            asked = (self.embeddings[queries], labels[queries], self.embeddings[gallery], labels[gallery])  # type: ignore[assignment]
+            inputs = (self.embeddings[queries], labels[queries], self.embeddings[gallery], labels[gallery])  # type: ignore[assignment]
         drawn = {"num_queries": MOST_QUERIES} if len(self.queries) > MOST_QUERIES else {}
-        found = retrieval_metrics(*asked, metrics=(SELECTED_BY,), distance=self.distance, per_query=True, **drawn)  # type: ignore[arg-type]
+        found = retrieval_metrics(*inputs, metrics=(SELECTED_BY,), distance=self.distance, per_query=True, **drawn)  # type: ignore[arg-type]
         scores = found[SELECTED_BY]
         assert isinstance(scores, Tensor)
         return scores.numpy()
@@ -112,28 +112,28 @@ class Retrieval:
     @cached_property
     def _first(self) -> tuple[Int[np.ndarray, " Q"], Int[np.ndarray, " Q"]]:
         """The scored queries, and the nearest neighbour of each."""
-        asked = self.queries[np.isfinite(self.scores)]
-        return asked, self.nearest(asked, 1)[:, 0]
+        scored = self.queries[np.isfinite(self.scores)]
+        return scored, self.nearest(scored, 1)[:, 0]
 
     def confusions(self, count: int, examples: int) -> list[Confusion]:
         """The `count` pairs of classes that are confused most, with at most so many examples each."""
-        asked, first = self._first
-        wrong = self.labels[asked] != self.labels[first]
-        pairs = list(self._pairs(asked[wrong], first[wrong]))
+        scored, first = self._first
+        wrong = self.labels[scored] != self.labels[first]
+        pairs = list(self._pairs(scored[wrong], first[wrong]))
         counted = Counter(pairs)
-        of_class = Counter(self.labels[asked].tolist())
+        of_class = Counter(self.labels[scored].tolist())
         found = []
         for pair, number in sorted(counted.items(), key=lambda item: (-item[1], item[0]))[:count]:
             of_pair = [each for each, other in enumerate(pairs) if other == pair][:examples]
-            shown = [(int(asked[wrong][each]), int(first[wrong][each])) for each in of_pair]
+            shown = [(int(scored[wrong][each]), int(first[wrong][each])) for each in of_pair]
             found.append(Confusion(pair, number, of_class[pair[0]] + of_class[pair[1]], shown))
         return found
 
     def confused(self, classes: tuple[int, int]) -> int:
         """Queries of either of two classes whose nearest neighbour is of the other."""
-        asked, first = self._first
-        return sum(pair == classes for pair in self._pairs(asked, first))
+        scored, first = self._first
+        return sum(pair == classes for pair in self._pairs(scored, first))
 
-    def _pairs(self, asked: Int[np.ndarray, " Q"], first: Int[np.ndarray, " Q"]) -> Iterator[tuple[int, int]]:
-        for a, b in zip(self.labels[asked].tolist(), self.labels[first].tolist(), strict=True):
+    def _pairs(self, scored: Int[np.ndarray, " Q"], first: Int[np.ndarray, " Q"]) -> Iterator[tuple[int, int]]:
+        for a, b in zip(self.labels[scored].tolist(), self.labels[first].tolist(), strict=True):
             yield (a, b) if a < b else (b, a)

@@ -120,7 +120,8 @@ def _scores(
     """
     scores = {(row.method, row.embedding, row.metric): row for row in summarise(rows)}
     validated = {row.method: row for row in summarise(rows, stage="run")}
-    papers, groups = _papers(spec), {}
+    papers = _papers(spec)
+    groups: dict[str, list[dict[str, Any]]] = {}
     for kind in kinds:
         one_by_one = dict.fromkeys(name for row in names for name in (row, one_pca(row)))
         groups[kind] = lines = []
@@ -156,10 +157,12 @@ def _comparisons(spec: StudySpec, rows: Sequence[ResultRow]) -> tuple[list[str],
     """Who beats whom by separated MAP@R, and all sentences, in groups with a title."""
     means = mean_scores(rows)
     baselines = {row: best_untrained(means, spec, row) or usual for row, usual in spec.baselines.items()}
-    beats, groups = [], []
+    beats: list[str] = []
+    groups: list[dict[str, Any]] = []
     for embedding in EMBEDDING_KINDS:
         found = compare_all(rows, list(spec.methods), SELECTED_BY, embedding, baselines, spec.halves)
-        beats = beats or better_than([each for each in found if each.kind == PAIR])
+        if embedding == "separated":
+            beats = better_than([each for each in found if each.kind == PAIR])
         sentences = list(zip(found, all_in_words(found), strict=True))
         for kind, heading in KINDS.items():
             of_kind = [sentence for each, sentence in sentences if each.kind == kind]

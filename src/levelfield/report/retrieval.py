@@ -86,8 +86,8 @@ def _order(study: StudyFolder, rows: Sequence[ResultRow], there: Sequence[str]) 
 def _gallery(retrievals: Mapping[str, Retrieval], best: str, count: int) -> list[dict[str, Any]]:
     """Queries chosen by the best method's MAP@R, with the neighbours that every row retrieves."""
     scores = dict(zip(retrievals[best].queries.tolist(), retrievals[best].scores.tolist(), strict=True))
-    asked = retrievals[best].examples(QUERIES)
-    flat = [(group, query) for group, queries in asked.items() for query in queries]
+    chosen = retrievals[best].examples(QUERIES)
+    flat = [(group, query) for group, queries in chosen.items() for query in queries]
     nearest = {
         method: each.nearest([query for _, query in flat], count).tolist() for method, each in retrievals.items()
     }
