@@ -34,7 +34,8 @@ def setup(study: StudyFolder) -> Facts:
             facts.append(("optimizer", f"{class_name(model['optimizer'])}, learning rate {_rate(model)}"))
         facts.append(("batch", f"{batches['batch_size']} samples, {_batches(batches)}"))
         at_most = "" if spec.whole_half else "at most "
-        facts.append(("training", f"{at_most}{trainer['max_epochs']} epochs of {batches['steps_per_epoch']} steps"))
+        epochs = f"{trainer['max_epochs']} epoch{'s' * (trainer['max_epochs'] != 1)}"
+        facts.append(("training", f"{at_most}{epochs} of {batches['steps_per_epoch']} steps"))
     again = [method for method in spec.methods if second_search(method)]
     seeds = "the same seeds for all methods" + (f" except {', '.join(again)}" if again else "")
     trained = "on the whole training half" if spec.whole_half else f"of {spec.folds} folds"

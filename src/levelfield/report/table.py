@@ -46,11 +46,11 @@ def score_text(summary: SummaryRow | None) -> str:
 
 
 def rows_in_order(rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:
-    """The untouched features, the other untrained rows, then the methods from the best test MAP@R down."""
+    """The untouched features, then the other untrained rows and the methods, each from the best test MAP@R down."""
     means = {method: row.mean for method, row in mean_scores(rows).items()}
-    untrained = sorted(filter(is_baseline, spec.rows), key=lambda row: spec.reference_of(row) != FEATURES)
-    trained = [row for row in spec.rows if not is_baseline(row)]
-    return [*untrained, *sorted(trained, key=lambda row: -means.get(row, 0.0))]
+    features = [row for row in spec.rows if is_baseline(row) and spec.reference_of(row) == FEATURES]
+    others = sorted((row for row in spec.rows if row not in features), key=lambda row: -means.get(row, 0.0))
+    return [*features, *sorted(others, key=lambda row: not is_baseline(row))]
 
 
 def unit(spec: StudySpec) -> str:
