@@ -84,7 +84,8 @@ def _training(
     if untrained is None or over is None:
         return []
     where = "above" if over.difference > 0 else "below"
-    gap = f"{best} is {100 * abs(over.difference):.1f} points {where} {untrained}, the best untrained row"
+    points = 100 * abs(over.difference)
+    gap = f"{best} is {points:.{1 if points >= 0.05 else 2}f} points {where} {untrained}, the best untrained row"
     same = [method for method in trained if spec.halves.get(method) == spec.halves.get(best)]
     if len(same) == 1:
         return [f"{_pays(over)}: {gap}."]
