@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TextIO
 
 from rich.console import Console
 
-from levelfield.analysis.conclusion import verdict
 from levelfield.analysis.integrity import changed_files
 from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows, summarise, write_tables
 from levelfield.analysis.status import status_lines
@@ -163,17 +162,12 @@ class Study:
             write_study_cards(self.asked)
         return self
 
-    def table(self, brief: bool = False) -> StudyTable:
-        """The comparison table with its footnotes; `brief` for a screen: MAP@R and P@1 of separated embeddings."""
-        return study_table(self.record(), brief)
-
-    def conclusion(self) -> list[str]:
-        """The best method, whether training pays, and how many methods end above each untrained row, in sentences."""
-        study = self.record()
-        return verdict(collect_rows(study), study.spec)
+    def table(self) -> StudyTable:
+        """The separated test scores so far, with the best method and whether training pays in sentences."""
+        return study_table(self.record())
 
     def verdicts(self) -> list[str]:
-        """What the paired comparisons of separated MAP@R say; the page has the other metrics and every interval."""
+        """The significant differences in separated MAP@R, one sentence each; the page has all metrics and all pairs."""
         study = self.record()
         return verdict_lines(collect_rows(study), study.spec)
 

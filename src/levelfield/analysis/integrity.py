@@ -1,4 +1,4 @@
-"""Whether what a study's jobs left is what they wrote."""
+"""Whether the files of a study's jobs are still as the jobs wrote them."""
 
 import csv
 from collections.abc import Iterator, Mapping
@@ -10,18 +10,18 @@ from levelfield.storage.file_hash import file_hash
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import LOGS, METRICS_FILE, RESULT, failed
 
-# What became of a file of a study that was unpacked from an archive.
+# Archives hold no curves of the trainings.
 NOT_ARCHIVED = "is in no archive"
 
 
 def changed_files(study: StudyFolder) -> dict[Path, str]:
-    """Path in the study's folder of each `config.yaml` and `metrics.csv` that is not as its job left it, and why."""
+    """Path in the study's folder of each `config.yaml` and `metrics.csv` that is not as its job wrote it, and why."""
     found = {}
     for job, result in study.state.results.items():
         for name in LOGS:
             path = study.folder / job.path / name
             recorded = result.get("files", {}).get(name)
-            # A training of few steps that validates nothing logs nothing.
+            # A short training without validation logs nothing.
             may_lack = name == METRICS_FILE and (not study.spec.trains(job.method) or not result.get("validation"))
             expected = recorded or not (failed(result) or may_lack)
             if not path.is_file():
@@ -35,13 +35,8 @@ def changed_files(study: StudyFolder) -> dict[Path, str]:
 
 
 def gap_lines(changed: Mapping[Path, str]) -> list[str]:
-    """What a report says of `changed_files`."""
-    absent = sum(what == NOT_ARCHIVED for what in changed.values())
-    lines = [
-        f"{path} {what}: what it would show is left out." for path, what in changed.items() if what != NOT_ARCHIVED
-    ]
-    unpacked = "Unpacked from an archive, which has no curves of the trainings: they are left out."
-    return [*lines, unpacked] if absent else lines
+    """One sentence for each of `changed_files` that an archive would hold."""
+    return [f"{path} {what}; the page leaves it out." for path, what in changed.items() if what != NOT_ARCHIVED]
 
 
 def changed_scores(study: StudyFolder) -> Iterator[str]:

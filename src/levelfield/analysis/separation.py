@@ -1,4 +1,4 @@
-"""How far the similarities of same-class pairs lie from those of other pairs, without a threshold."""
+"""How well similarities separate pairs of one class from pairs of two classes, over all thresholds."""
 
 import numpy as np
 import torch
@@ -41,10 +41,9 @@ def pair_similarities(
 
 
 def separation(same: Float[np.ndarray, " same"], other: Float[np.ndarray, " other"]) -> float:
-    """Probability that a pair of one class is more alike than a pair of two, ties counting half.
+    """Probability that a pair of one class is more similar than a pair of two classes; ties count half.
 
-    This is the area under the curve of true against false accepts over all thresholds: 0.5 is chance, 1 is two
-    histograms that do not overlap.
+    This is the area under the ROC curve: 0.5 is chance, 1 means that the two histograms do not overlap.
 
     Raises:
         ValueError: no pair of one kind.
