@@ -1,7 +1,7 @@
-"""The lists that follow from the files: `__init__` of the rooms where one adds a file, and the tables of docs/*.md.
+"""Write the lists that follow from the source: `__init__.py` of some packages, and the tables in docs/*.md.
 
 python scripts/lists.py            writes them
-python scripts/lists.py --check    says which of them differ from the files, and exits with 1 where one does
+python scripts/lists.py --check    names files that are out of date, and exits with 1 if there are any
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "src"
-# A room, and the classes whose subclasses in its files are its list.
+# Package to the base classes of its list.
 ROOMS = {
     "levelfield.losses": ("base.MetricLoss",),
     "levelfield.miners": ("base.Miner",),
@@ -28,10 +28,10 @@ ROOMS = {
     "levelfield.data.samplers": ("base.TrainingBatchSampler",),
     "levelfield.training.callbacks": ("lightning.pytorch.Callback",),
 }
-# The learner puts it around what is named; nobody names it.
+# The learner adds it itself; no configuration names it.
 WRAPPERS = {"ModuleTrunk"}
 SUPPLIED = {"num_classes", "embedding_size", "num_features"}
-SHARED = {"class_fraction"}  # of losses with class weights: the page explains them once
+SHARED = {"class_fraction"}  # of losses with class weights: the page explains it once
 WIDTH = 120
 POOLING = {"token": "class token", "cls": "class token", "map": "attention"}
 STATISTICS = {0.485: "ImageNet's", 0.5: "0.5", 0.48145466: "CLIP's"}  # by red's mean
@@ -47,7 +47,7 @@ def bases_of(room: str) -> tuple[type, ...]:
 
 
 def classes_of(room: str) -> list[type]:
-    """The public classes of a room's files that extend its base and can be built, and the base."""
+    """The base of a package and its public concrete subclasses in the files of the package."""
     bases, found = bases_of(room), []
     for file in pkgutil.iter_modules(import_module(room).__path__):
         module = import_module(f"{room}.{file.name}")
@@ -59,14 +59,14 @@ def classes_of(room: str) -> list[type]:
 
 
 def shipped(room: str) -> list[type]:
-    """The classes that one can name, without those that others extend."""
+    """The classes that a configuration can name, without those that have subclasses."""
     kinds = classes_of(room)
     extended = {base for kind in kinds for base in kind.__mro__[1:]}
     return [kind for kind in kinds if kind not in extended and kind not in bases_of(room)]
 
 
 def listed(room: str) -> str:
-    """The text of a room's `__init__.py`: what it says of itself, its classes, and what else it gives on."""
+    """The text of a package's `__init__.py`: its docstring, its classes, and other exports."""
     text = file_of(room).read_text(encoding="utf-8")
     tree = ast.parse(text)
     imports = {(kind.__module__, kind.__name__) for kind in classes_of(room)}
@@ -88,7 +88,7 @@ def is_of(room: str, given: object) -> bool:
 
 
 def bracketed(start: str, brackets: str, names: list[str], always: bool = True) -> list[str]:
-    """As ruff sets a list: in a line if it fits, else a line a name."""
+    """A list in the format of ruff: on one line if it fits, else one line per name."""
     short = ", ".join(names)
     line = f"{start}{brackets[0]}{short}{brackets[1]}" if always else start + short
     if len(line) <= WIDTH:
@@ -105,7 +105,7 @@ def file_of(room: str) -> Path:
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """As ruff has them: constants, then classes, then the rest."""
+    """In the order of ruff: constants, then classes, then the rest."""
     return sorted(names, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
 
 
@@ -118,16 +118,16 @@ def first_sentence(kind: Named) -> str:
 
 
 def equation(kind: Named) -> str:
-    """The lines set in behind the first sentence."""
+    """The indented lines after the first sentence."""
     paragraph = [*doc(kind).split("\n\n"), ""][1]
     if not paragraph.startswith("    "):
         return ""
-    lines = re.split(r"\n| {4,}", re.sub(r"\n +\+ ", " + ", paragraph).strip())  # a sum that goes on is one line
+    lines = re.split(r"\n| {4,}", re.sub(r"\n +\+ ", " + ", paragraph).strip())  # a continued sum is one line
     return "<br>".join(f"`{' '.join(line.split())}`" for line in lines if line)
 
 
 def arguments(kind: Named) -> str:
-    """What one may give, without what the learner supplies; angles with their unit."""
+    """The arguments, without those that the learner sets; angles with their unit."""
     named = []
     for name, argument in inspect.signature(kind).parameters.items():
         meaning = re.search(rf"^ +{name}: (.*)", doc(kind), re.M)
@@ -139,7 +139,7 @@ def arguments(kind: Named) -> str:
 
 
 def said(kind: Named, what: str) -> str:
-    """What follows `what:` in a docstring, up to the next such word or the end of the paragraph."""
+    """The text after `what:` in a docstring, up to the next such word or the end of the paragraph."""
     found = re.search(rf"(?:^|\. ){what}: (.*?)\.(?=\s+[A-Z]\w+: |\n\n|\Z)", doc(kind), re.M | re.S)
     if not found:
         raise SystemExit(f"{kind.__module__}.{kind.__name__}: its docstring has no line '{what}: ...'")
@@ -177,7 +177,7 @@ def table(head: str, rows: Iterable[Iterable[str]]) -> str:
 
 
 def losses(with_classes: bool) -> str:
-    """Of pairs and triplets, or with class weights; the oldest first."""
+    """Losses of pairs and triplets, or with class weights, in the order of years."""
     kinds = [kind for kind in shipped("levelfield.losses") if needs_classes(kind) == with_classes]
     return table(
         "loss | what it does | arguments | paper | cost | when",
@@ -199,7 +199,7 @@ def miners() -> str:
 
 
 def regularizers() -> str:
-    """Without the weight, which all have; the oldest first."""
+    """Regularizers without the argument weight, which all have, in the order of years."""
     kinds = shipped("levelfield.regularizers")
     return table(
         "regularizer | what it does | arguments | paper | cost | when",
@@ -217,7 +217,7 @@ def embedders() -> str:
 
 
 def trunk_files() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each file of `configs/trunk/` that names a model with weights, by its name, and what it holds."""
+    """Name and content of each file in `configs/trunk/` with pretrained weights."""
     import yaml
 
     for file in sorted((ROOT / "configs" / "trunk").glob("*.yaml")):
@@ -227,7 +227,7 @@ def trunk_files() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def image_trunks() -> str:
-    """The files that name a model of timm, the smallest first; built without memory for weights."""
+    """The files with a model of timm, the smallest first; models are built without memory for weights."""
     import torch
 
     from levelfield.models import TimmTrunk
@@ -324,19 +324,19 @@ TABLES = {
 
 
 def page(name: str) -> str:
-    """A page with its tables made anew, each between its two marks."""
+    """A page with new tables between their marks."""
     text = (ROOT / name).read_text(encoding="utf-8")
     for title, make in TABLES[name].items():
         before, mark, rest = text.partition(f"<!-- {title}: made by scripts/lists.py -->\n")
         _, end, after = rest.partition("<!-- -->")
         if not end:
-            raise SystemExit(f"{name} has no place for the table of {title}")
+            raise SystemExit(f"{name} has no mark for the table of {title}")
         text = f"{before}{mark}\n{make()}\n\n{end}{after}"
     return text
 
 
 def changed() -> dict[Path, str]:
-    """The files that are not what they would be, with what they would be."""
+    """The files that are out of date, with their new content."""
     made = {file_of(room): listed(room) for room in ROOMS} | {ROOT / name: page(name) for name in TABLES}
     return {path: text for path, text in made.items() if path.read_text(encoding="utf-8") != text}
 
@@ -346,7 +346,7 @@ def main() -> int:
     stale = changed()
     for path, text in stale.items():
         if check:
-            print(f"{path.relative_to(ROOT)} is not what the files say: python scripts/lists.py writes it")
+            print(f"{path.relative_to(ROOT)} is out of date: run python scripts/lists.py")
         else:
             path.write_text(text, encoding="utf-8")
     return int(check and bool(stale))
