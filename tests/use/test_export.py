@@ -57,7 +57,7 @@ def test_images_go_from_pixels_to_the_learners_embedding(fitted: Path, tmp_path:
         torch.testing.assert_close(torch.nn.functional.normalize(head(features)), expected, atol=1e-5, rtol=0)
     told = json.loads((tmp_path / "out/export.json").read_text())
     assert {each["what"]: each["bound"] for each in told["compared_with_the_learner"]}["embed.onnx"] == 5e-4
-    refused(run("export", "--ckpt_path", fitted / "best.ckpt", "--output", tmp_path / "out"), "is there already")
+    refused(run("export", "--ckpt_path", fitted / "best.ckpt", "--output", tmp_path / "out"), "already exists")
 
 
 @pytest.mark.full

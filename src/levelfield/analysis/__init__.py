@@ -1,1 +1,1 @@
-"""From a study's results to what they say: tables' rows, statistics, comparisons, verdicts, checks."""
+"""Analyse a study's results: rows of tables, statistics, comparisons, verdicts, checks."""

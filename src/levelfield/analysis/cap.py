@@ -1,12 +1,12 @@
-"""Whether a study's trainings ended because they were done, or because they had reached the most steps allowed."""
+"""Count trainings of a study that ended at the limit of steps and not by early stopping."""
 
 from levelfield.study.folder import StudyFolder
 
-MOST_AT_CAP = 0.05  # of the trainings; the rest says little of where theirs would have ended
+MOST_AT_CAP = 0.05  # fraction of the trainings; below it nothing is reported
 
 
 def cap_lines(study: StudyFolder) -> list[str]:
-    """One line where more than 5% of the runs' trainings reached the cap before their patience ended (`UntilDone`)."""
+    """One line if more than 5% of the runs' trainings reached the cap before their patience ended (`UntilDone`)."""
     results = [result for job, result in study.state.results.items() if job.stage == "run"]
     endings = [result["ending"] for result in results if "stopped_by" in result.get("ending", {})]
     at_cap = [ending["steps"] for ending in endings if ending["stopped_by"] == "cap"]

@@ -8,7 +8,7 @@ from levelfield.analysis.verdicts import amount, p_in_words
 from levelfield.metrics.table import SELECTED_BY
 from levelfield.study.spec import StudySpec, first_search, is_baseline
 
-MOST_NAMED = 4  # of the methods that cannot be told from the best one, and of the untrained rows
+MOST_NAMED = 4  # of methods that do not differ significantly from the best one, and of untrained rows
 
 
 def best_method(rows: Sequence[ResultRow], spec: StudySpec) -> str:
@@ -19,9 +19,9 @@ def best_method(rows: Sequence[ResultRow], spec: StudySpec) -> str:
 
 
 def verdict(rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:
-    """Which method is best and which cannot be told from it, whether training pays, and above which untrained rows.
+    """Sentences: the best method and those that do not differ significantly, and whether training pays.
 
-    The opponent of training is the best of all rows without it, those that learn from the classes included.
+    Training is compared with the best of all untrained rows, including those that learn from the classes.
     """
     trained = _trained(spec)
     means = {row.method: row for row in summarise(rows) if (row.embedding, row.metric) == ("separated", SELECTED_BY)}
@@ -50,7 +50,7 @@ def verdict(rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:
 
 
 def _against(untrained: Sequence[str], best: str, rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:
-    """Whether training pays, over the best row without it; nothing where that misses a fold."""
+    """Whether training pays, compared with the best untrained row; empty if that misses a fold."""
     if not untrained:
         return []
     found = compare_all(rows, _trained(spec), baselines=untrained[0])
@@ -64,7 +64,7 @@ def _against(untrained: Sequence[str], best: str, rows: Sequence[ResultRow], spe
 
 
 def _counts(untrained: Sequence[str], tested: Sequence[str], means: Mapping[str, SummaryRow]) -> list[str]:
-    """How many methods end above each of the best rows without training."""
+    """How many methods beat each of the best untrained rows."""
     if not untrained or len(tested) == 1:
         return []
     above = {row: sum(means[method].mean > means[row].mean for method in tested) for row in untrained[:MOST_NAMED]}
@@ -83,5 +83,5 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _trained(spec: StudySpec) -> list[str]:
-    """The methods but baselines and second searches, which are there to be compared with the first alone."""
+    """The methods without baselines and second searches."""
     return [method for method in spec.methods if not is_baseline(method) and method == first_search(method)]

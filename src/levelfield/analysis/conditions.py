@@ -1,4 +1,4 @@
-"""What a reader must know beside a table: in what the methods differ besides themselves, and which have collapsed."""
+"""Notes for a table: settings that differ between methods, and methods whose embeddings collapsed."""
 
 from collections import Counter, defaultdict
 
@@ -7,12 +7,12 @@ from levelfield.metrics.table import COLLAPSED_RANK
 from levelfield.study.folder import StudyFolder
 from levelfield.study.spec import StudySpec
 
-# A loss, its miner, its regularizer and the learning rate of its own weights are the method.
+# The method itself: loss, miner, regularizer and the learning rate of the loss.
 METHOD_ITSELF = ("model.loss", "model.miner", "model.regularizer")
 
 
 def differing_conditions(spec: StudySpec) -> list[str]:
-    """One sentence for each setting that is not the same for all methods, such as the batch composition."""
+    """One sentence for each setting that differs between methods, such as the batch composition."""
     settings = {
         name: {key: value for key, value in flatten(config) if not key.startswith((*METHOD_ITSELF, *spec.sweep))}
         for name, config in spec.methods.items()
@@ -39,7 +39,7 @@ def _say(value: str) -> str:
 
 
 def collapsed(study: StudyFolder) -> dict[str, str]:
-    """Of the rows whose test embeddings have collapsed: how many of them, in a sentence."""
+    """Row with collapsed test embeddings to a sentence with their number."""
     ranks: dict[str, list[float]] = defaultdict(list)
     for (method, _), test in study.tests().items():
         ranks[method] += test.get("effective_rank", [])

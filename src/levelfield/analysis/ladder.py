@@ -1,4 +1,4 @@
-"""What `levelfield compare` decides: validation chooses a rung, the test classes say what it is worth."""
+"""The decision of `levelfield compare`: validation selects a row, the test classes measure it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ class Rung:
     """A row of the ladder.
 
     Attributes:
-        validation: MAP@R of the validation classes, a fraction, the mean over folds.
-        test: Metric to the test score, a fraction, the mean over folds; empty before the test classes are scored.
-        of_first_fold: The same of fold 0's checkpoint.
-        seconds: That its jobs took.
+        validation: MAP@R of the validation classes, a fraction, mean over folds.
+        test: Metric to the test score, a fraction, mean over folds; empty before the test.
+        of_first_fold: The same for the checkpoint of fold 0.
+        seconds: Duration of its jobs.
     """
 
     row: str
@@ -35,7 +35,7 @@ class Rung:
 
 @dataclass(frozen=True)
 class Decision:
-    """The row to use, the row of the untouched features that it is compared with, and its first fold's scores."""
+    """The row to use, the row of pretrained features to compare with, and the scores of its first fold."""
 
     row: str
     features: str
@@ -43,7 +43,7 @@ class Decision:
 
 
 def rungs(study: StudyFolder) -> list[Rung]:
-    """The rows of which every fold has ended, from the cheapest to the dearest."""
+    """The rows whose folds have all finished, from the cheapest to the most expensive."""
     rows, found = collect_rows(study), []
     for name in study.spec.rows:
         jobs = folds_of(study.spec, name, 0)
@@ -68,7 +68,7 @@ def rungs(study: StudyFolder) -> list[Rung]:
 
 
 def decide(found: Sequence[Rung]) -> Decision:
-    """The row with the highest validation MAP@R; of equal ones the cheaper."""
+    """The row with the highest validation MAP@R; of equal ones the cheapest."""
     best = max(found, key=lambda rung: rung.validation)  # the first of equals
     untouched = [rung for rung in found if rung.row.startswith(UNTOUCHED[:-1])]
     features = max(untouched, key=lambda rung: rung.validation).row
@@ -77,7 +77,7 @@ def decide(found: Sequence[Rung]) -> Decision:
 
 
 def decision_lines(decision: Decision, found: Sequence[Rung], spec: StudySpec) -> list[str]:
-    """The decision in plain words, then the table of the rungs in percent."""
+    """The decision in plain words, then the table of the rows in percent."""
     of = {rung.row: rung for rung in found}
     best, features = of[decision.row], of[decision.features]
     of_folds = f"on {spec.folds} of {spec.blocks or spec.folds} folds"
@@ -112,7 +112,7 @@ def decision_lines(decision: Decision, found: Sequence[Rung], spec: StudySpec) -
 
 
 def _in_words(row: str) -> str:
-    """An untrained row in words; a trained one is called by its name."""
+    """An untrained row in words; a trained row by its name."""
     if not is_baseline(row):
         return row
     value = value_of(row) or PCA

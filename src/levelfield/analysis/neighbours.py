@@ -1,4 +1,4 @@
-"""What an embedding retrieves of the test samples: nearest neighbours, its best and worst queries, classes it confuses.
+"""Retrieval on the test samples: nearest neighbours, best and worst queries, confused classes.
 
 Shapes: Q queries, G gallery items, K neighbours.
 """
@@ -20,20 +20,20 @@ from levelfield.metrics.table import SELECTED_BY
 from levelfield.seeds import seed_of
 from levelfield.study.test_scores import EmbeddedTest
 
-# Queries that are scored, drawn if there are more: to choose a few to show, no more are needed.
+# Number of scored queries, drawn at random if there are more: enough to choose a few examples.
 MOST_QUERIES = 4000
 GROUPS = ("best", "median", "worst")
 
 
 @dataclass(frozen=True)
 class Confusion:
-    """Two classes of which one's samples find the other's first.
+    """Two classes whose samples have nearest neighbours of the other class.
 
     Args:
         classes: Their labels.
         count: Queries of either class whose nearest neighbour is of the other.
-        queries: Queries of both that were looked at.
-        examples: Such queries, each with its nearest neighbour; positions.
+        queries: Number of scored queries of both.
+        examples: Positions of such queries, each with its nearest neighbour.
     """
 
     classes: tuple[int, int]
@@ -43,7 +43,7 @@ class Confusion:
 
 
 class Retrieval:
-    """The test samples as one model ranks them; a sample is named by its position among the embeddings.
+    """The ranking of the test samples by one model; samples are positions among the embeddings.
 
     Args:
         embedded: Stored test embeddings.
@@ -63,7 +63,7 @@ class Retrieval:
         self._held = prepare(self.embeddings)
 
     def nearest(self, queries: Sequence[int] | Int[np.ndarray, " Q"], count: int) -> Int[np.ndarray, "Q K"]:
-        """The `count` nearest gallery items of each query, nearest first; equals as `nearest` has them."""
+        """The `count` nearest gallery items of each query, nearest first; ties as in `levelfield.metrics.nearest`."""
         asked = torch.from_numpy(np.asarray(queries, dtype=np.int64))
         gallery = self._held[torch.from_numpy(self.gallery)]
         itself = asked if self.excludes_self else None
@@ -72,7 +72,7 @@ class Retrieval:
 
     @cached_property
     def scores(self) -> Float[np.ndarray, " Q"]:
-        """MAP@R of each query; NaN for one without a match, and for those that were not drawn of very many."""
+        """MAP@R of each query; NaN for a query without a match or one that was not drawn."""
         labels = torch.from_numpy(self.labels)
         asked = (self.embeddings, labels)
         if not self.excludes_self:
@@ -85,7 +85,7 @@ class Retrieval:
         return scores.numpy()
 
     def examples(self, count: int) -> dict[str, list[int]]:
-        """`count` of the best, of the median and of the worst queries, each of another class while there are enough."""
+        """`count` of the best, median and worst queries, each of another class if there are enough."""
         known = np.flatnonzero(np.isfinite(self.scores))
         shuffled = known[np.random.default_rng(seed_of("shown queries")).permutation(len(known))]
         upward = shuffled[np.argsort(self.scores[shuffled], kind="stable")]
@@ -116,7 +116,7 @@ class Retrieval:
         return asked, self.nearest(asked, 1)[:, 0]
 
     def confusions(self, count: int, examples: int) -> list[Confusion]:
-        """The `count` pairs of classes that are confused most, with at most so many examples each."""
+        """The `count` most confused pairs of classes, with at most `examples` each."""
         asked, first = self._first
         wrong = self.labels[asked] != self.labels[first]
         pairs = list(self._pairs(asked[wrong], first[wrong]))
@@ -130,7 +130,7 @@ class Retrieval:
         return found
 
     def confused(self, classes: tuple[int, int]) -> int:
-        """Queries of either of two classes whose nearest neighbour is of the other."""
+        """Number of queries of either class whose nearest neighbour is of the other."""
         asked, first = self._first
         return sum(pair == classes for pair in self._pairs(asked, first))
 

@@ -1,4 +1,4 @@
-"""What the search found for each method, for the report."""
+"""The result of the search for each method, for the report."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,13 +10,13 @@ from levelfield.study.suggest import at_bound
 
 @dataclass(frozen=True)
 class Selection:
-    """The setting that a method's runs have.
+    """The selected setting of a method.
 
     Args:
-        trial: The best trial, from 0; None without a search, or where no trial had a score.
+        trial: The best trial, from 0; None without a search, or if no trial has a score.
         parameters: Its arguments, dotted key to value.
-        value: Its mean over folds of the best validation score, MAP@R as a fraction.
-        advice: One sentence for each argument that lies at a bound of its space.
+        value: Mean over folds of the best validation score, MAP@R as a fraction.
+        advice: One sentence for each argument at a bound of its space.
         failures: One sentence for each trial that failed.
     """
 
@@ -29,7 +29,7 @@ class Selection:
 
 
 def selected(study: StudyFolder) -> dict[str, Selection]:
-    """What the search has found so far for each method."""
+    """The selection of each method so far."""
     spec, state = study.spec, study.state
     failures = state.failures("trial")
     found = {}
@@ -45,7 +45,7 @@ def selected(study: StudyFolder) -> dict[str, Selection]:
 
 
 def said_value(value: Any) -> str:
-    """`0.00514` or `Adam`: a number short, a class by its name."""
+    """`0.00514` or `Adam`: a short number, or the name of a class."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return f"{value:.4g}"
     is_class = isinstance(value, str) or (isinstance(value, dict) and "class_path" in value)
@@ -53,7 +53,7 @@ def said_value(value: Any) -> str:
 
 
 def search_lines(study: StudyFolder) -> list[str]:
-    """What each method's search found, failed at or ran into, and the runs that failed."""
+    """Lines on each method's search: best trial, values at bounds, failed trials and failed runs."""
     lines, spec, state = [], study.spec, study.state
     for method, selection in selected(study).items():
         if selection.trial is not None:

@@ -1,4 +1,4 @@
-"""What the comparisons of a study say, in plain sentences."""
+"""The comparisons of a study in plain sentences."""
 
 import math
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ CAVEAT = (
 
 
 def in_words(comparison: Comparison, second_search: Comparison | None = None) -> str:
-    """One plain sentence; of two methods the better one comes first.
+    """One sentence; of two methods the better one comes first.
 
     Args:
-        second_search: The largest difference of two searches of one method; a difference that is shown but no larger
-            is said to be so.
+        second_search: The largest difference between two searches of one method; the sentence says so if a
+            significant difference is not larger.
 
     Example:
         ArcFace over contrastive: +0.4 points MAP@R, 95% interval -0.1 to +0.9: no difference shown
@@ -53,17 +53,17 @@ def in_words(comparison: Comparison, second_search: Comparison | None = None) ->
 
 
 def all_in_words(comparisons: Sequence[Comparison]) -> list[str]:
-    """A sentence a comparison, in order; one no larger than two searches of one method have is said to be so."""
+    """One sentence per comparison, in order."""
     second_searches = [c for c in comparisons if c.kind == SECOND_SEARCH]
     largest = max(second_searches, key=lambda c: abs(c.difference), default=None)
     return [in_words(c, largest) for c in comparisons]
 
 
 def verdict_lines(rows: Sequence[ResultRow], spec: StudySpec, most_sentences: int | None = None) -> list[str]:
-    """What the paired comparisons of separated MAP@R say; the page has the other metrics and every interval.
+    """The paired comparisons of separated MAP@R in sentences; the page has the other metrics and all intervals.
 
     Args:
-        most_sentences: Of pairs that are shown to differ; of more there is a line a method: what it is better than.
+        most_sentences: If more pairs differ significantly, one line per method lists the methods that it beats.
     """
     comparisons = compare_all(rows, list(spec.methods), baselines=spec.baselines, halves=spec.halves)
     sentences = dict(zip(comparisons, all_in_words(comparisons), strict=True))
@@ -82,7 +82,7 @@ def verdict_lines(rows: Sequence[ResultRow], spec: StudySpec, most_sentences: in
 
 
 def better_than(pairs: Sequence[Comparison]) -> list[str]:
-    """A line a method that is shown better than another one, that with the most first."""
+    """One line per method with the methods that it beats significantly, the method with the most first."""
     worse: dict[str, list[str]] = {}
     for pair in pairs:
         if pair.shown:
@@ -98,7 +98,7 @@ def points(fraction: float, decimals: int = 1) -> str:
 
 
 def amount(comparison: Comparison) -> str:
-    """Difference and interval, with as many decimals (up to 3) as show on which side of zero the ends lie."""
+    """Difference and interval, with enough decimals (up to 3) to show the signs of the ends."""
     ends = [end for end in (comparison.low, comparison.high) if end is not None]
     decimals = next((d for d in (1, 2) if all(round(100 * end, d) != 0 for end in ends)), 3)
     interval = ", 95% interval " + " to ".join(points(end, decimals) for end in ends) if ends else ""
@@ -107,7 +107,7 @@ def amount(comparison: Comparison) -> str:
 
 
 def p_in_words(p: float) -> str:
-    """Cut off, not rounded: 0.0499 is below the level and reads so."""
+    """The p-value, cut off and not rounded, so that 0.0499 is not shown as 0.050."""
     return "Holm's p < 0.001" if p < 0.001 else f"Holm's p = {math.floor(1000 * p) / 1000:.3f}"
 
 
