@@ -48,8 +48,10 @@ end it prints which method to use and the command to use it. The same command co
 To compare 14 losses: levelfield study run own_images_quick.yaml --data.dataset.table FILE
 """
 # Options of `study run` that the help does not repeat.
-HIDDEN = ("--from", "--config", "--recompute", "--keep", "--reopen-test", "--test-without-failed-runs", "--metrics")
-HIDDEN += ("--selected_by", "--executor", *(f"--{count}" for count in COUNTS))
+HIDDEN = (
+    *("--from", "--config", "--recompute", "--keep", "--reopen-test", "--test-without-failed-runs", "--metrics"),
+    *("--selected_by", "--executor", *(f"--{count}" for count in COUNTS)),
+)
 MINUTES = 30.0
 MOST_NAMED = 20
 USUAL_TRUNK = {"image": "trunk/efficientnet_lite0.yaml", "text": "trunk/minilm.yaml"}

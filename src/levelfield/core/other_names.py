@@ -1,5 +1,7 @@
 """Commands and options as other programs call them, and what to give here."""
 
+from collections.abc import Mapping
+
 COMMANDS = {
     **dict.fromkeys(("train", "finetune", "fine-tune", "learn"), "to train one method: levelfield fit"),
     **dict.fromkeys(("list", "datasets"), "to list the data sets: levelfield data list"),
@@ -80,7 +82,7 @@ OF_AN_EVALUATION = {
 }
 
 
-def option_here(name: str, names: dict[str, str]) -> str | None:
+def option_here(name: str, names: Mapping[str, str]) -> str | None:
     """What to give for an option of another program, with or without its dashes and its section.
 
     Example:
