@@ -183,7 +183,7 @@ def _rows(
         if "sweep" in config:
             own = config.pop("sweep")
             if not sweep:
-                raise UserError(f"{path}: method {name} has a sweep, but the study has none; add it there")
+                raise UserError(f"{path}: method {name}: its sweep needs a sweep in the study; add one there")
             of_row = read_sweep(path, own, sweep)[1]
         for value, settings in of_row:
             each = config
