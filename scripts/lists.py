@@ -92,7 +92,7 @@ def is_of(package: str, given: object) -> bool:
 
 
 def bracketed(start: str, brackets: str, names: list[str], always: bool = True) -> list[str]:
-    """As ruff sets a list: in a line if it fits, else a line a name."""
+    """A list in the format of ruff: on one line if it fits, else one line per name."""
     short = ", ".join(names)
     line = f"{start}{brackets[0]}{short}{brackets[1]}" if always else start + short
     if len(line) <= WIDTH:
@@ -109,7 +109,7 @@ def file_of(package: str) -> Path:
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """As ruff has them: constants, then classes, then the rest."""
+    """In the order of ruff: constants, then classes, then the rest."""
     return sorted(names, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
 
 
@@ -273,7 +273,7 @@ def trunk_files() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def image_trunks() -> str:
-    """The files that name a model of timm, the smallest first; built without memory for weights."""
+    """The files with a model of timm, the smallest first; models are built without memory for weights."""
     import torch
 
     from levelfield.models import TimmTrunk

@@ -41,7 +41,7 @@ PAIRS = ("contrastive", "triplet_margin", "ntxent", "multi_similarity")
 CLASSES = ("proxy_nca", "normalized_softmax", "cosface", "arcface")
 LOSSES = (*PAIRS, *CLASSES)
 TRUNK = ("ntxent", "multi_similarity", "normalized_softmax", "arcface")
-# Cell to what a study's folder is called.
+# Cell to the name of a study's folder.
 CELLS = {
     "200 steps, random": "{}",
     "200 steps, PCA": "{}_pca",
@@ -55,13 +55,13 @@ MAP, P1 = "map_at_r", "precision_at_1"
 
 @dataclass(frozen=True)
 class Kept:
-    """What an archive in results/ holds: test scores, and of a converged study what its trainings ended at."""
+    """An archive in results/: test scores, and for a converged study the ends of its trainings."""
 
     archive: Path
     rows: list[ResultRow]
 
     def runs(self, method: str, metric: str = MAP) -> list[float]:
-        """The mean over folds of each run's test score, in percent; empty for a method that is not there."""
+        """The mean over folds of each run's test score, in percent; empty for a missing method."""
         found = scores_of(self.rows, metric, "separated", "test").get(method, {})
         return [100 * fmean(folds.values()) for _, folds in sorted(found.items())]
 
@@ -69,7 +69,7 @@ class Kept:
         return fmean(self.runs(method, metric))
 
     def ends(self) -> tuple[int, int, list[str]]:
-        """Trainings of the runs that reached the cap, all trainings of the runs, and settings at a bound."""
+        """Trainings at the cap, all trainings of the runs, and settings at a bound."""
         with tempfile.TemporaryDirectory() as aside:
             unpack_study(self.archive, Path(aside, "study"))
             study = StudyFolder.begun(Path(aside, "study"))
@@ -81,7 +81,7 @@ class Kept:
 
 @cache
 def kept(name: str) -> Kept | None:
-    """A study of results/, None where there is none."""
+    """A study of results/; None if it is missing."""
     archive = RESULTS / name / "archive.tar.xz"
     if not archive.is_file():
         return None
@@ -97,7 +97,7 @@ def kept(name: str) -> Kept | None:
 
 
 def cells(data: str) -> Iterator[tuple[str, Kept]]:
-    """The cells of a set that are kept."""
+    """The cells of a data set with a study."""
     for cell, name in CELLS.items():
         study = kept(name.format(data))
         if study is not None:
@@ -105,7 +105,7 @@ def cells(data: str) -> Iterator[tuple[str, Kept]]:
 
 
 def interval(values: Sequence[float]) -> str:
-    """`+0.4 ± 0.2`, half a 95% t-interval; the mean alone for fewer than three."""
+    """`+0.4 ± 0.2`, half a 95% t-interval; only the mean for fewer than three values."""
     half = t_interval(values)
     return f"{fmean(values):+.1f}" + ("" if half is None else f" ± {half:.1f}")
 
@@ -116,7 +116,7 @@ def table(head: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
 
 
 def by_cell(what: str, say: Callable[[str, Kept], str]) -> str:
-    """A table of sets and cells; `say` gives the text of a set and a cell's study."""
+    """A table of data sets and cells; `say` returns the text for a data set and the study of a cell."""
     rows = {}
     for data, title in SETS.items():
         found = dict(cells(data))
@@ -125,7 +125,7 @@ def by_cell(what: str, say: Callable[[str, Kept], str]) -> str:
 
 
 def pair_less_class(study: Kept) -> list[float]:
-    """Of each run: the mean of the four pair losses less that of the four with class weights, points of MAP@R."""
+    """For each run: mean of the four pair losses minus that of the four with class weights, points of MAP@R."""
     runs = {loss: study.runs(loss) for loss in LOSSES}
     numbers = range(len(runs[PAIRS[0]]))
     return [fmean(runs[loss][n] for loss in PAIRS) - fmean(runs[loss][n] for loss in CLASSES) for n in numbers]
@@ -160,7 +160,7 @@ def beats_contrastive() -> str:
 
 
 def changes() -> str:
-    """What start and length change, against the spread between losses."""
+    """Effects of initial weights and length, compared with the spread between losses."""
     rows = {}
     for data, title in SETS.items():
         found = dict(cells(data))

@@ -176,7 +176,7 @@ def test_dotted_options_are_overrides_wherever_they_stand() -> None:
     ("words", "key"),
     [
         ("rnu toy.yaml", "'run'"),
-        ("run tyo.yaml", r"'toy\.yaml'"),
+        ("run tyo.yaml", "'toy'"),
         ("run toy --outptu x", "'--output'"),
         ("run toy --out x", "'--output'"),
         ("run toy --search.trails 1", "'trials'"),
@@ -217,6 +217,27 @@ def test_a_title_leads_out_of_no_folder(desk: Path, title: str) -> None:
     with pytest.raises(UserError, match=r"^name: .*--output"):
         main(["run", "toy"])
     assert not (desk / "outputs").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "used", "others"),
+    [
+        ("run", ["--add-method", "--from", "--recompute", "--runs", "--json"], ["--figures", "--to ", "--with"]),
+        ("resume", ["--recompute", "--runs", "--json"], ["--add-method", "--from", "--figures", "--to "]),
+        ("status", ["--output", "--json"], ["--recompute", "--figures", "--to ", "--runs"]),
+        ("report", ["--output", "--figures", "--with"], ["--json", "--recompute", "--to "]),
+        ("verify", ["--output"], ["--json", "--recompute", "--figures", "--to "]),
+        ("archive", ["--output", "--to "], ["--json", "--recompute", "--figures"]),
+    ],
+)
+def test_the_help_of_a_command_has_its_own_options_only(
+    command: str, used: list[str], others: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    options = [line.split()[0] + " " for line in capsys.readouterr().out.splitlines() if line.startswith("  --")]
+    assert [name for name in used if not any(option.startswith(name) for option in options)] == []
+    assert [name for name in others if any(option.startswith(name) for option in options)] == []
 
 
 def test_help_shows_the_commands_and_examples(capsys: pytest.CaptureFixture[str]) -> None:

@@ -141,7 +141,7 @@ def test_early_stopping_and_the_best_epoch_follow_it(run, tiny: list[str], place
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("no_metric.hubness", ["no_metric", "cannot import"]),
+        ("no_metric.hubness", ["'no_metric'"]),
         ("my_metric.hubnes", ["my_metric", "'hubness'"]),
         ("my_metric.constant", ["my_metric.constant", "no function"]),
         ("my_metric.nothing", ["my_metric.nothing", "nan"]),

@@ -146,7 +146,7 @@ def test_a_lost_configuration_or_curve_is_a_gap_that_is_said(
 ) -> None:
     lost = {"contrastive/run0/fold0/config.yaml": "is empty", "arcface/run1/fold1/metrics.csv": "is missing"}
     if recorded:
-        lost["contrastive/run1/fold0/metrics.csv"] = "has changed since its job ended"
+        lost["contrastive/run1/fold0/metrics.csv"] = "has changed since its job finished"
         (study / "jobs/contrastive/run1/fold0/metrics.csv").write_text("epoch\n\0")
     else:  # an earlier version did not
         for path in study.glob("jobs/*/*/*/result.json"):

@@ -21,7 +21,7 @@ Scores = dict[int, dict[int, float]]  # run -> fold -> score
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two methods over the runs that both have.
+    """Two methods, compared over their common runs.
 
     Args:
         method: The first method.

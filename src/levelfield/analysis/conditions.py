@@ -16,7 +16,7 @@ METHOD_ITSELF = ("model.loss", "model.miner", "model.regularizer")
 
 
 def differing_conditions(spec: StudySpec) -> list[str]:
-    """One sentence for each setting that is not the same for all methods, such as the batch composition."""
+    """One sentence for each setting that differs between methods, such as the batch composition."""
     settings = {
         name: {key: value for key, value in flatten(config) if not key.startswith((*METHOD_ITSELF, *spec.sweep))}
         for name, config in spec.methods.items()

@@ -30,7 +30,7 @@ def changed_files(study: StudyFolder) -> dict[Path, str]:
             elif path.stat().st_size == 0:
                 found[job.path / name] = "is empty"
             elif recorded and file_hash(path) != recorded:
-                found[job.path / name] = "has changed since its job ended"
+                found[job.path / name] = "has changed since its job finished"
     return found
 
 
@@ -58,7 +58,7 @@ def validation_scores(metrics: Path, metric: str = SELECTED_BY) -> dict[int, flo
 
     Args:
         metrics: The file.
-        metric: MAP@R unless another is named.
+        metric: MAP@R by default.
 
     Raises:
         UserError: the file cannot be read.
@@ -69,5 +69,5 @@ def validation_scores(metrics: Path, metric: str = SELECTED_BY) -> dict[int, flo
             return {int(row["epoch"]): float(row[column]) for row in csv.DictReader(file) if row.get(column)}
     except (OSError, ValueError, KeyError, csv.Error) as error:
         raise UserError(
-            f"{metrics} cannot be read ({error}); restore it, or delete its job's {RESULT} and resume"
+            f"{metrics} cannot be read ({error}); restore it from a copy, or delete its job's {RESULT} and resume"
         ) from None

@@ -77,7 +77,7 @@ def decide(found: Sequence[Rung]) -> Decision:
 
 
 def decision_lines(decision: Decision, found: Sequence[Rung], spec: StudySpec) -> list[str]:
-    """The decision in plain words, then the table of the rungs in percent."""
+    """The decision in plain words, then the table of the rows in percent."""
     of = {rung.row: rung for rung in found}
     best, features = of[decision.row], of[decision.features]
     of_folds = f"on {spec.folds} of {spec.blocks or spec.folds} folds"

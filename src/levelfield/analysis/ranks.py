@@ -39,14 +39,14 @@ class Ranks:
 
 
 def rank_methods(scores: Mapping[str, Mapping[str, float]]) -> Ranks:
-    """Rank the methods that all data sets have in common.
+    """Rank the methods that all data sets have.
 
     With N data sets and k methods, Friedman's test and Nemenyi's critical difference CD = q √(k (k + 1) / (6 N)), q
     being the 95% quantile of the studentized range of k and infinitely many degrees of freedom over √2 (Demšar, 2006).
     Both hold for many data sets and are conservative for few.
 
     Args:
-        scores: Data set to method to score, the higher the better.
+        scores: Data set to method to score; higher is better.
 
     Raises:
         UserError: fewer than 2 data sets or fewer than 3 common methods.

@@ -57,7 +57,7 @@ class SummaryRow:
     """Mean over the runs of one test score: a line of `summary.csv`.
 
     Args:
-        embedding: `separated`: mean of the folds' scores; `concatenated`: score of the folds' embeddings together.
+        embedding: `separated`: mean of the folds' scores; `concatenated`: score of the concatenated embeddings.
         mean: Mean over the runs, of `ResultRow.value`.
         ci95: Half width of the 95% t-interval; None with too few runs.
         n: Number of runs.
@@ -72,7 +72,7 @@ class SummaryRow:
 
 
 def collect_rows(study: StudyFolder, tests: Mapping[tuple[str, int], dict[str, Any]] | None = None) -> list[ResultRow]:
-    """All scores there are so far, sorted.
+    """All scores so far, sorted.
 
     Args:
         tests: Test scores by method and run; None reads the stored ones.
@@ -116,7 +116,7 @@ def summarise(rows: Iterable[ResultRow], stage: str = "test") -> list[SummaryRow
 
 
 def to_csv(rows: Sequence[ResultRow] | Sequence[SummaryRow], kind: type[ResultRow] | type[SummaryRow]) -> bytes:
-    """CSV with one column a field; floats by `repr`, which reads back to the same number, and None empty."""
+    """CSV with one column per field; floats by `repr`, without loss, and None as an empty cell."""
     text = io.StringIO()
     columns = [field.name for field in fields(kind)]
     writer = csv.writer(text, lineterminator="\n")

@@ -14,7 +14,7 @@ FEWEST_OF_A_CLASS = 5
 
 
 def draw_samples(labels: Int[np.ndarray, " samples"]) -> Int[np.ndarray, " drawn"]:
-    """Positions of at most 1,000 samples, sorted: as many of each class, at least 5, of as many classes as fit."""
+    """Sorted positions of at most 1,000 samples: equally many per class, at least 5, from as many classes as fit."""
     generator = np.random.default_rng(seed_of("similarities"))
     classes = generator.permutation(np.unique(labels))
     each = max(FEWEST_OF_A_CLASS, MOST_SAMPLES // len(classes))
@@ -31,7 +31,7 @@ def draw_samples(labels: Int[np.ndarray, " samples"]) -> Int[np.ndarray, " drawn
 def pair_similarities(
     embeddings: Float[torch.Tensor, "samples embedding"], labels: Int[np.ndarray, " samples"]
 ) -> tuple[Float[np.ndarray, " same"], Float[np.ndarray, " other"]]:
-    """Cosines of the pairs of one class, and of the pairs of two, each pair once."""
+    """Cosines of the pairs within a class, and of the pairs of two classes, each pair once."""
     unit = normalize(embeddings)
     with full_precision(unit.device):
         similarities = product(unit, unit).numpy()

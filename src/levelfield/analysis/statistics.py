@@ -64,9 +64,9 @@ class PairedComparison:
 def paired_comparison(
     first: Float[np.ndarray, "*studies runs folds"], second: Float[np.ndarray, "*studies runs folds"]
 ) -> PairedComparison:
-    """Compare two methods over runs that share their number (and so their seed) and their folds.
+    """Compare two methods over runs with the same numbers (and so seeds) and folds.
 
-    With d_r the mean over the folds of run r of the differences, n runs and s the standard deviation of the d_r,
+    d_r is the mean difference over the folds of run r, n the number of runs, s the standard deviation of the d_r:
 
         t = mean(d) / (s / √n),  n - 1 degrees of freedom;  interval: mean(d) ± t(0.975, n - 1) · s / √n.
 

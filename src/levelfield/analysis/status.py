@@ -74,7 +74,7 @@ def _runs_to_test(state: StudyState) -> set[tuple[str, int]]:
 
 @dataclass
 class StageStanding:
-    """Jobs of a method in one stage."""
+    """The jobs of a method in one stage."""
 
     jobs: int = 0
     done: int = 0

@@ -33,7 +33,7 @@ def verify_study(study: StudyFolder) -> list[str]:
     prints both values. An archive has no embeddings and no checkpoints to compare.
 
     Returns:
-        One line a problem; none where everything matches.
+        One line per problem; empty if everything matches.
 
     Raises:
         UserError: a result or the ledger is damaged, or the ledger misses an evaluation that has scores.
@@ -88,7 +88,7 @@ def _evaluations(study: StudyFolder, stored: Tests) -> Iterator[str]:
     if last and last["configuration"] != study.spec.configuration_hash():
         yield f"{LEDGER}: the last evaluation was of another configuration of the study"
     if not last and (found := sorted(study.folder.glob(f"jobs/*/run*/fold*/{EMBEDDINGS_FILE}"))):
-        yield f"{LEDGER} has no evaluation, though there are embeddings of the test classes: {found[0]}"
+        yield f"{LEDGER} has no evaluation, although there are embeddings of the test classes: {found[0]}"
     for job, result in study.state.results.items():
         if job.stage != "run" or failed(result):
             continue

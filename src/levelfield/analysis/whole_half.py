@@ -18,8 +18,8 @@ class Training(NamedTuple):
     """A training on the whole training half.
 
     Attributes:
-        steps: Its length, at least 1.
-        alpha: Share of the trained weights for `AverageWithStart`; None where the study averages nothing.
+        steps: Number of steps, at least 1.
+        alpha: Share of the trained weights for `AverageWithStart`; None without an average.
     """
 
     steps: int

@@ -1,4 +1,4 @@
-"""A method's configuration with every default, as its first job wrote it."""
+"""The configuration of a method with all defaults, from its first job."""
 
 from collections.abc import Mapping
 from pathlib import Path
